@@ -1,0 +1,3 @@
+//! The audio engine.
+#![no_std]
+#![forbid(unsafe_code)]

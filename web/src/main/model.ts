@@ -1,0 +1,98 @@
+/** What the room page shows and may ask for: the seam between the user interface (ui/) and the session (studio.ts). */
+
+import type { Stats } from "../shared/stats";
+
+/** A problem in plain words: what happened, and what to do about it. `id` is stable, for tests and de-duplication. */
+export interface Problem {
+  id: string;
+  severity: "error" | "warning" | "advice";
+  /** One sentence: what is wrong. */
+  title: string;
+  /** One or two sentences: what to do. */
+  remedy: string;
+  /** A command to copy, if that is the remedy. */
+  command?: string;
+  /** A button, if the page can do it itself. */
+  action?: { label: string; run: () => void };
+}
+
+export interface Device {
+  id: string;
+  label: string;
+}
+
+/** A person in the room other than oneself, in order of joining. "loop" is oneself through the network. */
+export interface Participant {
+  id: string;
+  name: string;
+  /** False while its connection to the server is broken. */
+  present: boolean;
+  isLoop: boolean;
+  connection: "connecting" | "connected" | "interrupted" | "failed";
+  gain: number; // linear, 0 to 4 (+12 dB)
+  pan: number; // -1 left to 1 right
+  muted: boolean;
+  solo: boolean;
+}
+
+export type Phase = "lobby" | "joining" | "joined" | "left" | "failed";
+
+export interface Settings {
+  name: string;
+  inputDeviceId: string; // "" = the system's default
+  outputDeviceId: string; // "" = the system's default
+  channels: number; // sent: 1 to 8
+  bits: 16 | 24 | 32;
+  quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
+  packet: number; // frames, 16 to 512
+  buffer: number | "auto"; // frames, 0 to 8192
+  lanes: number | "auto"; // 1 to 8
+}
+
+/** A snapshot; a new object for every change, so that === tells. */
+export interface StudioState {
+  phase: Phase;
+  room: string;
+  link: string;
+  signalling: "offline" | "connecting" | "online";
+  settings: Settings;
+  /** Empty labels until the microphone was allowed. */
+  inputs: Device[];
+  outputs: Device[];
+  outputSelectable: boolean;
+  microphone: "unasked" | "asking" | "on" | "refused" | "none" | "ended";
+  selfMuted: boolean;
+  looping: boolean;
+  participants: Participant[];
+  problems: Problem[];
+}
+
+/** Peak levels for meters, linear, 1 = full scale; read once per animation frame. */
+export interface Levels {
+  /** Per channel sent. */
+  input: readonly number[];
+  /** Left and right of a participant, before its gain; empty when unknown. */
+  participant(id: string): readonly number[];
+}
+
+export interface StudioApi {
+  readonly state: StudioState;
+  /** Calls back after every change of `state`; returns the unsubscriber. */
+  subscribe(listener: () => void): () => void;
+  levels(): Levels;
+  stats(): Stats;
+  /** Lobby: asks for the microphone, starts the level meter, fills the device lists. */
+  enableMicrophone(): Promise<void>;
+  /** Changes what can be changed now; devices and sending format also while playing. */
+  change(settings: Partial<Settings>): Promise<void>;
+  join(): Promise<void>;
+  leave(): void;
+  setSelfMuted(muted: boolean): void;
+  /** "Hear yourself through the network": real peer connections to oneself. */
+  setLoop(on: boolean): Promise<void>;
+  setGain(participantId: string, gain: number): void;
+  setPan(participantId: string, pan: number): void;
+  setMuted(participantId: string, muted: boolean): void;
+  setSolo(participantId: string, solo: boolean): void;
+  dismiss(problemId: string): void;
+}
