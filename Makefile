@@ -1,0 +1,93 @@
+# Every task of the project. `make help` lists them; continuous integration runs `make test` and nothing else.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+WASM := target/wasm32-unknown-unknown/wasm/antiphon_core_wasm.wasm
+ENGINE := web/src/main/engine.wasm
+ring_sources := $(shell find packages/ring/src packages/ring/*.json -type f 2>/dev/null)
+web_sources := $(shell find web -path web/dist -prune -o -path web/test -prune -o -path '*/node_modules' -prune \
+	-o -name '*.tsbuildinfo' -prune -o -type f -print 2>/dev/null)
+say = @printf '\n== %s\n' $(1)
+
+.PHONY: help run build test fmt lint types bench fuzz vectors clean lab-build FORCE
+
+help: ## Lists these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+run: build ## Builds what changed, serves on http://localhost:8080, prints a room link (ARGS="--help" for options)
+	@exec target/release/antiphon serve $(ARGS)
+
+build: target/release/antiphon ## Builds everything into one binary, target/release/antiphon
+
+test: ## Installs what the tests need, builds, runs every test, fast ones first (STEPS="lint types" for some)
+	@scripts/install-test-packages
+	@$(MAKE) build lab-build
+	@scripts/test $(STEPS)
+
+fmt: | node_modules/.installed-lock.json .cache/toolchain ## Formats all Rust and TypeScript
+	cargo fmt --all
+	npx biome check --write --linter-enabled=false .
+
+lint: | node_modules/.installed-lock.json .cache/toolchain web/dist/index.html ## Looks for mistakes: clippy, Biome
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	npx biome lint --error-on-warnings .
+
+types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
+	npx tsc -b web lab
+
+bench: build lab-build ## Measures on this machine: mouth to ear, ring, engine (keeps runs under results/)
+	node packages/ring/bench/bench.mjs
+	cargo bench --locked -p antiphon-core
+	node lab/dist/bench.js
+
+fuzz: .cache/toolchain ## Fuzzes every parser, 60 s each (SECONDS_EACH=600 for longer)
+	@scripts/fuzz $(or $(SECONDS_EACH),60)
+
+vectors: .cache/toolchain ## Writes the golden files again: review the difference
+	cargo run --locked -p antiphon-core --example vectors
+
+clean: ## Removes all that was built, except node_modules
+	rm -rf target .cache web/dist packages/ring/dist lab/dist $(ENGINE) fuzz/target
+	find web packages lab -name node_modules -prune -o -name '*.tsbuildinfo' -exec rm {} +
+
+# What follows builds only what changed. Cargo finds its own changes, so it is always asked, and
+# its result is copied only when it differs.
+
+.cache/toolchain: rust-toolchain.toml scripts/install-toolchain
+	$(call say,'Rust toolchain and Node')
+	@scripts/install-toolchain
+	@mkdir -p $(@D) && touch $@
+
+# npm ci, unless the lock file is the one that was installed.
+node_modules/.installed-lock.json: package-lock.json | .cache/toolchain
+	@if ! cmp -s $< $@; then printf '\n== npm packages\n'; npm ci; fi
+	@cp $< $@
+
+.cache/ring: node_modules/.installed-lock.json $(ring_sources)
+	$(call say,'ring buffer')
+	npx tsc -b packages/ring
+	@mkdir -p $(@D) && touch $@
+
+$(ENGINE): FORCE | .cache/toolchain
+	$(call say,'engine for the browser')
+	cargo build --locked --profile wasm -p antiphon-core-wasm --target wasm32-unknown-unknown
+	@cmp -s $(WASM) $@ || cp $(WASM) $@
+
+web/dist/index.html: .cache/ring $(ENGINE) $(web_sources)
+	$(call say,'web app')
+	cd web && npx vite build
+
+target/release/antiphon: web/dist/index.html FORCE
+	$(call say,'server')
+	cargo build --locked --release -p antiphon-cli
+
+lab-build: .cache/ring
+	$(call say,'lab')
+	npx tsc -b lab
+	cargo build --locked --release -p antiphon-device
+
+FORCE:
