@@ -1,0 +1,78 @@
+/**
+ * What every ring here has in common: where the two indices stand in the storage.
+ *
+ * ```
+ * byte 0    producer's line   word 0: write index          word 1: the read index the producer saw last
+ * byte 128  consumer's line   word 0: read index           word 1: the write index the consumer saw last
+ * byte 256  data              capacity, a power of two, so that `index & mask` is the place of an index
+ * ```
+ *
+ * Each line has one writer. A line is 128 bytes: a cache line of the widest machines in use, and two of
+ * the usual 64 bytes, which some prefetchers fetch in pairs. The indices run freely through 2^32 and are
+ * kept as int32, since their difference modulo 2^32 is all that counts and int32 never leaves the
+ * engines' fast integer path. "Seen last" copies live in the storage and not in the object, so that a
+ * role can be handed over to another thread (with synchronisation of its own) without any call.
+ */
+
+/** Word (4 bytes) of the write index: published by the producer. */
+export const WRITE = 0;
+/** Word of the producer's own copy of the read index. Never ahead of the real one. */
+export const READ_SEEN = 1;
+/** Word of the read index: published by the consumer. */
+export const READ = 32;
+/** Word of the consumer's own copy of the write index. Never ahead of the real one. */
+export const WRITE_SEEN = 33;
+
+/** Bytes before the data. */
+export const HEADER_BYTES = 256;
+/** Number of int32 words in the header. */
+export const HEADER_WORDS = 64;
+
+/** Greatest capacity, in elements or bytes: differences of indices have to fit an int32. */
+export const MAX_CAPACITY = 2 ** 30;
+
+/** Where the indices and the data of a ring live: shared between threads, or private to one. */
+export type RingStorage = SharedArrayBuffer | ArrayBuffer;
+
+/** The smallest power of two that is at least `wanted` and at least `least` (a power of two itself). */
+export function roundUpCapacity(wanted: number, least: number, unit: string): number {
+  if (!Number.isInteger(wanted) || wanted < 1 || wanted > MAX_CAPACITY) {
+    throw new RangeError(`ring capacity must be a whole number of ${unit} from 1 to 2^30, got ${wanted}`);
+  }
+  let capacity = least;
+  while (capacity < wanted) capacity *= 2;
+  return capacity;
+}
+
+/** New zeroed storage of `bytes` bytes: a SharedArrayBuffer, or an ArrayBuffer if `shared` is false. */
+export function allocate(bytes: number, shared: boolean): RingStorage {
+  if (!shared) return new ArrayBuffer(bytes);
+  if (typeof SharedArrayBuffer === "undefined") {
+    throw new Error(
+      "SharedArrayBuffer is missing: the page must be cross-origin isolated (COOP and COEP headers)",
+    );
+  }
+  return new SharedArrayBuffer(bytes);
+}
+
+/** Capacity, in elements of `elementBytes` bytes, of the storage given to a constructor; throws if it is no ring's. */
+export function capacityOf(
+  storage: RingStorage,
+  byteOffset: number,
+  byteLength: number,
+  elementBytes: number,
+): number {
+  const capacity = (byteLength - HEADER_BYTES) / elementBytes;
+  if (byteOffset % 8 !== 0)
+    throw new RangeError(`ring storage must start at a multiple of 8 bytes, not ${byteOffset}`);
+  if (
+    !Number.isInteger(byteOffset) ||
+    byteOffset < 0 ||
+    byteOffset + byteLength > storage.byteLength ||
+    !(capacity >= 1 && capacity <= MAX_CAPACITY) ||
+    2 ** Math.round(Math.log2(capacity)) !== capacity
+  ) {
+    throw new RangeError(`${byteLength} bytes at ${byteOffset} are not the storage of a ring of this type`);
+  }
+  return capacity;
+}

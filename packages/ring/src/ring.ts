@@ -1,0 +1,326 @@
+import {
+  allocate,
+  capacityOf,
+  HEADER_BYTES,
+  HEADER_WORDS,
+  READ,
+  READ_SEEN,
+  type RingStorage,
+  roundUpCapacity,
+  WRITE,
+  WRITE_SEEN,
+} from "./layout.js";
+
+/** The element types that a {@link Ring} can carry. */
+export type NumericArray =
+  | Int8Array
+  | Uint8Array
+  | Int16Array
+  | Uint16Array
+  | Int32Array
+  | Uint32Array
+  | Float32Array
+  | Float64Array;
+
+/** The constructor of a typed array, `Float32Array` for instance. */
+export interface NumericArrayConstructor<T extends NumericArray> {
+  readonly BYTES_PER_ELEMENT: number;
+  new (buffer: ArrayBufferLike, byteOffset?: number, length?: number): T;
+}
+
+/**
+ * Fills or reads up to two spans of `data`: `count1` elements from `offset1`, then `count2` from `offset2`.
+ * Returns how many elements it used, counted from the start of the first span; `undefined` means all.
+ * `data` is the storage of the whole ring: touching anything outside the two spans corrupts it.
+ */
+export type SpanCallback<T extends NumericArray> = (
+  data: T,
+  offset1: number,
+  count1: number,
+  offset2: number,
+  count2: number,
+  // biome-ignore lint/suspicious/noConfusingVoidType: a callback without a return statement means "all"
+) => number | undefined | void;
+
+/** Like {@link SpanCallback}, with two views instead; the second is empty when the span does not wrap. */
+// biome-ignore lint/suspicious/noConfusingVoidType: a callback without a return statement means "all"
+export type ViewCallback<T extends NumericArray> = (first: T, second: T) => number | undefined | void;
+
+/** Up to this many elements a loop beats `TypedArray.set`, which needs a view (garbage) for most copies. */
+const LOOP_LIMIT = 512;
+
+/**
+ * A wait-free queue of numbers from one producer thread to one consumer thread.
+ *
+ * Both sides construct a `Ring` on the same storage. One thread at a time may call the producer's methods
+ * (`push`, `writeCallback…`), one the consumer's (`pop`, `peek`, `skip`, `readCallback…`); everything else is
+ * open to both. Every method finishes in a bounded number of its own steps, whatever the other side does.
+ *
+ * *Invariant* `0 <= availableRead <= capacity`; elements leave in the order in which they came, each once.
+ *
+ * *Real-time* Methods marked RT: no allocation, no lock, no system call, O(elements moved). "RT up to 512"
+ * means that above 512 elements a copy may allocate short-lived views.
+ */
+export class Ring<T extends NumericArray> {
+  /** Number of elements that fit: the number asked for, rounded up to a power of two. */
+  readonly capacity: number;
+  /** The elements, for {@link SpanCallback}s. @internal */
+  readonly data: T;
+  /** `capacity - 1`. @internal */
+  readonly mask: number;
+  readonly #index: Int32Array;
+
+  /**
+   * Size of the storage of a ring of at least `capacity` elements.
+   *
+   * *Units* elements in (1 to 2^30), bytes out. *Errors* RangeError if out of range.
+   */
+  static byteLengthFor<T extends NumericArray>(capacity: number, type: NumericArrayConstructor<T>): number {
+    return HEADER_BYTES + roundUpCapacity(capacity, 1, "elements") * type.BYTES_PER_ELEMENT;
+  }
+
+  /**
+   * Makes the storage of an empty ring of at least `capacity` elements, to be given to both sides.
+   *
+   * `shared` false makes a plain ArrayBuffer, for a ring inside one thread.
+   * *Errors* RangeError if `capacity` is not in 1 to 2^30; Error if the page has no SharedArrayBuffer.
+   */
+  static createStorage<T extends NumericArray>(
+    capacity: number,
+    type: NumericArrayConstructor<T>,
+    shared = true,
+  ): RingStorage {
+    return allocate(Ring.byteLengthFor(capacity, type), shared);
+  }
+
+  /**
+   * Attaches to storage made by {@link createStorage}, or to `byteLengthFor` zeroed bytes at `byteOffset`
+   * (a multiple of 8) of a larger buffer, such as the memory of a wasm module.
+   *
+   * Changes nothing in the storage. Allocates: construct before real time starts.
+   * *Errors* RangeError if the bytes cannot be a ring of this type.
+   */
+  constructor(
+    storage: RingStorage,
+    type: NumericArrayConstructor<T>,
+    byteOffset = 0,
+    byteLength = storage.byteLength - byteOffset,
+  ) {
+    this.capacity = capacityOf(storage, byteOffset, byteLength, type.BYTES_PER_ELEMENT);
+    this.mask = this.capacity - 1;
+    this.#index = new Int32Array(storage, byteOffset, HEADER_WORDS);
+    this.data = new type(storage, byteOffset + HEADER_BYTES, this.capacity);
+  }
+
+  /** Elements that can be popped, 0 to capacity. To the consumer a lower bound, to others a snapshot. RT. */
+  get availableRead(): number {
+    const write = Atomics.load(this.#index, WRITE);
+    return clamp((write - Atomics.load(this.#index, READ)) | 0, this.capacity);
+  }
+
+  /** Elements that can be pushed, 0 to capacity. To the producer a lower bound, to others a snapshot. RT. */
+  get availableWrite(): number {
+    return this.capacity - this.availableRead;
+  }
+
+  /** Whether there is nothing to pop. RT. */
+  get empty(): boolean {
+    return this.availableRead === 0;
+  }
+
+  /** Whether there is no room to push. RT. */
+  get full(): boolean {
+    return this.availableRead === this.capacity;
+  }
+
+  /**
+   * Producer: appends up to `count` elements of `src` from `offset`; returns how many fitted. `src` is unchanged.
+   *
+   * *Errors* RangeError if the range is not inside `src`. *Real-time* RT up to 512 elements.
+   */
+  push(src: T, offset = 0, count = src.length - offset): number {
+    checkRange(src.length, offset, count);
+    const granted = this.grantWrite(count);
+    if (granted === 0) return 0;
+    const at = this.writeAt();
+    const first = Math.min(granted, this.capacity - at);
+    copy(src, offset, this.data, at, first);
+    if (first < granted) copy(src, offset + first, this.data, 0, granted - first);
+    this.commitWrite(granted);
+    return granted;
+  }
+
+  /**
+   * Consumer: moves up to `count` elements to `dst` from `offset`; returns how many there were.
+   * The rest of `dst` is unchanged: after a short pop it still holds old data, which the caller must replace.
+   *
+   * *Errors* RangeError if the range is not inside `dst`. *Real-time* RT up to 512 elements.
+   */
+  pop(dst: T, offset = 0, count = dst.length - offset): number {
+    const granted = this.peek(dst, offset, count);
+    if (granted !== 0) this.commitRead(granted);
+    return granted;
+  }
+
+  /** Consumer: {@link pop} that leaves the elements in the ring. */
+  peek(dst: T, offset = 0, count = dst.length - offset): number {
+    checkRange(dst.length, offset, count);
+    const granted = this.grantRead(count);
+    if (granted === 0) return 0;
+    const at = this.readAt();
+    const first = Math.min(granted, this.capacity - at);
+    copy(this.data, at, dst, offset, first);
+    if (first < granted) copy(this.data, 0, dst, offset + first, granted - first);
+    return granted;
+  }
+
+  /** Consumer: throws away up to `count` elements; returns how many there were. RT. */
+  skip(count: number): number {
+    checkRange(count, 0, count);
+    const granted = this.grantRead(count);
+    if (granted !== 0) this.commitRead(granted);
+    return granted;
+  }
+
+  /**
+   * Producer: lets `fill` write up to `count` elements in place; returns how many were appended.
+   *
+   * `fill` gets all of the room, up to `count`, and is not called when there is none. If it throws, nothing is appended.
+   * *Errors* RangeError if `fill` returns a number that is not in 0 to the room it got.
+   * *Real-time* RT, if `fill` is.
+   */
+  writeCallbackWithOffset(count: number, fill: SpanCallback<T>): number {
+    checkRange(count, 0, count);
+    const granted = this.grantWrite(count);
+    if (granted === 0) return 0;
+    const at = this.writeAt();
+    const first = Math.min(granted, this.capacity - at);
+    const used = checkUsed(fill(this.data, at, first, 0, granted - first), granted);
+    this.commitWrite(used);
+    return used;
+  }
+
+  /** Producer: {@link writeCallbackWithOffset} with two views. Not RT: allocates the views. */
+  writeCallback(count: number, fill: ViewCallback<T>): number {
+    return this.writeCallbackWithOffset(count, (data, offset1, count1, offset2, count2) =>
+      fill(view(data, offset1, count1), view(data, offset2, count2)),
+    );
+  }
+
+  /**
+   * Consumer: lets `use` read up to `count` elements in place; returns how many were removed.
+   *
+   * `use` gets all elements there are, up to `count`, and is not called when there are none. If it throws, nothing is removed.
+   * *Errors* RangeError if `use` returns a number that is not in 0 to the elements it got.
+   * *Real-time* RT, if `use` is.
+   */
+  readCallbackWithOffset(count: number, use: SpanCallback<T>): number {
+    checkRange(count, 0, count);
+    const granted = this.grantRead(count);
+    if (granted === 0) return 0;
+    const at = this.readAt();
+    const first = Math.min(granted, this.capacity - at);
+    const used = checkUsed(use(this.data, at, first, 0, granted - first), granted);
+    this.commitRead(used);
+    return used;
+  }
+
+  /** Consumer: {@link readCallbackWithOffset} with two views. Not RT: allocates the views. */
+  readCallback(count: number, use: ViewCallback<T>): number {
+    return this.readCallbackWithOffset(count, (data, offset1, count1, offset2, count2) =>
+      use(view(data, offset1, count1), view(data, offset2, count2)),
+    );
+  }
+
+  /**
+   * Empties the ring. Only while no other thread uses it.
+   *
+   * `start` is the value of both indices, any int32 or uint32: tests start just below 2^32 to see them overflow.
+   */
+  reset(start = 0): void {
+    for (const word of [READ, READ_SEEN, WRITE, WRITE_SEEN]) Atomics.store(this.#index, word, start | 0);
+  }
+
+  /** Place in `data` of the next element to be written. @internal */
+  writeAt(): number {
+    return this.#index[WRITE] & this.mask;
+  }
+
+  /** Place in `data` of the next element to be read. @internal */
+  readAt(): number {
+    return this.#index[READ] & this.mask;
+  }
+
+  /** Room for the producer, at most `count`. Asks the other side only if the room seen last is too small. @internal */
+  grantWrite(count: number): number {
+    const index = this.#index;
+    const used = (index[WRITE] - index[READ_SEEN]) | 0;
+    if (count <= this.capacity - used) return count;
+    const read = Atomics.load(index, READ);
+    index[READ_SEEN] = read;
+    const room = this.capacity - clamp((index[WRITE] - read) | 0, this.capacity);
+    return Math.min(room, count);
+  }
+
+  /** Elements for the consumer, at most `count`. @internal */
+  grantRead(count: number): number {
+    const index = this.#index;
+    const ready = (index[WRITE_SEEN] - index[READ]) | 0;
+    if (count <= ready) return count;
+    const write = Atomics.load(index, WRITE);
+    index[WRITE_SEEN] = write;
+    return Math.min(clamp((write - index[READ]) | 0, this.capacity), count);
+  }
+
+  /** Publishes `count` written elements. @internal */
+  commitWrite(count: number): void {
+    const index = this.#index;
+    Atomics.store(index, WRITE, (index[WRITE] + count) | 0);
+  }
+
+  /** Gives the room of `count` read elements back. @internal */
+  commitRead(count: number): void {
+    const index = this.#index;
+    Atomics.store(index, READ, (index[READ] + count) | 0);
+  }
+}
+
+/** A negative fill means that the read index was loaded after the other side had moved on, or garbage: 0. */
+function clamp(fill: number, capacity: number): number {
+  return fill < 0 ? 0 : Math.min(fill, capacity);
+}
+
+function checkRange(length: number, offset: number, count: number): void {
+  if (
+    (offset | 0) !== offset ||
+    (count | 0) !== count ||
+    offset < 0 ||
+    count < 0 ||
+    offset + count > length
+  ) {
+    throw new RangeError(`${count} elements from ${offset} are not inside an array of ${length}`);
+  }
+}
+
+// biome-ignore lint/suspicious/noConfusingVoidType: see SpanCallback
+function checkUsed(used: number | undefined | void, granted: number): number {
+  if (used === undefined) return granted;
+  if ((used | 0) !== used || used < 0 || used > granted) {
+    throw new RangeError(`a ring callback returned ${used}, but was given ${granted} elements`);
+  }
+  return used;
+}
+
+function copy<T extends NumericArray>(src: T, from: number, dst: T, to: number, count: number): void {
+  if (count <= LOOP_LIMIT) {
+    for (let i = 0; i < count; i++) dst[to + i] = src[from + i];
+  } else if (count === src.length) {
+    dst.set(src, to);
+  } else {
+    dst.set(view(src, from, count), to);
+  }
+}
+
+function view<T extends NumericArray>(data: T, offset: number, count: number): T {
+  return data.subarray(offset, offset + count) as T;
+}
