@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
 WASM := target/wasm32-unknown-unknown/wasm/antiphon_core_wasm.wasm
 ENGINE := web/src/main/engine.wasm
@@ -30,14 +31,14 @@ test: ## Installs what the tests need, builds, runs every test, fast ones first 
 
 fmt: | node_modules/.installed-lock.json .cache/toolchain ## Formats all Rust and TypeScript
 	cargo fmt --all
-	npx biome check --write --linter-enabled=false .
+	biome check --write --linter-enabled=false .
 
 lint: | node_modules/.installed-lock.json .cache/toolchain web/dist/index.html ## Looks for mistakes: clippy, Biome
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	npx biome lint --error-on-warnings .
+	biome lint --error-on-warnings .
 
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
-	npx tsc -b web lab
+	tsc -b web lab
 
 bench: build lab-build ## Measures on this machine: mouth to ear, ring, engine (keeps runs under results/)
 	node packages/ring/bench/bench.mjs
@@ -69,7 +70,7 @@ node_modules/.installed-lock.json: package-lock.json | .cache/toolchain
 
 .cache/ring: node_modules/.installed-lock.json $(ring_sources)
 	$(call say,'ring buffer')
-	npx tsc -b packages/ring
+	tsc -b packages/ring
 	@mkdir -p $(@D) && touch $@
 
 $(ENGINE): FORCE | .cache/toolchain
@@ -79,7 +80,7 @@ $(ENGINE): FORCE | .cache/toolchain
 
 web/dist/index.html: .cache/ring $(ENGINE) $(web_sources)
 	$(call say,'web app')
-	cd web && npx vite build
+	cd web && vite build
 
 target/release/antiphon: web/dist/index.html FORCE
 	$(call say,'server')
@@ -87,7 +88,7 @@ target/release/antiphon: web/dist/index.html FORCE
 
 lab-build: .cache/ring
 	$(call say,'lab')
-	npx tsc -b lab
+	tsc -b lab
 	cargo build --locked --release -p antiphon-device
 
 FORCE:
