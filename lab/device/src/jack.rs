@@ -1,0 +1,282 @@
+//! The sixteen functions of the JACK API that the device needs, from whatever libjack the loader finds (under `pw-jack`
+//! that is PipeWire's). Loaded at run time, so that the workspace builds on machines without JACK's headers; the crates
+//! `jack` and `jack-sys` load at run time too, but their build script demands the headers on Linux all the same.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ptr::{self, NonNull};
+
+use libloading::Library;
+
+#[repr(C)]
+struct RawClient {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+struct RawPort {
+    _opaque: [u8; 0],
+}
+
+const AUDIO: &CStr = c"32 bit float mono audio";
+const NO_START_SERVER: c_int = 0x01;
+const PORT_IS_INPUT: c_ulong = 0x1;
+const PORT_IS_OUTPUT: c_ulong = 0x2;
+const ALREADY_CONNECTED: c_int = 17; // EEXIST
+
+macro_rules! api {
+    ($($name:ident: fn($($arg:ty),* $(; $variadic:tt)?) $(-> $ret:ty)?;)*) => {
+        /// Function pointers into libjack, valid as long as `_library` is loaded.
+        struct Api {
+            $($name: unsafe extern "C" fn($($arg),* $(, $variadic)?) $(-> $ret)?,)*
+            _library: Library,
+        }
+
+        impl Api {
+            fn load() -> Result<Self, libloading::Error> {
+                // SAFETY: libjack's initialisers have no preconditions, and the types below are those of jack/jack.h.
+                unsafe {
+                    let library = Library::new("libjack.so.0")?;
+                    Ok(Self { $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)* _library: library })
+                }
+            }
+        }
+    };
+}
+
+api! {
+    jack_client_open: fn(*const c_char, c_int, *mut c_int; ...) -> *mut RawClient;
+    jack_client_close: fn(*mut RawClient) -> c_int;
+    jack_activate: fn(*mut RawClient) -> c_int;
+    jack_deactivate: fn(*mut RawClient) -> c_int;
+    jack_set_process_callback: fn(*mut RawClient, unsafe extern "C" fn(u32, *mut c_void) -> c_int, *mut c_void) -> c_int;
+    jack_set_xrun_callback: fn(*mut RawClient, unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int;
+    jack_on_shutdown: fn(*mut RawClient, unsafe extern "C" fn(*mut c_void), *mut c_void);
+    jack_get_sample_rate: fn(*mut RawClient) -> u32;
+    jack_get_buffer_size: fn(*mut RawClient) -> u32;
+    jack_last_frame_time: fn(*const RawClient) -> u32;
+    jack_port_register: fn(*mut RawClient, *const c_char, *const c_char, c_ulong, c_ulong) -> *mut RawPort;
+    jack_port_name: fn(*const RawPort) -> *const c_char;
+    jack_port_get_buffer: fn(*mut RawPort, u32) -> *mut c_void;
+    jack_connect: fn(*mut RawClient, *const c_char, *const c_char) -> c_int;
+    jack_get_ports: fn(*mut RawClient, *const c_char, *const c_char, c_ulong) -> *mut *const c_char;
+    jack_free: fn(*mut c_void);
+}
+
+/// What is called on the audio thread once per cycle, and beside it.
+pub(crate) trait Handler: Send {
+    /// RT: no alloc, no lock, no system call.
+    fn process(&mut self, cycle: &Cycle<'_>);
+    /// Another thread than the audio thread may call these, at the same time as `process`.
+    fn events(&self) -> std::sync::Arc<dyn Events>;
+}
+
+/// What JACK reports beside the audio thread. RT: as `process`.
+pub(crate) trait Events: Send + Sync {
+    fn xrun(&self);
+    fn server_gone(&self);
+}
+
+/// A port of ours; `in` hears, `out` plays. Belongs to the client that registered it.
+pub(crate) struct InPort(NonNull<RawPort>);
+pub(crate) struct OutPort(NonNull<RawPort>);
+
+// SAFETY: a port handle is only an address, used by the audio thread inside its cycle.
+unsafe impl Send for InPort {}
+// SAFETY: as above.
+unsafe impl Send for OutPort {}
+
+/// One cycle of the graph: the only access to the ports' buffers.
+pub(crate) struct Cycle<'a> {
+    api: &'a Api,
+    client: *mut RawClient,
+    /// Frames in this cycle.
+    pub(crate) frames: u32,
+}
+
+impl Cycle<'_> {
+    /// First frame of this cycle on the graph's clock; wraps.
+    pub(crate) fn start(&self) -> u32 {
+        // SAFETY: the client is alive while its process callback runs.
+        unsafe { (self.api.jack_last_frame_time)(self.client) }
+    }
+
+    pub(crate) fn heard(&self, port: &InPort) -> &[f32] {
+        // SAFETY: JACK hands out `frames` samples, valid until the process callback returns, and nobody writes them.
+        unsafe {
+            let samples = (self.api.jack_port_get_buffer)(port.0.as_ptr(), self.frames);
+            std::slice::from_raw_parts(samples.cast(), self.frames as usize)
+        }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "the slice is JACK's memory, guarded by the borrow of the port")]
+    pub(crate) fn to_play(&self, port: &mut OutPort) -> &mut [f32] {
+        // SAFETY: as in `heard`; the exclusive borrow of the port makes this the only slice into its buffer.
+        unsafe {
+            let samples = (self.api.jack_port_get_buffer)(port.0.as_ptr(), self.frames);
+            std::slice::from_raw_parts_mut(samples.cast(), self.frames as usize)
+        }
+    }
+}
+
+/// What the callbacks see.
+struct Callbacks<H> {
+    handler: H,
+    events: std::sync::Arc<dyn Events>,
+    api: *const Api,
+    client: *mut RawClient,
+}
+
+unsafe extern "C" fn on_process<H: Handler>(frames: u32, argument: *mut c_void) -> c_int {
+    // SAFETY: the argument is the `Callbacks` that `run` keeps alive until after jack_deactivate, and only the audio
+    // thread touches `handler` meanwhile.
+    unsafe {
+        let callbacks = argument.cast::<Callbacks<H>>();
+        let cycle = Cycle {
+            api: &*(*callbacks).api,
+            client: (*callbacks).client,
+            frames,
+        };
+        (*callbacks).handler.process(&cycle);
+    }
+    0
+}
+
+unsafe extern "C" fn on_xrun<H: Handler>(argument: *mut c_void) -> c_int {
+    // SAFETY: as in `on_process`; `events` is shared and Sync.
+    unsafe { (*argument.cast::<Callbacks<H>>()).events.xrun() };
+    0
+}
+
+unsafe extern "C" fn on_shutdown<H: Handler>(argument: *mut c_void) {
+    // SAFETY: as in `on_xrun`.
+    unsafe { (*argument.cast::<Callbacks<H>>()).events.server_gone() };
+}
+
+/// A connection to the JACK server.
+pub(crate) struct Client {
+    api: Api,
+    raw: *mut RawClient,
+}
+
+impl Client {
+    pub(crate) fn open(name: &str) -> Result<Self, String> {
+        let api = Api::load().map_err(|e| {
+            format!("no libjack ({e}): run it under pw-jack (Debian package pipewire-jack), or install jackd2")
+        })?;
+        let name = c_string(name)?;
+        let mut status = 0;
+        // SAFETY: both pointers are valid for the call; NO_START_SERVER takes no further argument.
+        let raw = unsafe { (api.jack_client_open)(name.as_ptr(), NO_START_SERVER, &mut status) };
+        if raw.is_null() {
+            return Err(format!(
+                "no JACK server answers (status {status:#x}): is PipeWire running, and is XDG_RUNTIME_DIR its own?"
+            ));
+        }
+        Ok(Self { api, raw })
+    }
+
+    pub(crate) fn sample_rate_hz(&self) -> u32 {
+        // SAFETY: `raw` is an open client.
+        unsafe { (self.api.jack_get_sample_rate)(self.raw) }
+    }
+
+    pub(crate) fn quantum_frames(&self) -> u32 {
+        // SAFETY: `raw` is an open client.
+        unsafe { (self.api.jack_get_buffer_size)(self.raw) }
+    }
+
+    /// Registers a port that hears; returns it and its full name.
+    pub(crate) fn in_port(&self, name: &str) -> Result<(InPort, String), String> {
+        self.register(name, PORT_IS_INPUT)
+            .map(|(port, name)| (InPort(port), name))
+    }
+
+    /// Registers a port that plays; returns it and its full name.
+    pub(crate) fn out_port(&self, name: &str) -> Result<(OutPort, String), String> {
+        self.register(name, PORT_IS_OUTPUT)
+            .map(|(port, name)| (OutPort(port), name))
+    }
+
+    fn register(&self, name: &str, flags: c_ulong) -> Result<(NonNull<RawPort>, String), String> {
+        let short = c_string(name)?;
+        // SAFETY: `raw` is an open client, and the strings outlive the call; the name JACK returns is copied at once.
+        unsafe {
+            let port =
+                (self.api.jack_port_register)(self.raw, short.as_ptr(), AUDIO.as_ptr(), flags, 0);
+            let port = NonNull::new(port).ok_or_else(|| format!("JACK refuses the port {name}"))?;
+            let full = CStr::from_ptr((self.api.jack_port_name)(port.as_ptr()))
+                .to_string_lossy()
+                .into_owned();
+            Ok((port, full))
+        }
+    }
+
+    /// Links two ports by their full names.
+    pub(crate) fn connect(&self, source: &str, target: &str) -> Result<(), String> {
+        let (from, to) = (c_string(source)?, c_string(target)?);
+        // SAFETY: `raw` is an open client, and the strings outlive the call.
+        match unsafe { (self.api.jack_connect)(self.raw, from.as_ptr(), to.as_ptr()) } {
+            0 | ALREADY_CONNECTED => Ok(()),
+            code => Err(format!("cannot connect {source} to {target} (code {code})")),
+        }
+    }
+
+    /// Full names of all audio ports.
+    pub(crate) fn ports(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        // SAFETY: JACK returns null or an array of strings that ends in null, to be freed by jack_free.
+        unsafe {
+            let list = (self.api.jack_get_ports)(self.raw, ptr::null(), AUDIO.as_ptr(), 0);
+            if !list.is_null() {
+                let mut next = list;
+                while !(*next).is_null() {
+                    names.push(CStr::from_ptr(*next).to_string_lossy().into_owned());
+                    next = next.add(1);
+                }
+                (self.api.jack_free)(list.cast());
+            }
+        }
+        names
+    }
+
+    /// Runs `handler` on the audio thread for as long as `body` runs on this one, and gives it back.
+    pub(crate) fn run<H: Handler, R>(
+        &self,
+        handler: H,
+        body: impl FnOnce() -> R,
+    ) -> Result<(H, R), String> {
+        let events = handler.events();
+        let callbacks = Box::into_raw(Box::new(Callbacks {
+            handler,
+            events,
+            api: &self.api,
+            client: self.raw,
+        }));
+        // SAFETY: `raw` is an open client, not yet active; `callbacks` stays allocated until the client is inactive again,
+        // when no callback can run any more.
+        unsafe {
+            let argument = callbacks.cast();
+            (self.api.jack_set_process_callback)(self.raw, on_process::<H>, argument);
+            (self.api.jack_set_xrun_callback)(self.raw, on_xrun::<H>, argument);
+            (self.api.jack_on_shutdown)(self.raw, on_shutdown::<H>, argument);
+            let active = (self.api.jack_activate)(self.raw);
+            let result = (active == 0).then(body);
+            (self.api.jack_deactivate)(self.raw);
+            let callbacks = Box::from_raw(callbacks);
+            result
+                .map(|r| (callbacks.handler, r))
+                .ok_or_else(|| format!("JACK refuses to activate (code {active})"))
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is an open client, and nothing uses it after this.
+        unsafe { (self.api.jack_client_close)(self.raw) };
+    }
+}
+
+fn c_string(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|_| format!("{text:?} has a zero byte"))
+}

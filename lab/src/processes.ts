@@ -1,0 +1,148 @@
+/** Child processes and temporary folders that never outlive the lab, however it ends. */
+
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+
+const children = new Set<ChildProcess>();
+const folders = new Set<string>();
+
+/** Kills what is left, without waiting. Runs on every way out but SIGKILL, where `dieWithParent` takes over. */
+function cleanUp(): void {
+  for (const child of children) child.kill("SIGKILL");
+  for (const folder of folders) rmSync(folder, { recursive: true, force: true, maxRetries: 3 });
+}
+
+process.on("exit", cleanUp);
+for (const [signal, number] of [
+  ["SIGHUP", 1],
+  ["SIGINT", 2],
+  ["SIGTERM", 15],
+] as const) {
+  process.on(signal, () => process.exit(128 + number));
+}
+
+/** Prefix of a command: the kernel kills it when the process that started it dies. */
+export const dieWithParent = ["setpriv", "--pdeathsig", "KILL"] as const;
+
+/** Debian package of each program that the lab starts. */
+const packages: Record<string, string> = {
+  setpriv: "util-linux",
+  "dbus-daemon": "dbus-daemon",
+  pipewire: "pipewire",
+  wireplumber: "wireplumber",
+  "pipewire-pulse": "pipewire-pulse",
+  "pw-jack": "pipewire-jack",
+  "pw-link": "pipewire-bin",
+  pactl: "pulseaudio-utils",
+  chromium: "chromium",
+  "firefox-esr": "firefox-esr",
+};
+
+/** Throws one sentence naming every missing program and how to install them all. */
+export function requirePrograms(...programs: string[]): void {
+  const missing = programs.filter((program) => findProgram(program) === undefined);
+  if (missing.length > 0) {
+    const install = [...new Set(missing.map((program) => packages[program] ?? program))].join(" ");
+    throw new Error(`The lab needs ${missing.join(", ")}, not found on this machine: apt-get install ${install}`);
+  }
+}
+
+/** Full path of a program on PATH. */
+export function findProgram(program: string): string | undefined {
+  const { status, stdout } = spawnSync("/bin/sh", ["-c", `command -v "$1"`, "sh", program], { encoding: "utf8" });
+  return status === 0 ? stdout.trim() : undefined;
+}
+
+/** A new private folder, removed at the latest when the lab ends. */
+export function makeFolder(name: string): string {
+  const folder = mkdtempSync(path.join(tmpdir(), `antiphon-${name}-`));
+  folders.add(folder);
+  return folder;
+}
+
+export function removeFolder(folder: string): void {
+  rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
+  folders.delete(folder);
+}
+
+/** A background process with a log file. */
+export class Service {
+  private constructor(
+    readonly name: string,
+    private readonly child: ChildProcess,
+    private readonly logFile: string,
+  ) {}
+
+  /** Starts a command; its output goes to `logFile`. */
+  static start(command: readonly string[], env: NodeJS.ProcessEnv, logFile: string): Service {
+    const log = openSync(logFile, "a");
+    const [program, ...args] = [...dieWithParent, ...command];
+    const child = spawn(program!, args, { env, stdio: ["ignore", log, log] });
+    closeSync(log);
+    children.add(child);
+    child.on("exit", () => children.delete(child));
+    return new Service(path.basename(command[0]!), child, logFile);
+  }
+
+  get pid(): number | undefined {
+    return this.child.pid;
+  }
+
+  get ended(): boolean {
+    return this.child.exitCode !== null || this.child.signalCode !== null;
+  }
+
+  /** Waits until `ready` is true; throws with the log's end if the process ends or `seconds` pass. */
+  async until(ready: () => boolean | Promise<boolean>, what: string, seconds = 10): Promise<void> {
+    const deadline = Date.now() + seconds * 1000;
+    while (!(await ready())) {
+      if (this.ended || Date.now() > deadline) {
+        const verdict = this.ended ? "ended at once" : `shows no ${what} after ${seconds} s`;
+        throw new Error(`${this.name} ${verdict}. Its log ends:\n${this.logTail()}`);
+      }
+      await sleep(25);
+    }
+  }
+
+  logTail(lines = 20): string {
+    return readFileSync(this.logFile, "utf8").trimEnd().split("\n").slice(-lines).join("\n");
+  }
+
+  /** Asks the process to end, then insists. */
+  async stop(graceMs = 2000): Promise<void> {
+    if (this.ended) return;
+    const gone = new Promise<void>((resolve) => this.child.once("exit", () => resolve()));
+    this.child.kill("SIGTERM");
+    const timer = setTimeout(() => this.child.kill("SIGKILL"), graceMs);
+    await gone;
+    clearTimeout(timer);
+  }
+}
+
+/** Runs a command to its end; throws with its error output if it fails. Resolves to its standard output. */
+export async function run(command: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {
+  const [program, ...args] = [...dieWithParent, ...command];
+  const child = spawn(program!, args, { env, stdio: ["ignore", "pipe", "pipe"] });
+  children.add(child);
+  let output = "";
+  let errors = "";
+  child.stdout.on("data", (chunk: Buffer) => {
+    output += chunk.toString();
+  });
+  child.stderr.on("data", (chunk: Buffer) => {
+    errors += chunk.toString();
+  });
+  const code = await new Promise<number | null>((resolve, reject) => {
+    child.on("error", reject);
+    child.on("close", resolve);
+  });
+  children.delete(child);
+  if (code !== 0) throw new Error(`${path.basename(command[0]!)} failed (${code}): ${errors.trim() || output.trim()}`);
+  return output;
+}
+
+export function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}

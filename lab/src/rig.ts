@@ -1,0 +1,221 @@
+/**
+ * The rig: a private sound system with virtual cards, and the mouth-to-ear device that plays and listens on them.
+ * Nothing of the machine's own sound set-up is read or changed. Method and calibration: docs/lab-method.md.
+ */
+
+import { copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { makeFolder, removeFolder, requirePrograms, run, Service } from "./processes.js";
+import { readWav, type Take, writeWav } from "./wav.js";
+
+export const sampleRateHz = 48_000;
+
+/** Folder of the checkout. */
+export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
+
+export interface RigOptions {
+  /** Names of the cards; card "A" is the speaker spkA and the microphone micA, both stereo. */
+  cards: string[];
+  /** Frames the graph computes at a time: the rig's own latency. */
+  quantumFrames?: number;
+}
+
+/** One way through the rig: a take into a microphone, or a speaker into a recording. */
+export interface Passage {
+  /** Played into `to` (ports in channel order). */
+  plays: { take: Take; to: string[] }[];
+  /** Recorded from these ports; one recording for each list. */
+  hears: string[][];
+  /** Default: the longest take. */
+  seconds?: number;
+}
+
+/** Counters of the device over a run; a run with any above 0 is not a measurement. */
+export interface DeviceSummary {
+  version: 1;
+  sample_rate_hz: number;
+  quantum_frames: number;
+  frames: number;
+  xruns: number;
+  clock_gaps: number;
+  clock_gap_frames: number;
+  quantum_changes: number;
+}
+
+export class Rig {
+  private constructor(
+    readonly folder: string,
+    /** Environment for programs that shall use the rig's sound system. */
+    readonly env: NodeJS.ProcessEnv,
+    readonly cards: readonly string[],
+    readonly quantumFrames: number,
+    private readonly services: Service[],
+  ) {}
+
+  static async start({ cards, quantumFrames = 64 }: RigOptions): Promise<Rig> {
+    requirePrograms("setpriv", "dbus-daemon", "pipewire", "wireplumber", "pipewire-pulse", "pw-jack", "pw-link", "pactl");
+    const folder = makeFolder("rig");
+    const runtime = path.join(folder, "run");
+    const config = path.join(folder, "config");
+    mkdirSync(runtime, { mode: 0o700 });
+    writeConfiguration(config, cards, quantumFrames);
+
+    const bus = path.join(runtime, "bus");
+    const env: NodeJS.ProcessEnv = {
+      ...process.env,
+      XDG_RUNTIME_DIR: runtime,
+      XDG_CONFIG_HOME: config,
+      XDG_STATE_HOME: path.join(folder, "state"),
+      XDG_CACHE_HOME: path.join(folder, "cache"),
+      PIPEWIRE_CONFIG_DIR: path.join(config, "pipewire"),
+      DBUS_SESSION_BUS_ADDRESS: `unix:path=${bus}`,
+      // Quiet; the logs stay in the rig's folder.
+      PIPEWIRE_DEBUG: "2",
+    };
+    for (const name of ["PULSE_SERVER", "PULSE_SINK", "PULSE_SOURCE", "PIPEWIRE_REMOTE", "PIPEWIRE_RUNTIME_DIR"]) delete env[name];
+
+    const services: Service[] = [];
+    const rig = new Rig(folder, env, cards, quantumFrames, services);
+    const start = (...command: string[]) => {
+      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`));
+      services.unshift(service); // stopped in reverse order
+      return service;
+    };
+    try {
+      const dbus = start("dbus-daemon", "--session", "--nofork", "--nopidfile", `--address=unix:path=${bus}`);
+      await dbus.until(() => existsSync(bus), "bus");
+      const pipewire = start("pipewire");
+      await pipewire.until(() => existsSync(path.join(runtime, "pipewire-0")), "socket");
+      const wireplumber = start("wireplumber");
+      const pulse = start("pipewire-pulse");
+      await pulse.until(() => existsSync(path.join(runtime, "pulse/native")), "socket");
+      const wanted = cards.flatMap((card) => [...mic(card), ...speaker(card), ...playback(card)]);
+      await wireplumber.until(async () => {
+        const ports = new Set((await run(["pw-link", "-io"], env).catch(() => "")).split("\n").map((port) => port.trim()));
+        return wanted.every((port) => ports.has(port));
+      }, "ports of the cards");
+      await pulse.until(async () => {
+        const list = await run(["pactl", "list", "short"], env).catch(() => "");
+        return cards.every((card) => list.includes(`\tspk${card}\t`) && list.includes(`\tmic${card}\t`));
+      }, "cards");
+      return rig;
+    } catch (error) {
+      await rig.stop();
+      throw error;
+    }
+  }
+
+  /** Environment for a process that shall have this card as its only one. */
+  cardEnv(card: string): NodeJS.ProcessEnv {
+    if (!this.cards.includes(card)) throw new Error(`The rig has no card ${card}, only ${this.cards.join(", ")}`);
+    return { ...this.env, PULSE_SINK: `spk${card}`, PULSE_SOURCE: `mic${card}` };
+  }
+
+  /** Plays and records, all on one clock; recordings in the order of `hears`. */
+  async pass({ plays, hears, seconds }: Passage): Promise<{ heard: Take[]; summary: DeviceSummary }> {
+    const folder = makeFolder("takes");
+    try {
+      const args: string[] = [];
+      plays.forEach(({ take, to }, index) => {
+        const file = path.join(folder, `take${index}.wav`);
+        writeWav(file, take, sampleRateHz);
+        args.push("--play", file, "--connect-out", to.join(","));
+      });
+      const files = hears.map((from, index) => {
+        const file = path.join(folder, `heard${index}.wav`);
+        args.push("--record", file, "--connect-in", from.join(","));
+        return file;
+      });
+      if (seconds !== undefined) args.push("--seconds", String(seconds));
+      const latency = `${this.quantumFrames}/${sampleRateHz}`;
+      const summary = JSON.parse(
+        await run(["pw-jack", deviceBinary(), ...args], { ...this.env, PIPEWIRE_LATENCY: latency }),
+      ) as DeviceSummary;
+      return { heard: files.map((file) => readWav(file)), summary };
+    } finally {
+      removeFolder(folder);
+    }
+  }
+
+  async stop(): Promise<void> {
+    for (const service of this.services) await service.stop();
+    removeFolder(this.folder);
+  }
+}
+
+/** Ports into a card's microphone. */
+export function mic(card: string): string[] {
+  return [`mic${card}:input_FL`, `mic${card}:input_FR`];
+}
+
+/** Ports out of a card's speaker: what a listener in front of it hears. */
+export function speaker(card: string): string[] {
+  return [`spk${card}:monitor_FL`, `spk${card}:monitor_FR`];
+}
+
+/** Ports into a card's speaker, as a program playing on it has them: for calibration. */
+export function playback(card: string): string[] {
+  return [`spk${card}:playback_FL`, `spk${card}:playback_FR`];
+}
+
+function deviceBinary(): string {
+  const binary = path.join(root, "target/release/antiphon-device");
+  if (!existsSync(binary)) throw new Error("The mouth-to-ear device is not built: cargo build --release -p antiphon-device");
+  return binary;
+}
+
+function writeConfiguration(config: string, cards: readonly string[], quantumFrames: number): void {
+  const pipewire = path.join(config, "pipewire");
+  const wireplumber = path.join(config, "wireplumber");
+  mkdirSync(pipewire, { recursive: true });
+  // The clients' configurations are used as they come, without what the machine's owner changed.
+  for (const file of readdirSync("/usr/share/pipewire")) {
+    if (file.startsWith("client") || file === "jack.conf") copyFileSync(`/usr/share/pipewire/${file}`, path.join(pipewire, file));
+  }
+  const quantum = `${quantumFrames}/${sampleRateHz}`;
+  const modules = (...names: string[]) =>
+    `context.modules = [\n${names.map((name) => `  { name = libpipewire-module-${name} }`).join("\n")}\n]`;
+  const libraries = "context.spa-libs = { audio.convert.* = audioconvert/libspa-audioconvert, support.* = support/libspa-support }";
+  // All cards are in one group, so one clock drives them all and nothing restarts when the device links to them.
+  const node = (name: string, mediaClass: string) => `  { factory = adapter args = {
+      factory.name = support.null-audio-sink, node.name = ${name}, node.description = ${name}, media.class = ${mediaClass}
+      audio.rate = ${sampleRateHz}, audio.position = "FL,FR", node.latency = ${quantum}, node.group = lab
+      node.pause-on-idle = false, session.suspend-timeout-seconds = 0 } }`;
+  const nodes = cards.flatMap((card) => [node(`spk${card}`, "Audio/Sink"), node(`mic${card}`, "Audio/Source/Virtual")]);
+  writeFileSync(
+    path.join(pipewire, "pipewire.conf"),
+    `context.properties = {
+  core.daemon = true, core.name = pipewire-0, link.max-buffers = 16
+  default.clock.rate = ${sampleRateHz}, default.clock.allowed-rates = [ ${sampleRateHz} ]
+  default.clock.quantum = ${quantumFrames}, default.clock.min-quantum = 32
+}
+${libraries}
+${modules("rt", "protocol-native", "profiler", "metadata", "spa-device-factory", "spa-node-factory", "client-node", "client-device", "access", "adapter", "link-factory", "session-manager")}
+context.objects = [
+  { factory = spa-node-factory args = {
+      factory.name = support.node.driver, node.name = Dummy-Driver, node.group = pipewire.dummy, priority.driver = 20000 } }
+${nodes.join("\n")}
+]
+`,
+  );
+  writeFileSync(
+    path.join(pipewire, "pipewire-pulse.conf"),
+    `context.properties = { }
+${libraries}
+${modules("rt", "protocol-native", "client-node", "adapter", "metadata", "protocol-pulse")}
+pulse.properties = {
+  server.address = [ "unix:native" ]
+  pulse.min.req = ${quantum}, pulse.min.quantum = ${quantum}, pulse.min.frag = ${quantum}
+}
+`,
+  );
+  // No real hardware: the session manager only links streams to the virtual cards.
+  for (const [folder, lines] of [
+    ["main.lua.d", ["alsa_monitor.enabled = false", "v4l2_monitor.enabled = false", "libcamera_monitor.enabled = false"]],
+    ["bluetooth.lua.d", ["bluez_monitor.enabled = false"]],
+  ] as const) {
+    mkdirSync(path.join(wireplumber, folder), { recursive: true });
+    writeFileSync(path.join(wireplumber, folder, "51-lab.lua"), `${lines.join("\n")}\n`);
+  }
+}
