@@ -1,1 +1,346 @@
-//! Under construction.
+//! The engine for the browser: a plain C ABI over `antiphon-core`, without logic of its own.
+//!
+//! One module instance serves one thread and holds at most one [`Sender`] and one [`Player`]; the module imports nothing and its memory does not
+//! grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
+//! non-negative result, or one of the negative codes below. The TypeScript side of this contract is `web/src/shared/engine.ts`.
+//!
+//! No wasm-bindgen: its glue needs TextDecoder, which an AudioWorkletGlobalScope lacks.
+
+use core::cell::UnsafeCell;
+
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
+use antiphon_core::sender::QUEUE_FRAMES;
+use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES};
+use antiphon_core::{
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
+};
+
+/// An argument is out of its range; nothing was done.
+const BAD_ARGUMENT: i32 = -1;
+/// `*_new` has not been called.
+const NOT_READY: i32 = -2;
+/// The command names a stream that does not exist, exists already, or finds no room.
+const COMMAND_REFUSED: i32 = -3;
+
+/// Numbers in a statistics record. Their order is the ABI.
+const STATS_FIELDS: usize = 24;
+
+/// The engine's halves.
+struct Engine {
+    sender: Option<Sender>,
+    player: Option<Player>,
+    output_channels: usize,
+}
+
+/// The areas that the host reads and writes. All zero at first, so that they take no room in the module's file.
+struct Areas {
+    datagram: [u8; MAX_DATAGRAM_BYTES],
+    capture: [f32; MAX_CHANNELS * QUEUE_FRAMES],
+    output: [f32; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
+    stats: [f64; STATS_FIELDS],
+}
+
+struct OneThread<T>(UnsafeCell<T>);
+
+// SAFETY: the module has private, unshared memory, and so exactly one thread.
+unsafe impl<T> Sync for OneThread<T> {}
+
+static ENGINE: OneThread<Engine> = OneThread(UnsafeCell::new(Engine {
+    sender: None,
+    player: None,
+    output_channels: 0,
+}));
+static AREAS: OneThread<Areas> = OneThread(UnsafeCell::new(Areas {
+    datagram: [0; MAX_DATAGRAM_BYTES],
+    capture: [0.0; MAX_CHANNELS * QUEUE_FRAMES],
+    output: [0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
+    stats: [0.0; STATS_FIELDS],
+}));
+
+/// The engine. Each export calls this at most once, and none calls another export.
+fn engine() -> &'static mut Engine {
+    // SAFETY: one thread, and exports do not nest, so no other reference is alive.
+    unsafe { &mut *ENGINE.0.get() }
+}
+
+/// The areas. Each export calls this at most once, and none calls another export.
+fn areas() -> &'static mut Areas {
+    // SAFETY: one thread, and exports do not nest, so no other reference is alive.
+    unsafe { &mut *AREAS.0.get() }
+}
+
+/// Address of the area for one datagram, [`MAX_DATAGRAM_BYTES`] long.
+#[unsafe(no_mangle)]
+pub extern "C" fn datagram_ptr() -> *const u8 {
+    areas().datagram.as_ptr()
+}
+
+/// Address of the area for captured audio, f32 `[channel][frame]`, [`QUEUE_FRAMES`] frames of [`MAX_CHANNELS`] channels.
+#[unsafe(no_mangle)]
+pub extern "C" fn capture_ptr() -> *const f32 {
+    areas().capture.as_ptr()
+}
+
+/// Address of the area for the mix, f32 `[channel][frame]`.
+#[unsafe(no_mangle)]
+pub extern "C" fn output_ptr() -> *const f32 {
+    areas().output.as_ptr()
+}
+
+/// Address of the area for statistics: f64 numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn stats_ptr() -> *const f64 {
+    areas().stats.as_ptr()
+}
+
+fn sender_config(
+    rate_hz: u32,
+    bits: u32,
+    channels: u32,
+    packet_frames: u32,
+) -> Option<SenderConfig> {
+    Some(SenderConfig {
+        rate: SampleRate::from_hz(rate_hz)?,
+        format: SampleFormat::from_bits(bits)?,
+        channels: channels as usize,
+        packet_frames: packet_frames as usize,
+    })
+}
+
+/// Makes the sender, or changes what it sends. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_configure(
+    rate_hz: u32,
+    bits: u32,
+    channels: u32,
+    packet_frames: u32,
+) -> i32 {
+    let Some(config) = sender_config(rate_hz, bits, channels, packet_frames) else {
+        return BAD_ARGUMENT;
+    };
+    match &mut engine().sender {
+        Some(sender) => sender.set_config(config),
+        none => *none = Some(Sender::new(config)),
+    }
+    0
+}
+
+/// Sends silence instead of the capture if not 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_set_muted(muted: u32) -> i32 {
+    let Some(sender) = &mut engine().sender else {
+        return NOT_READY;
+    };
+    sender.set_muted(muted != 0);
+    0
+}
+
+/// Pushes `frames` frames of `channels` channels from the capture area, laid out `[channel][frame]` without gaps.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
+    let Instance {
+        sender: Some(sender),
+        capture,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    let (channels, frames) = (channels as usize, frames as usize);
+    if !(1..=MAX_CHANNELS).contains(&channels) || frames > QUEUE_FRAMES {
+        return BAD_ARGUMENT;
+    }
+    sender.push(&areas().capture[..channels * frames], frames);
+    0
+}
+
+/// Writes the next datagram into its area: its length in bytes, or 0 if there is none yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_poll_datagram() -> i32 {
+    let Instance {
+        sender: Some(sender),
+        datagram,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    sender
+        .poll_datagram(datagram)
+        .map_or(0, |length| length as i32)
+}
+
+/// Writes the sender's statistics: captured, sent, overrun frames, packets, then one peak a channel (reset by reading).
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_stats() -> i32 {
+    let Instance {
+        sender: Some(sender),
+        stats,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    let counters = sender.stats();
+    let peaks = sender.take_peaks();
+    let numbers = [
+        counters.captured_frames as f64,
+        counters.sent_frames as f64,
+        counters.overrun_frames as f64,
+        counters.packets as f64,
+    ];
+    let numbers = numbers.into_iter().chain(peaks.map(f64::from));
+    stats
+        .iter_mut()
+        .zip(numbers)
+        .for_each(|(slot, number)| *slot = number);
+    0
+}
+
+/// Makes the player. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_new(
+    rate_hz: u32,
+    output_channels: u32,
+    max_streams: u32,
+    buffer_frames: u32,
+) -> i32 {
+    let Some(rate) = SampleRate::from_hz(rate_hz) else {
+        return BAD_ARGUMENT;
+    };
+    let fits = (1..=MAX_CHANNELS as u32).contains(&output_channels)
+        && (1..=256).contains(&max_streams)
+        && (2_048..=1 << 17).contains(&buffer_frames)
+        && buffer_frames.is_power_of_two();
+    if !fits {
+        return BAD_ARGUMENT;
+    }
+    let engine = engine();
+    engine.output_channels = output_channels as usize;
+    engine.player = Some(Player::new(PlayerConfig {
+        rate,
+        output_channels: output_channels as usize,
+        max_streams: max_streams as usize,
+        buffer_frames: buffer_frames as usize,
+    }));
+    0
+}
+
+/// Carries out a command. Codes: 0 add, 1 remove, 2 gain, 3 pan, 4 mute, 5 solo, 6 target in frames (negative: automatic).
+#[unsafe(no_mangle)]
+pub extern "C" fn player_command(code: u32, stream: u32, value: f32) -> i32 {
+    let Some(player) = &mut engine().player else {
+        return NOT_READY;
+    };
+    let command = match code {
+        0 => Command::Add(stream),
+        1 => Command::Remove(stream),
+        2 => Command::Gain(stream, value),
+        3 => Command::Pan(stream, value),
+        4 => Command::Mute(stream, value != 0.0),
+        5 => Command::Solo(stream, value != 0.0),
+        6 if value < 0.0 => Command::Target(stream, Target::Auto),
+        6 => Command::Target(stream, Target::Fixed(value as u32)),
+        _ => return BAD_ARGUMENT,
+    };
+    player
+        .handle_command(command)
+        .map_or(COMMAND_REFUSED, |()| 0)
+}
+
+/// Takes the datagram of `length` bytes in its area.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
+    let Instance {
+        player: Some(player),
+        datagram,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    let Some(bytes) = areas().datagram.get(..length as usize) else {
+        return BAD_ARGUMENT;
+    };
+    player.handle_datagram(stream, bytes);
+    0
+}
+
+/// Renders `frames` frames into the output area.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_process_quantum(frames: u32) -> i32 {
+    let Instance {
+        player: Some(player),
+        output,
+        output_channels,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    let frames = frames as usize;
+    if !(1..=MAX_QUANTUM_FRAMES).contains(&frames) {
+        return BAD_ARGUMENT;
+    }
+    player.process_quantum(&mut areas().output[..*output_channels * frames]);
+    0
+}
+
+/// Datagrams that came for no stream, or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_stray_datagrams() -> f64 {
+    let Some(player) = &engine().player else {
+        return f64::from(NOT_READY);
+    };
+    player.stray_datagrams() as f64
+}
+
+/// Writes a stream's statistics. Unknown numbers are NaN. 0, or `COMMAND_REFUSED` if there is no such stream.
+///
+/// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
+/// underruns, resyncs · buffered, target frames · channels, bits · peak of even and odd channels (reset by reading).
+#[unsafe(no_mangle)]
+pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
+    let Instance {
+        player: Some(player),
+        stats,
+        ..
+    } = engine()
+    else {
+        return NOT_READY;
+    };
+    let Some(known) = player.stream_stats(stream) else {
+        return COMMAND_REFUSED;
+    };
+    let peaks = player.take_peaks(stream).unwrap_or_default();
+    let numbers = [
+        known.sequence.received as f64,
+        known.sequence.lost as f64,
+        known.sequence.reordered as f64,
+        known.sequence.duplicate as f64,
+        known.jitter.late_packets as f64,
+        known.ancient_packets as f64,
+        known.malformed_packets as f64,
+        known.jitter.played_frames as f64,
+        known.jitter.concealed_frames as f64,
+        known.jitter.skipped_frames as f64,
+        known.jitter.late_frames as f64,
+        known.jitter.underruns as f64,
+        known.jitter.resyncs as f64,
+        known
+            .buffered_frames
+            .map_or(f64::NAN, |frames| frames as f64),
+        known.target_frames as f64,
+        known.channels.map_or(f64::NAN, f64::from),
+        known
+            .format
+            .map_or(f64::NAN, |format| f64::from(format.bits())),
+        f64::from(peaks[0]),
+        f64::from(peaks[1]),
+    ];
+    stats
+        .iter_mut()
+        .zip(numbers)
+        .for_each(|(slot, number)| *slot = number);
+    0
+}

@@ -1,3 +1,37 @@
-//! The audio engine.
+//! The audio engine: bytes and samples in, bytes and samples out.
+//!
+//! Sans-IO, in two halves that share no state, because the microphone and the speaker have different clocks:
+//!
+//! * [`Sender`]: [`push`](Sender::push) captured frames, then drain [`poll_datagram`](Sender::poll_datagram).
+//! * [`Player`]: [`handle_datagram`](Player::handle_datagram) whatever arrives, then
+//!   [`process_quantum`](Player::process_quantum) once for each block the speaker wants. Control is a
+//!   [`Command`]; observation is an output ([`Player::stream_stats`]), never a log call.
+//!
+//! Hosts (the browser's worker and worklet, a native audio callback, a server's mixer, a simulator) own the
+//! threads, sockets and devices. Nothing here reads a clock: all time is counted in frames, by the sender's sample
+//! clock (media time) or by the player's own output.
+//!
+//! Shapes: audio is `f32`, full scale ±1, *planar* (`[channel][frame]`, one contiguous slice). Everything is
+//! allocated at construction; no later call allocates, locks, or loops without bound.
+//!
+//! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
+//! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
+//! [`mix`] gain, pan, mute, solo · [`sender`] and [`player`] the two halves.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod jitter;
+pub mod mix;
+pub mod pcm;
+pub mod player;
+pub mod sender;
+pub mod sequence;
+pub mod spread;
+pub mod wire;
+
+pub use jitter::Target;
+pub use player::{Command, Player, PlayerConfig, StreamId, StreamStats};
+pub use sender::{Sender, SenderConfig, SenderStats};
+pub use wire::{SampleFormat, SampleRate};

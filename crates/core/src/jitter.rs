@@ -1,0 +1,533 @@
+//! The jitter buffer of one stream: reorders and holds packets until it is their frames' turn.
+//!
+//! Frames are stored by media time and read at the *playhead*, which moves with the speaker. The playhead is the number of
+//! frames rendered less the *delay*; the delay is all there is to decide. With a fixed target it is set by the first packet.
+//! Otherwise it follows the measured [`Spread`] of arrivals: it grows at once when packets come late more
+//! often than the budget allows, and shrinks by a cross-faded skip when it has been longer than needed.
+//!
+//! Every frame received is accounted for: `received = played + skipped + late + still held`.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::pcm;
+use crate::spread::Spread;
+use crate::wire::{AudioHeader, SampleRate};
+
+/// How far ahead of the playhead the jitter buffer aims to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Follows the measured spread of arrivals.
+    Auto,
+    /// Frames between the arrival of a stream's first packet and its playout; kept, but for the corrections that
+    /// clocks running apart and stalls make unavoidable.
+    Fixed(u32),
+}
+
+/// Share of frames that may come too late for an automatic target before it grows. Below the 0.1 % promised, because
+/// the spread is known only from the recent past.
+const LATE_BUDGET: f32 = 0.000_3;
+/// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
+const FIRST_TARGET_SECONDS: f32 = 0.02;
+/// How often the delay is reviewed, and how much of the spread's past is kept at each review: half after 6 s.
+const REVIEW_SECONDS: f32 = 0.5;
+const KEEP_AT_REVIEW: f32 = 0.944;
+/// Delay above what is needed that is not worth a skip, with an automatic target.
+const SPARE_FRAMES: i64 = 32;
+/// The same with a fixed target: more than the bursts of capture and rendering, so that only drift and stalls exceed it.
+const FIXED_SPARE_SECONDS: f32 = 0.05;
+/// Length of the cross-fade of a skip: 2.7 ms at 48 kHz, less where fewer frames are at hand.
+const FADE_FRAMES: usize = 128;
+const LEAST_FADE_FRAMES: usize = 16;
+/// A packet later than this tells of a pause at the sender or in the network, not of jitter: start anew from it.
+const STALL_SECONDS: f32 = 0.1;
+/// Share of the frames taken as having no queuing delay at all, to measure the spread from.
+const PROMPT_SHARE: f32 = 0.99;
+
+/// What became of the frames of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JitterCounts {
+    /// Packets whose frames, or some of them, came after their playout instant.
+    pub late_packets: u64,
+    /// Frames received and played, each once.
+    pub played_frames: u64,
+    /// Frames of silence played because theirs were missing.
+    pub concealed_frames: u64,
+    /// Frames received in time and dropped unplayed: to shorten the delay, or to start anew.
+    pub skipped_frames: u64,
+    /// Frames received after their playout instant, and dropped.
+    pub late_frames: u64,
+    /// Times the newest frame had been played and more were wanted.
+    pub underruns: u64,
+    /// Times the buffer started anew: a stall, a jump in media time, a change of channels.
+    pub resyncs: u64,
+}
+
+/// A skip under way: the frames at the playhead fade into those `distance` later.
+#[derive(Clone, Copy, Debug)]
+struct Skip {
+    distance: usize,
+    fade: usize,
+    done: usize,
+}
+
+/// The jitter buffer of one stream.
+#[derive(Debug)]
+pub struct JitterBuffer {
+    rate: SampleRate,
+    target: Target,
+    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod capacity.
+    samples: Box<[f32]>,
+    present: Presence,
+    channels: usize,
+    playing: bool,
+    /// Frames rendered so far.
+    rendered: u64,
+    /// `rendered` minus the media time that plays now.
+    delay: i64,
+    /// Media time after the newest frame received.
+    newest_end: u64,
+    /// Media time of the first frame: silence before it is waiting, not concealment.
+    counted_from: u64,
+    spread: Spread,
+    next_review: u64,
+    skip: Option<Skip>,
+    /// Frames the last review found too many, until enough frames are at hand to skip them.
+    spare: usize,
+    missing_frames: u64,
+    late_run_frames: u64,
+    counts: JitterCounts,
+}
+
+impl JitterBuffer {
+    /// A buffer that can hold `capacity_frames / 2` frames ahead of the playhead.
+    ///
+    /// # Panics
+    /// If `capacity_frames` is no power of two of at least 2,048.
+    pub fn new(rate: SampleRate, max_channels: usize, capacity_frames: usize) -> Self {
+        assert!(
+            capacity_frames.is_power_of_two() && capacity_frames >= 2_048,
+            "capacity_frames must be a power of two of at least 2,048, not {capacity_frames}"
+        );
+        Self {
+            rate,
+            target: Target::Auto,
+            samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
+            present: Presence::new(capacity_frames),
+            channels: 0,
+            playing: false,
+            rendered: 0,
+            delay: 0,
+            newest_end: 0,
+            counted_from: 0,
+            spread: Spread::default(),
+            next_review: 0,
+            skip: None,
+            spare: 0,
+            missing_frames: 0,
+            late_run_frames: 0,
+            counts: JitterCounts::default(),
+        }
+    }
+
+    /// Back to the state of a new buffer, without allocating. RT: O(capacity / 64).
+    pub fn reset(&mut self) {
+        self.forget_arrivals();
+        self.target = Target::Auto;
+        self.channels = 0;
+        self.playing = false;
+        self.counts = JitterCounts::default();
+    }
+
+    /// What became of the frames so far.
+    pub fn counts(&self) -> JitterCounts {
+        self.counts
+    }
+
+    /// Channels of the stream; 0 before the first packet.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Frames between the playhead and the newest received; `None` while nothing plays.
+    pub fn buffered_frames(&self) -> Option<u64> {
+        let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
+        self.playing.then_some(ahead.max(0) as u64)
+    }
+
+    /// The delay aimed at, in frames from the most prompt arrivals.
+    pub fn target_frames(&self) -> u64 {
+        match self.target {
+            Target::Fixed(frames) => u64::from(frames),
+            Target::Auto => self.automatic_target() as u64,
+        }
+    }
+
+    /// Changes the target. A stream that plays starts anew with its next packet.
+    pub fn set_target(&mut self, target: Target) {
+        if self.target != target {
+            self.target = target;
+            self.playing = false;
+            self.forget_arrivals();
+        }
+    }
+
+    /// Stores a packet's frames. `restart` says that its sequence does not continue the one before.
+    ///
+    /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
+    /// RT: no alloc, no lock, O(frames + capacity / 64).
+    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], restart: bool) {
+        let frames = usize::from(header.frames);
+        let channels = usize::from(header.channels);
+        let start = header.timestamp;
+        let arrival_delay = self.rendered.wrapping_sub(start) as i64;
+
+        let late = arrival_delay.wrapping_sub(self.delay);
+        if !self.playing {
+            self.start(start, arrival_delay);
+        } else if restart
+            || channels != self.channels
+            || late > self.seconds(STALL_SECONDS)
+            || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
+            || (frames as i64).wrapping_sub(late) > self.depth()
+        {
+            self.resync(arrival_delay);
+        }
+        self.channels = channels;
+        self.spread.add(arrival_delay, header.frames);
+        if arrival_delay.wrapping_sub(self.delay) > 0 {
+            self.counts.late_packets += 1;
+            self.late_run_frames += frames as u64;
+            self.grow();
+        } else {
+            self.late_run_frames = 0;
+        }
+
+        // Frames whose instant has passed are dropped, the rest of the packet still plays.
+        let passed = arrival_delay
+            .wrapping_sub(self.delay)
+            .clamp(0, frames as i64) as usize;
+        self.counts.late_frames += passed as u64;
+        self.store(start, passed, frames, header, samples);
+        let end = start.wrapping_add(frames as u64);
+        if end.wrapping_sub(self.newest_end) as i64 > 0 {
+            self.newest_end = end;
+        }
+    }
+
+    /// Renders the next `frames` frames into `out`, `[channel][frame]`, for [`channels`](Self::channels) channels;
+    /// missing frames are silence, counted as concealed. False, and `out` untouched, while nothing plays.
+    ///
+    /// RT: no alloc, no lock, O(frames + capacity / 64).
+    pub fn read(&mut self, out: &mut [f32], frames: usize) -> bool {
+        if !self.playing {
+            self.rendered += frames as u64;
+            return false;
+        }
+        if self.rendered >= self.next_review {
+            self.review();
+        }
+        if self.spare > 0 && self.skip.is_none() {
+            self.begin_skip();
+        }
+        let mut done = 0;
+        while done < frames {
+            let wanted = frames - done;
+            done += match self.skip {
+                Some(skip) => self.read_skip(skip, out, frames, done, wanted),
+                None => self.read_plain(out, frames, done, wanted),
+            };
+        }
+        if self.missing_frames > u64::from(self.rate.hz()) {
+            self.playing = false;
+        }
+        true
+    }
+
+    fn read_plain(&mut self, out: &mut [f32], stride: usize, at: usize, wanted: usize) -> usize {
+        let playhead = self.playhead();
+        let run = self.present.run(playhead, wanted);
+        if run > 0 {
+            self.copy_out(playhead, out, stride, at, run);
+            self.present.clear(playhead, run);
+            self.counts.played_frames += run as u64;
+            self.missing_frames = 0;
+            self.rendered += run as u64;
+            return run;
+        }
+        let gap = self.present.gap(playhead, wanted);
+        for channel in 0..self.channels {
+            out[channel * stride + at..][..gap].fill(0.0);
+        }
+        if (playhead.wrapping_sub(self.counted_from) as i64) >= 0 {
+            if self.missing_frames == 0 && self.buffered_frames() == Some(0) {
+                self.counts.underruns += 1;
+            }
+            self.counts.concealed_frames += gap as u64;
+            self.missing_frames += gap as u64;
+        }
+        self.rendered += gap as u64;
+        gap
+    }
+
+    fn read_skip(
+        &mut self,
+        skip: Skip,
+        out: &mut [f32],
+        stride: usize,
+        at: usize,
+        wanted: usize,
+    ) -> usize {
+        let playhead = self.playhead();
+        let run = wanted.min(skip.fade - skip.done);
+        self.copy_out(playhead, out, stride, at, run);
+        let capacity = self.present.capacity();
+        for channel in 0..self.channels {
+            let ring = &self.samples[channel * capacity..][..capacity];
+            for (n, sample) in out[channel * stride + at..][..run].iter_mut().enumerate() {
+                let slot = self
+                    .present
+                    .slot(playhead.wrapping_add((skip.distance + n) as u64));
+                let weight = ((skip.done + n) as f32 + 0.5) / skip.fade as f32;
+                *sample += (ring[slot] - *sample) * weight;
+            }
+        }
+        self.rendered += run as u64;
+        self.counts.played_frames += run as u64;
+        if skip.done + run < skip.fade {
+            self.skip = Some(Skip {
+                done: skip.done + run,
+                ..skip
+            });
+        } else {
+            let first = self.playhead().wrapping_sub(skip.fade as u64);
+            let cleared = self.present.clear(first, skip.fade + skip.distance);
+            self.counts.skipped_frames += (cleared - skip.fade) as u64;
+            self.delay -= skip.distance as i64;
+            self.skip = None;
+        }
+        run
+    }
+
+    /// Media time that plays next.
+    fn playhead(&self) -> u64 {
+        self.rendered.wrapping_sub(self.delay as u64)
+    }
+
+    /// Frames that may be stored ahead of the playhead; as many slots stay free behind it for the delay to grow.
+    fn depth(&self) -> i64 {
+        (self.present.capacity() / 2) as i64
+    }
+
+    fn seconds(&self, seconds: f32) -> i64 {
+        (self.rate.hz() as f32 * seconds) as i64
+    }
+
+    /// The spread that an automatic target must absorb, in frames.
+    fn automatic_target(&self) -> i64 {
+        let needed = self.spread.exceeded_by(LATE_BUDGET);
+        let prompt = self.spread.exceeded_by(PROMPT_SHARE);
+        match (needed, prompt) {
+            (Some(needed), Some(prompt)) => needed.wrapping_sub(prompt),
+            _ => self.seconds(FIRST_TARGET_SECONDS),
+        }
+    }
+
+    fn start(&mut self, timestamp: u64, arrival_delay: i64) {
+        self.forget_arrivals();
+        self.playing = true;
+        self.missing_frames = 0;
+        self.counted_from = timestamp;
+        self.delay = arrival_delay.wrapping_add(self.target_frames() as i64);
+        self.newest_end = self.playhead();
+        self.next_review = self.rendered + 2 * self.seconds(REVIEW_SECONDS) as u64;
+    }
+
+    /// Starts anew from a packet that arrives now, aiming as deep as before.
+    fn resync(&mut self, arrival_delay: i64) {
+        let depth = (self.target_frames() as i64).min(self.depth() / 2);
+        self.forget_arrivals();
+        self.counts.resyncs += 1;
+        self.delay = arrival_delay.wrapping_add(depth);
+        self.newest_end = self.playhead();
+    }
+
+    fn forget_arrivals(&mut self) {
+        self.counts.skipped_frames += self.present.clear_all() as u64;
+        self.spread.clear();
+        self.skip = None;
+        self.spare = 0;
+        self.late_run_frames = 0;
+    }
+
+    /// A packet came late: lengthen the delay if the budget says so. Its missing frames are a gap already, so this costs nothing more.
+    fn grow(&mut self) {
+        if self.target == Target::Auto
+            && self.skip.is_none()
+            && let Some(needed) = self.spread.exceeded_by(LATE_BUDGET)
+            && needed > self.delay
+        {
+            self.delay = needed;
+            self.spare = 0;
+        }
+    }
+
+    /// Now and then: forget a little, and find out how much longer than needed the delay is.
+    fn review(&mut self) {
+        self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
+        self.spread.forget(KEEP_AT_REVIEW);
+        let (needed, tolerated) = match self.target {
+            Target::Auto => (self.spread.exceeded_by(LATE_BUDGET), SPARE_FRAMES),
+            Target::Fixed(frames) => (
+                self.spread
+                    .exceeded_by(PROMPT_SHARE)
+                    .map(|prompt| prompt.wrapping_add(i64::from(frames))),
+                self.seconds(FIXED_SPARE_SECONDS),
+            ),
+        };
+        let spare = needed.map_or(0, |needed| self.delay.wrapping_sub(needed));
+        self.spare = if spare > tolerated { spare as usize } else { 0 };
+    }
+
+    /// Begins to skip what is spare, as soon as there are frames on both sides of it to fade between.
+    fn begin_skip(&mut self) {
+        let playhead = self.playhead();
+        let at_hand = self.newest_end.wrapping_sub(playhead) as i64;
+        let fade = (at_hand - self.spare as i64).min(FADE_FRAMES as i64);
+        if fade < LEAST_FADE_FRAMES as i64 {
+            return;
+        }
+        let fade = fade as usize;
+        let is_whole = |from| self.present.run(from, fade) == fade;
+        if is_whole(playhead) && is_whole(playhead.wrapping_add(self.spare as u64)) {
+            self.skip = Some(Skip {
+                distance: self.spare,
+                fade,
+                done: 0,
+            });
+            self.spare = 0;
+        }
+    }
+
+    fn store(
+        &mut self,
+        start: u64,
+        passed: usize,
+        frames: usize,
+        header: &AudioHeader,
+        bytes: &[u8],
+    ) {
+        let frame_bytes = self.channels * header.format.bytes();
+        let capacity = self.present.capacity();
+        let mut from = passed;
+        while from < frames {
+            let media = start.wrapping_add(from as u64);
+            let slot = self.present.slot(media);
+            let run = (frames - from).min(capacity - slot);
+            let part = &bytes[from * frame_bytes..(from + run) * frame_bytes];
+            for channel in 0..self.channels {
+                let out = &mut self.samples[channel * capacity + slot..][..run];
+                pcm::decode_channel(header.format, part, channel, self.channels, out);
+            }
+            self.present.set(media, run);
+            from += run;
+        }
+    }
+
+    fn copy_out(&self, from: u64, out: &mut [f32], stride: usize, at: usize, frames: usize) {
+        let capacity = self.present.capacity();
+        let slot = self.present.slot(from);
+        let first = frames.min(capacity - slot);
+        for channel in 0..self.channels {
+            let ring = &self.samples[channel * capacity..][..capacity];
+            let out = &mut out[channel * stride + at..][..frames];
+            out[..first].copy_from_slice(&ring[slot..slot + first]);
+            out[first..].copy_from_slice(&ring[..frames - first]);
+        }
+    }
+}
+
+/// Which slots hold a frame that has not been played: one bit each.
+#[derive(Debug)]
+struct Presence {
+    words: Box<[u64]>,
+}
+
+impl Presence {
+    fn new(capacity: usize) -> Self {
+        Self {
+            words: vec![0; capacity / 64].into_boxed_slice(),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.words.len() * 64
+    }
+
+    fn slot(&self, media: u64) -> usize {
+        media as usize & (self.capacity() - 1)
+    }
+
+    /// Returns how many were set.
+    fn clear_all(&mut self) -> usize {
+        let set = self
+            .words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum();
+        self.words.fill(0);
+        set
+    }
+
+    /// Frames present in a row from `media` on, at most `most`.
+    fn run(&self, media: u64, most: usize) -> usize {
+        self.count_while(media, most, |word| !word)
+    }
+
+    /// Frames absent in a row from `media` on, at most `most`.
+    fn gap(&self, media: u64, most: usize) -> usize {
+        self.count_while(media, most, |word| word)
+    }
+
+    /// Counts bits up to the first that is set in `stop(word)`.
+    fn count_while(&self, media: u64, most: usize, stop: impl Fn(u64) -> u64) -> usize {
+        let mut count = 0;
+        while count < most {
+            let slot = self.slot(media.wrapping_add(count as u64));
+            let bit = slot % 64;
+            let here =
+                ((stop(self.words[slot / 64]) >> bit).trailing_zeros() as usize).min(64 - bit);
+            count += here;
+            if here < 64 - bit {
+                break;
+            }
+        }
+        count.min(most)
+    }
+
+    fn set(&mut self, media: u64, frames: usize) {
+        self.each_word(media, frames, |word, mask| *word |= mask);
+    }
+
+    /// Returns how many were set.
+    fn clear(&mut self, media: u64, frames: usize) -> usize {
+        let mut set = 0;
+        self.each_word(media, frames, |word, mask| {
+            set += (*word & mask).count_ones() as usize;
+            *word &= !mask;
+        });
+        set
+    }
+
+    fn each_word(&mut self, media: u64, frames: usize, mut apply: impl FnMut(&mut u64, u64)) {
+        let mut done = 0;
+        while done < frames {
+            let slot = self.slot(media.wrapping_add(done as u64));
+            let bit = slot % 64;
+            let run = (frames - done).min(64 - bit);
+            let mask = (u64::MAX >> (64 - run)) << bit;
+            apply(&mut self.words[slot / 64], mask);
+            done += run;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The sending half: captured frames in, datagrams out.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::pcm;
+use crate::wire::{
+    AUDIO_HEADER_BYTES, AudioHeader, MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES,
+    MIN_PACKET_FRAMES, SampleFormat, SampleRate,
+};
+
+/// Frames the sender can hold: eight of Chromium's bursts.
+pub const QUEUE_FRAMES: usize = 8_192;
+
+/// What a sender sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderConfig {
+    /// The room's rate.
+    pub rate: SampleRate,
+    /// How samples are written.
+    pub format: SampleFormat,
+    /// 1 to [`MAX_CHANNELS`]; clamped.
+    pub channels: usize,
+    /// Frames collected before they are sent, [`MIN_PACKET_FRAMES`] to [`MAX_PACKET_FRAMES`]; clamped.
+    pub packet_frames: usize,
+}
+
+/// Counters of a sender, since its construction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Frames pushed.
+    pub captured_frames: u64,
+    /// Frames put into datagrams.
+    pub sent_frames: u64,
+    /// Frames dropped, oldest first, because nobody drained the sender.
+    pub overrun_frames: u64,
+    /// Datagrams made.
+    pub packets: u64,
+}
+
+/// The sending half of the engine.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod [`QUEUE_FRAMES`].
+    queue: Box<[f32]>,
+    pushed: u64,
+    polled: u64,
+    /// Frames of the packet being split that still have to go.
+    unsent_frames: usize,
+    /// Ditto, datagrams.
+    unsent_datagrams: usize,
+    sequence: u32,
+    muted: bool,
+    peaks: [f32; MAX_CHANNELS],
+    stats: SenderStats,
+}
+
+impl Sender {
+    /// Allocates all that the sender will ever need.
+    pub fn new(config: SenderConfig) -> Self {
+        Self {
+            config: valid(config),
+            queue: vec![0.0; MAX_CHANNELS * QUEUE_FRAMES].into_boxed_slice(),
+            pushed: 0,
+            polled: 0,
+            unsent_frames: 0,
+            unsent_datagrams: 0,
+            sequence: 0,
+            muted: false,
+            peaks: [0.0; MAX_CHANNELS],
+            stats: SenderStats::default(),
+        }
+    }
+
+    /// What is sent now.
+    pub fn config(&self) -> SenderConfig {
+        self.config
+    }
+
+    /// Changes format, channels or packet size from the next packet on; the stream goes on without a gap.
+    pub fn set_config(&mut self, config: SenderConfig) {
+        self.config = valid(config);
+        // What is left of a packet under way is sent as a packet of its own.
+        (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+    }
+
+    /// Sends silence instead of the microphone (silence is sent as samples: nobody takes it for loss).
+    pub fn set_muted(&mut self, muted: bool) {
+        self.muted = muted;
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> SenderStats {
+        self.stats
+    }
+
+    /// Peak of each channel since the last call, linear, before muting.
+    pub fn take_peaks(&mut self) -> [f32; MAX_CHANNELS] {
+        core::mem::take(&mut self.peaks)
+    }
+
+    /// Takes captured audio: `[channel][frame]`, `frames` frames of 1 to [`MAX_CHANNELS`] channels.
+    ///
+    /// If there are fewer channels than are sent, they are repeated in turn. Frames that do not fit push out the oldest, counted.
+    /// RT: no alloc, no lock, O(channels × frames).
+    ///
+    /// # Panics
+    /// If `input` is not a whole number of channels of `frames` frames, or none.
+    pub fn push(&mut self, input: &[f32], frames: usize) {
+        if frames == 0 {
+            return;
+        }
+        let sources = input.len() / frames;
+        assert!(
+            sources > 0 && sources * frames == input.len(),
+            "input is [channel][frame]"
+        );
+        // Of more than the queue holds, only the newest could survive.
+        let dropped = frames.saturating_sub(QUEUE_FRAMES);
+        for channel in 0..MAX_CHANNELS {
+            let source = &input[(channel % sources) * frames..][..frames];
+            let peak = source
+                .iter()
+                .fold(0.0, |peak: f32, sample| peak.max(sample.abs()));
+            self.peaks[channel] = self.peaks[channel].max(peak);
+            let ring = &mut self.queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
+            let slot = (self.pushed as usize + dropped) % QUEUE_FRAMES;
+            let kept = &source[dropped..];
+            let first = kept.len().min(QUEUE_FRAMES - slot);
+            let rest = kept.len() - first;
+            if self.muted {
+                ring[slot..slot + first].fill(0.0);
+                ring[..rest].fill(0.0);
+            } else {
+                ring[slot..slot + first].copy_from_slice(&kept[..first]);
+                ring[..rest].copy_from_slice(&kept[first..]);
+            }
+        }
+        self.pushed += frames as u64;
+        self.stats.captured_frames += frames as u64;
+        let overrun = (self.pushed - self.polled).saturating_sub(QUEUE_FRAMES as u64);
+        if overrun > 0 {
+            self.polled += overrun;
+            self.stats.overrun_frames += overrun;
+            (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+        }
+    }
+
+    /// Writes the next datagram into `out` and returns its length in bytes; `None` when too few frames wait for a packet.
+    ///
+    /// RT: no alloc, no lock, O(channels × frames).
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
+    pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<usize> {
+        let SenderConfig {
+            rate,
+            format,
+            channels,
+            packet_frames,
+        } = self.config;
+        if self.unsent_datagrams == 0 {
+            if self.pushed - self.polled < packet_frames as u64 {
+                return None;
+            }
+            let room_bytes = MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES;
+            self.unsent_frames = packet_frames;
+            self.unsent_datagrams =
+                packet_frames.div_ceil(room_bytes / (channels * format.bytes()));
+        }
+        let frames = self.unsent_frames.div_ceil(self.unsent_datagrams);
+        let header = AudioHeader {
+            format,
+            rate,
+            channels: channels as u8,
+            stream: 0,
+            frames: frames as u16,
+            sequence: self.sequence,
+            timestamp: self.polled,
+        };
+        let length = header.datagram_bytes();
+        header.write(out);
+        for channel in 0..channels {
+            let ring = &self.queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
+            let slot = self.polled as usize % QUEUE_FRAMES;
+            let run = ring[slot..].iter().chain(ring).copied().take(frames);
+            pcm::encode_channel(
+                format,
+                run,
+                channel,
+                channels,
+                &mut out[AUDIO_HEADER_BYTES..length],
+            );
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        self.polled += frames as u64;
+        self.unsent_frames -= frames;
+        self.unsent_datagrams -= 1;
+        self.stats.sent_frames += frames as u64;
+        self.stats.packets += 1;
+        Some(length)
+    }
+}
+
+fn valid(config: SenderConfig) -> SenderConfig {
+    SenderConfig {
+        channels: config.channels.clamp(1, MAX_CHANNELS),
+        packet_frames: config
+            .packet_frames
+            .clamp(MIN_PACKET_FRAMES, MAX_PACKET_FRAMES),
+        ..config
+    }
+}

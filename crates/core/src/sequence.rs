@@ -1,0 +1,172 @@
+//! Sequence numbers: 32 bits on the wire, 64 from here on; loss, order and duplicates counted.
+
+/// A jump of more than this is believed only when the next datagram continues it.
+const MAX_JUMP: i64 = 65_536;
+/// How far behind the newest a duplicate can be told from a straggler, in datagrams. Longer than any buffer holds.
+const WINDOW: u64 = 1_024;
+
+/// What a sequence number says about its datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Not seen before. Play it.
+    New,
+    /// Seen before. Drop it.
+    Duplicate,
+    /// So old that nobody can tell whether it was seen. Drop it.
+    Ancient,
+    /// A jump nobody believes yet. Drop it.
+    Doubtful,
+    /// Continues a doubtful jump: the sender started anew. Play it, and forget what was buffered.
+    Restart,
+}
+
+/// Loss, order and duplicates of one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceCounts {
+    /// Datagrams seen for the first time.
+    pub received: u64,
+    /// Sequence numbers between the first and the newest that were never seen. Falls when a straggler arrives.
+    pub lost: u64,
+    /// Datagrams newer ones had overtaken.
+    pub reordered: u64,
+    /// Datagrams seen before.
+    pub duplicate: u64,
+}
+
+/// Follows one stream's sequence numbers (RFC 3550 A.1, with a replay window as in RFC 4303 A2.2).
+#[derive(Debug, Default)]
+pub struct SequenceTracker {
+    newest: Option<u64>,
+    /// Bit `n % WINDOW` says whether number `n` of the last `WINDOW` was seen.
+    seen: [u64; (WINDOW / 64) as usize],
+    doubtful_next: Option<u32>,
+    counts: SequenceCounts,
+}
+
+impl SequenceTracker {
+    /// The counts so far.
+    pub fn counts(&self) -> SequenceCounts {
+        self.counts
+    }
+
+    /// Judges a datagram by its sequence number and counts it.
+    ///
+    /// RT: no alloc, no lock, O(window) at most.
+    pub fn handle(&mut self, sequence: u32) -> Arrival {
+        let Some(newest) = self.newest else {
+            self.start(sequence);
+            return Arrival::New;
+        };
+        // RFC 1982: the nearest number with these low 32 bits, ahead or behind.
+        let ahead = i64::from(sequence.wrapping_sub(newest as u32) as i32);
+        if !(-MAX_JUMP..=MAX_JUMP).contains(&ahead) {
+            if self.doubtful_next == Some(sequence) {
+                self.start(sequence);
+                return Arrival::Restart;
+            }
+            self.doubtful_next = Some(sequence.wrapping_add(1));
+            return Arrival::Doubtful;
+        }
+        self.doubtful_next = None;
+        if ahead > 0 {
+            self.advance(newest, ahead as u64);
+            return Arrival::New;
+        }
+        let behind = ahead.unsigned_abs();
+        if behind >= WINDOW || behind > newest {
+            return Arrival::Ancient;
+        }
+        let (word, bit) = position(newest - behind);
+        if self.seen[word] & bit != 0 {
+            self.counts.duplicate += 1;
+            return Arrival::Duplicate;
+        }
+        self.seen[word] |= bit;
+        self.counts.received += 1;
+        self.counts.reordered += 1;
+        // A straggler from before the first datagram of all was never counted as lost.
+        self.counts.lost = self.counts.lost.saturating_sub(1);
+        Arrival::New
+    }
+
+    fn start(&mut self, sequence: u32) {
+        // One whole turn up, so that stragglers from before the first have a number too.
+        let first = u64::from(sequence) + (1 << 32);
+        self.newest = Some(first);
+        self.doubtful_next = None;
+        self.seen = Default::default();
+        let (word, bit) = position(first);
+        self.seen[word] |= bit;
+        self.counts.received += 1;
+    }
+
+    fn advance(&mut self, newest: u64, ahead: u64) {
+        for n in newest + 1..=newest + ahead.min(WINDOW) {
+            let (word, bit) = position(n);
+            self.seen[word] &= !bit;
+        }
+        let next = newest + ahead;
+        // With a jump beyond the window every bit was cleared above, wherever the next number's bit is.
+        let (word, bit) = position(next);
+        self.seen[word] |= bit;
+        self.newest = Some(next);
+        self.counts.received += 1;
+        self.counts.lost += ahead - 1;
+    }
+}
+
+fn position(n: u64) -> (usize, u64) {
+    ((n % WINDOW / 64) as usize, 1 << (n % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle_all(numbers: &[u32]) -> (SequenceTracker, alloc::vec::Vec<Arrival>) {
+        let mut tracker = SequenceTracker::default();
+        let arrivals = numbers.iter().map(|&n| tracker.handle(n)).collect();
+        (tracker, arrivals)
+    }
+
+    #[test]
+    fn a_wrap_is_no_loss() {
+        let (tracker, arrivals) = handle_all(&[u32::MAX - 1, u32::MAX, 0, 1]);
+        assert!(arrivals.iter().all(|&arrival| arrival == Arrival::New));
+        assert_eq!(
+            tracker.counts(),
+            SequenceCounts {
+                received: 4,
+                ..Default::default()
+            }
+        );
+    }
+
+    #[test]
+    fn stragglers_fill_the_gap_they_left() {
+        let (tracker, arrivals) = handle_all(&[10, 13, 11, 13, 11]);
+        use Arrival::{Duplicate, New};
+        assert_eq!(arrivals, [New, New, New, Duplicate, Duplicate]);
+        let counts = SequenceCounts {
+            received: 3,
+            lost: 1,
+            reordered: 1,
+            duplicate: 2,
+        };
+        assert_eq!(tracker.counts(), counts);
+    }
+
+    #[test]
+    fn too_old_to_tell_is_ancient() {
+        let (_, arrivals) = handle_all(&[0, 2_000, 2_000 - WINDOW as u32, 2_001 - WINDOW as u32]);
+        assert_eq!(arrivals[2..], [Arrival::Ancient, Arrival::New]);
+    }
+
+    #[test]
+    fn a_jump_needs_a_witness() {
+        let (tracker, arrivals) = handle_all(&[5, 1_000_000, 6, 3_000_000, 3_000_001, 3_000_002]);
+        use Arrival::{Doubtful, New, Restart};
+        assert_eq!(arrivals, [New, Doubtful, New, Doubtful, Restart, New]);
+        assert_eq!(tracker.counts().lost, 0);
+    }
+}
