@@ -138,12 +138,7 @@ pub extern "C" fn sender_set_muted(muted: u32) -> i32 {
 /// Pushes `frames` frames of `channels` channels from the capture area, laid out `[channel][frame]` without gaps.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
-    let Instance {
-        sender: Some(sender),
-        capture,
-        ..
-    } = engine()
-    else {
+    let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
     let (channels, frames) = (channels as usize, frames as usize);
@@ -157,28 +152,18 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
 /// Writes the next datagram into its area: its length in bytes, or 0 if there is none yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_poll_datagram() -> i32 {
-    let Instance {
-        sender: Some(sender),
-        datagram,
-        ..
-    } = engine()
-    else {
+    let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
     sender
-        .poll_datagram(datagram)
+        .poll_datagram(&mut areas().datagram)
         .map_or(0, |length| length as i32)
 }
 
 /// Writes the sender's statistics: captured, sent, overrun frames, packets, then one peak a channel (reset by reading).
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_stats() -> i32 {
-    let Instance {
-        sender: Some(sender),
-        stats,
-        ..
-    } = engine()
-    else {
+    let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
     let counters = sender.stats();
@@ -190,7 +175,8 @@ pub extern "C" fn sender_stats() -> i32 {
         counters.packets as f64,
     ];
     let numbers = numbers.into_iter().chain(peaks.map(f64::from));
-    stats
+    areas()
+        .stats
         .iter_mut()
         .zip(numbers)
         .for_each(|(slot, number)| *slot = number);
@@ -251,12 +237,7 @@ pub extern "C" fn player_command(code: u32, stream: u32, value: f32) -> i32 {
 /// Takes the datagram of `length` bytes in its area.
 #[unsafe(no_mangle)]
 pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
-    let Instance {
-        player: Some(player),
-        datagram,
-        ..
-    } = engine()
-    else {
+    let Some(player) = &mut engine().player else {
         return NOT_READY;
     };
     let Some(bytes) = areas().datagram.get(..length as usize) else {
@@ -269,9 +250,8 @@ pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
 /// Renders `frames` frames into the output area.
 #[unsafe(no_mangle)]
 pub extern "C" fn player_process_quantum(frames: u32) -> i32 {
-    let Instance {
+    let Engine {
         player: Some(player),
-        output,
         output_channels,
         ..
     } = engine()
@@ -301,12 +281,7 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 /// underruns, resyncs · buffered, target frames · channels, bits · peak of even and odd channels (reset by reading).
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
-    let Instance {
-        player: Some(player),
-        stats,
-        ..
-    } = engine()
-    else {
+    let Some(player) = &mut engine().player else {
         return NOT_READY;
     };
     let Some(known) = player.stream_stats(stream) else {
@@ -338,7 +313,8 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
         f64::from(peaks[0]),
         f64::from(peaks[1]),
     ];
-    stats
+    areas()
+        .stats
         .iter_mut()
         .zip(numbers)
         .for_each(|(slot, number)| *slot = number);
