@@ -46,8 +46,19 @@ export type SpanCallback<T extends NumericArray> = (
 // biome-ignore lint/suspicious/noConfusingVoidType: a callback without a return statement means "all"
 export type ViewCallback<T extends NumericArray> = (first: T, second: T) => number | undefined | void;
 
-/** Up to this many elements a loop beats `TypedArray.set`, which needs a view (garbage) for most copies. */
+/**
+ * Copies. `TypedArray.set` of a whole array is the fastest copy above a few elements and makes no garbage; to copy a part,
+ * it needs a view of the part, which is garbage unless it is kept. A loop makes none, at 3 to 6 times the time for 128
+ * elements. Hence: `set` for whole arrays and for blocks whose views are kept, loops for the rest up to LOOP_LIMIT.
+ * Measured by bench/, which see.
+ */
+const LOOP_WINS = 16;
 const LOOP_LIMIT = 512;
+
+/** Elements per block whose views are kept from the start: the default render quantum of Web Audio. */
+const DEFAULT_BLOCK = 128;
+/** Rings of more blocks keep no views unless told to, as every view costs some 100 bytes. */
+const DEFAULT_BLOCKS_MAX = 1024;
 
 /**
  * A wait-free queue of numbers from one producer thread to one consumer thread.
@@ -69,6 +80,9 @@ export class Ring<T extends NumericArray> {
   /** `capacity - 1`. @internal */
   readonly mask: number;
   readonly #index: Int32Array;
+  #block = 0;
+  #blockShift = 0;
+  #blockViews: T[] = [];
 
   /**
    * Size of the storage of a ring of at least `capacity` elements.
@@ -110,6 +124,24 @@ export class Ring<T extends NumericArray> {
     this.mask = this.capacity - 1;
     this.#index = new Int32Array(storage, byteOffset, HEADER_WORDS);
     this.data = new type(storage, byteOffset + HEADER_BYTES, this.capacity);
+    const blocks = this.capacity / DEFAULT_BLOCK;
+    if (blocks >= 1 && blocks <= DEFAULT_BLOCKS_MAX) this.prepareBlocks(DEFAULT_BLOCK);
+  }
+
+  /**
+   * Consumer: keeps a view of each block of `elements` elements, so that a `pop` of exactly so many, as long as all pops are
+   * of so many, is a single memory copy without garbage. Done by the constructor for 128, in rings of up to 131072 elements.
+   *
+   * Not RT: allocates `capacity / elements` views. *Errors* RangeError if `elements` is no power of two up to the capacity.
+   */
+  prepareBlocks(elements: number): void {
+    if (!(elements >= 1 && elements <= this.capacity) || (elements & (elements - 1)) !== 0) {
+      throw new RangeError(`blocks of ${elements} elements do not divide a ring of ${this.capacity}`);
+    }
+    this.#block = elements;
+    this.#blockShift = 31 - Math.clz32(elements);
+    this.#blockViews = [];
+    for (let at = 0; at < this.capacity; at += elements) this.#blockViews.push(view(this.data, at, elements));
   }
 
   /** Elements that can be popped, 0 to capacity. To the consumer a lower bound, to others a snapshot. RT. */
@@ -143,9 +175,9 @@ export class Ring<T extends NumericArray> {
     const granted = this.grantWrite(count);
     if (granted === 0) return 0;
     const at = this.writeAt();
-    const first = Math.min(granted, this.capacity - at);
-    copy(src, offset, this.data, at, first);
-    if (first < granted) copy(src, offset + first, this.data, 0, granted - first);
+    if (granted === src.length && granted > LOOP_WINS && at + granted <= this.capacity)
+      this.data.set(src, at);
+    else copyIn(src, offset, this.data, at, granted);
     this.commitWrite(granted);
     return granted;
   }
@@ -168,9 +200,9 @@ export class Ring<T extends NumericArray> {
     const granted = this.grantRead(count);
     if (granted === 0) return 0;
     const at = this.readAt();
-    const first = Math.min(granted, this.capacity - at);
-    copy(this.data, at, dst, offset, first);
-    if (first < granted) copy(this.data, 0, dst, offset + first, granted - first);
+    if (granted === this.#block && (at & (granted - 1)) === 0)
+      dst.set(this.#blockViews[at >>> this.#blockShift], offset);
+    else copyOut(this.data, at, dst, offset, granted);
     return granted;
   }
 
@@ -311,14 +343,23 @@ function checkUsed(used: number | undefined | void, granted: number): number {
   return used;
 }
 
+/** Copies into the ring `data` from place `at`, across its end if need be. */
+function copyIn<T extends NumericArray>(src: T, offset: number, data: T, at: number, count: number): void {
+  const first = Math.min(count, data.length - at);
+  copy(src, offset, data, at, first);
+  if (first < count) copy(src, offset + first, data, 0, count - first);
+}
+
+/** Copies out of the ring `data` from place `at`, across its end if need be. */
+function copyOut<T extends NumericArray>(data: T, at: number, dst: T, offset: number, count: number): void {
+  const first = Math.min(count, data.length - at);
+  copy(data, at, dst, offset, first);
+  if (first < count) copy(data, 0, dst, offset + first, count - first);
+}
+
 function copy<T extends NumericArray>(src: T, from: number, dst: T, to: number, count: number): void {
-  if (count <= LOOP_LIMIT) {
-    for (let i = 0; i < count; i++) dst[to + i] = src[from + i];
-  } else if (count === src.length) {
-    dst.set(src, to);
-  } else {
-    dst.set(view(src, from, count), to);
-  }
+  if (count > LOOP_LIMIT) dst.set(view(src, from, count), to);
+  else for (let i = 0; i < count; i++) dst[to + i] = src[from + i];
 }
 
 function view<T extends NumericArray>(data: T, offset: number, count: number): T {
