@@ -45,13 +45,17 @@ export function requirePrograms(...programs: string[]): void {
   const missing = programs.filter((program) => findProgram(program) === undefined);
   if (missing.length > 0) {
     const install = [...new Set(missing.map((program) => packages[program] ?? program))].join(" ");
-    throw new Error(`The lab needs ${missing.join(", ")}, not found on this machine: apt-get install ${install}`);
+    throw new Error(
+      `The lab needs ${missing.join(", ")}, not found on this machine: apt-get install ${install}`,
+    );
   }
 }
 
 /** Full path of a program on PATH. */
 export function findProgram(program: string): string | undefined {
-  const { status, stdout } = spawnSync("/bin/sh", ["-c", `command -v "$1"`, "sh", program], { encoding: "utf8" });
+  const { status, stdout } = spawnSync("/bin/sh", ["-c", `command -v "$1"`, "sh", program], {
+    encoding: "utf8",
+  });
   return status === 0 ? stdout.trim() : undefined;
 }
 
@@ -139,7 +143,8 @@ export async function run(command: readonly string[], env: NodeJS.ProcessEnv): P
     child.on("close", resolve);
   });
   children.delete(child);
-  if (code !== 0) throw new Error(`${path.basename(command[0]!)} failed (${code}): ${errors.trim() || output.trim()}`);
+  if (code !== 0)
+    throw new Error(`${path.basename(command[0]!)} failed (${code}): ${errors.trim() || output.trim()}`);
   return output;
 }
 

@@ -31,7 +31,7 @@ export interface Passage {
   seconds?: number;
 }
 
-/** Counters of the device over a run; a run with any above 0 is not a measurement. */
+/** Counters of the device over a run. */
 export interface DeviceSummary {
   version: 1;
   sample_rate_hz: number;
@@ -39,7 +39,8 @@ export interface DeviceSummary {
   frames: number;
   xruns: number;
   clock_gaps: number;
-  clock_gap_frames: number;
+  /** Frames the graph ran without the device: sounds under way seem that much faster. */
+  missed_frames: number;
   quantum_changes: number;
 }
 
@@ -54,7 +55,16 @@ export class Rig {
   ) {}
 
   static async start({ cards, quantumFrames = 64 }: RigOptions): Promise<Rig> {
-    requirePrograms("setpriv", "dbus-daemon", "pipewire", "wireplumber", "pipewire-pulse", "pw-jack", "pw-link", "pactl");
+    requirePrograms(
+      "setpriv",
+      "dbus-daemon",
+      "pipewire",
+      "wireplumber",
+      "pipewire-pulse",
+      "pw-jack",
+      "pw-link",
+      "pactl",
+    );
     const folder = makeFolder("rig");
     const runtime = path.join(folder, "run");
     const config = path.join(folder, "config");
@@ -73,7 +83,14 @@ export class Rig {
       // Quiet; the logs stay in the rig's folder.
       PIPEWIRE_DEBUG: "2",
     };
-    for (const name of ["PULSE_SERVER", "PULSE_SINK", "PULSE_SOURCE", "PIPEWIRE_REMOTE", "PIPEWIRE_RUNTIME_DIR"]) delete env[name];
+    for (const name of [
+      "PULSE_SERVER",
+      "PULSE_SINK",
+      "PULSE_SOURCE",
+      "PIPEWIRE_REMOTE",
+      "PIPEWIRE_RUNTIME_DIR",
+    ])
+      delete env[name];
 
     const services: Service[] = [];
     const rig = new Rig(folder, env, cards, quantumFrames, services);
@@ -92,7 +109,9 @@ export class Rig {
       await pulse.until(() => existsSync(path.join(runtime, "pulse/native")), "socket");
       const wanted = cards.flatMap((card) => [...mic(card), ...speaker(card), ...playback(card)]);
       await wireplumber.until(async () => {
-        const ports = new Set((await run(["pw-link", "-io"], env).catch(() => "")).split("\n").map((port) => port.trim()));
+        const ports = new Set(
+          (await run(["pw-link", "-io"], env).catch(() => "")).split("\n").map((port) => port.trim()),
+        );
         return wanted.every((port) => ports.has(port));
       }, "ports of the cards");
       await pulse.until(async () => {
@@ -108,7 +127,8 @@ export class Rig {
 
   /** Environment for a process that shall have this card as its only one. */
   cardEnv(card: string): NodeJS.ProcessEnv {
-    if (!this.cards.includes(card)) throw new Error(`The rig has no card ${card}, only ${this.cards.join(", ")}`);
+    if (!this.cards.includes(card))
+      throw new Error(`The rig has no card ${card}, only ${this.cards.join(", ")}`);
     return { ...this.env, PULSE_SINK: `spk${card}`, PULSE_SOURCE: `mic${card}` };
   }
 
@@ -161,7 +181,8 @@ export function playback(card: string): string[] {
 
 function deviceBinary(): string {
   const binary = path.join(root, "target/release/antiphon-device");
-  if (!existsSync(binary)) throw new Error("The mouth-to-ear device is not built: cargo build --release -p antiphon-device");
+  if (!existsSync(binary))
+    throw new Error("The mouth-to-ear device is not built: cargo build --release -p antiphon-device");
   return binary;
 }
 
@@ -171,18 +192,23 @@ function writeConfiguration(config: string, cards: readonly string[], quantumFra
   mkdirSync(pipewire, { recursive: true });
   // The clients' configurations are used as they come, without what the machine's owner changed.
   for (const file of readdirSync("/usr/share/pipewire")) {
-    if (file.startsWith("client") || file === "jack.conf") copyFileSync(`/usr/share/pipewire/${file}`, path.join(pipewire, file));
+    if (file.startsWith("client") || file === "jack.conf")
+      copyFileSync(`/usr/share/pipewire/${file}`, path.join(pipewire, file));
   }
   const quantum = `${quantumFrames}/${sampleRateHz}`;
   const modules = (...names: string[]) =>
     `context.modules = [\n${names.map((name) => `  { name = libpipewire-module-${name} }`).join("\n")}\n]`;
-  const libraries = "context.spa-libs = { audio.convert.* = audioconvert/libspa-audioconvert, support.* = support/libspa-support }";
+  const libraries =
+    "context.spa-libs = { audio.convert.* = audioconvert/libspa-audioconvert, support.* = support/libspa-support }";
   // All cards are in one group, so one clock drives them all and nothing restarts when the device links to them.
   const node = (name: string, mediaClass: string) => `  { factory = adapter args = {
       factory.name = support.null-audio-sink, node.name = ${name}, node.description = ${name}, media.class = ${mediaClass}
       audio.rate = ${sampleRateHz}, audio.position = "FL,FR", node.latency = ${quantum}, node.group = lab
       node.pause-on-idle = false, session.suspend-timeout-seconds = 0 } }`;
-  const nodes = cards.flatMap((card) => [node(`spk${card}`, "Audio/Sink"), node(`mic${card}`, "Audio/Source/Virtual")]);
+  const nodes = cards.flatMap((card) => [
+    node(`spk${card}`, "Audio/Sink"),
+    node(`mic${card}`, "Audio/Source/Virtual"),
+  ]);
   writeFileSync(
     path.join(pipewire, "pipewire.conf"),
     `context.properties = {
@@ -212,7 +238,10 @@ pulse.properties = {
   );
   // No real hardware: the session manager only links streams to the virtual cards.
   for (const [folder, lines] of [
-    ["main.lua.d", ["alsa_monitor.enabled = false", "v4l2_monitor.enabled = false", "libcamera_monitor.enabled = false"]],
+    [
+      "main.lua.d",
+      ["alsa_monitor.enabled = false", "v4l2_monitor.enabled = false", "libcamera_monitor.enabled = false"],
+    ],
     ["bluetooth.lua.d", ["bluez_monitor.enabled = false"]],
   ] as const) {
     mkdirSync(path.join(wireplumber, folder), { recursive: true });

@@ -49,7 +49,8 @@ export function readWav(file: string): Take {
       const frames = Math.floor(length / (4 * channels));
       const take = Array.from({ length: channels }, () => new Float32Array(frames));
       for (let frame = 0, from = body; frame < frames; frame++) {
-        for (let channel = 0; channel < channels; channel++, from += 4) take[channel]![frame] = data.readFloatLE(from);
+        for (let channel = 0; channel < channels; channel++, from += 4)
+          take[channel]![frame] = data.readFloatLE(from);
       }
       return take;
     }

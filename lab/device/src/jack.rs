@@ -108,7 +108,10 @@ impl Cycle<'_> {
         }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "the slice is JACK's memory, guarded by the borrow of the port")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the slice is JACK's memory, guarded by the borrow of the port"
+    )]
     pub(crate) fn to_play(&self, port: &mut OutPort) -> &mut [f32] {
         // SAFETY: as in `heard`; the exclusive borrow of the port makes this the only slice into its buffer.
         unsafe {

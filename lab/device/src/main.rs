@@ -34,7 +34,9 @@ Every --play is paired with the --connect-out that has the same place in the com
 
 A take is a WAV file of 16, 24 or 32 bits or float, at the rate of the graph; its channels go to the ports in order.
 Recordings are 32-bit float. The summary is JSON on standard output (or --summary FILE); counters cover the run only.
-A run with xruns or clock_gaps above 0 is not a measurement. List the ports there are with: pw-jack antiphon-device --list";
+missed_frames are
+frames the graph ran without the device: a sound under way at that moment seems faster by as much. List all ports with:
+pw-jack antiphon-device --list";
 
 /// Plays takes and records what is heard, sample-accurately, on one clock.
 #[derive(Parser)]
@@ -184,7 +186,7 @@ fn run(args: &Args) -> Result<(), String> {
         "frames": frames,
         "xruns": progress.xruns.load(Ordering::Relaxed),
         "clock_gaps": device.run.clock_gaps,
-        "clock_gap_frames": device.run.clock_gap_frames,
+        "missed_frames": device.run.missed_frames,
         "quantum_changes": device.run.quantum_changes,
     });
     match &args.summary {

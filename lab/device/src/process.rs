@@ -28,9 +28,10 @@ pub(crate) struct Run {
     position: usize,
     next_cycle: Option<u32>,
     quantum: Option<usize>,
-    /// Cycles that did not begin where the cycle before ended, and the frames missing in between.
+    /// Cycles that did not begin where the cycle before ended.
     pub(crate) clock_gaps: u32,
-    pub(crate) clock_gap_frames: u64,
+    /// Frames the graph ran without us, in all.
+    pub(crate) missed_frames: i64,
     /// Cycles of another size than the cycle before.
     pub(crate) quantum_changes: u32,
     progress: Arc<Progress>,
@@ -45,7 +46,7 @@ impl Run {
             next_cycle: None,
             quantum: None,
             clock_gaps: 0,
-            clock_gap_frames: 0,
+            missed_frames: 0,
             quantum_changes: 0,
             progress,
         }
@@ -66,13 +67,13 @@ impl Run {
             self.progress.running.store(true, Ordering::Relaxed);
         }
         if self.position > 0 {
-            if let Some(missing) = self
+            // Signed: a late reader may see the next cycle's start first and this one's after it, which loses nothing.
+            let jump = self
                 .next_cycle
-                .map(|next| cycle_start.wrapping_sub(next))
-                .filter(|&m| m != 0)
-            {
+                .map_or(0, |next| cycle_start.wrapping_sub(next).cast_signed());
+            if jump != 0 {
                 self.clock_gaps += 1;
-                self.clock_gap_frames += u64::from(missing);
+                self.missed_frames += i64::from(jump);
             }
             if self.quantum.is_some_and(|quantum| quantum != count) {
                 self.quantum_changes += 1;
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(run.clock_gaps, 0);
         run.advance(192, 32);
         assert_eq!(
-            (run.clock_gaps, run.clock_gap_frames, run.quantum_changes),
+            (run.clock_gaps, run.missed_frames, run.quantum_changes),
             (1, 128, 1)
         );
     }

@@ -1,0 +1,55 @@
+import { openMicrophone } from "./microphone.js";
+
+/** RTCPeerConnection audio at its best settings for music: stereo Opus, no jitter buffer beyond what it insists on. */
+const connection = new RTCPeerConnection();
+const element = new Audio();
+
+connection.ontrack = ({ receiver, streams }) => {
+  receiver.jitterBufferTarget = 0;
+  element.srcObject = streams[0];
+  element.play();
+};
+
+window.start = async () => {
+  const stream = await openMicrophone();
+  window.stream = stream;
+  connection.addTrack(stream.getAudioTracks()[0], stream);
+};
+
+/** With no argument makes the offer; with an offer, the answer. The driver carries both. */
+window.describe = async (offer) => {
+  if (offer) await connection.setRemoteDescription(offer);
+  const description = offer ? await connection.createAnswer() : await connection.createOffer();
+  await connection.setLocalDescription({ type: description.type, sdp: stereo(description.sdp) });
+  while (connection.iceGatheringState !== "complete") {
+    await new Promise((resolve) =>
+      connection.addEventListener("icegatheringstatechange", resolve, { once: true }),
+    );
+  }
+  return { type: connection.localDescription.type, sdp: stereo(connection.localDescription.sdp) };
+};
+
+window.accept = async (answer) => connection.setRemoteDescription(answer);
+
+window.ready = () => connection.connectionState === "connected" && !element.paused && element.currentTime > 0;
+
+window.report = () => {
+  const { latency } = window.stream.getAudioTracks()[0].getSettings();
+  return {
+    quantumFrames: null,
+    reportedBaseLatencyMs: null,
+    reportedOutputLatencyMs: null,
+    reportedInputLatencyMs: latency === undefined ? null : latency * 1000,
+  };
+};
+
+function stereo(sdp) {
+  const opus = /a=rtpmap:(\d+) opus\/48000\/2/.exec(sdp)[1];
+  const wanted = "stereo=1;sprop-stereo=1;maxaveragebitrate=256000";
+  return sdp.replace(new RegExp(`(a=fmtp:${opus} )([^\r\n]*)`), (_, head, old) => {
+    const kept = old
+      .split(";")
+      .filter((item) => !/^(stereo|sprop-stereo|maxaveragebitrate)=/.test(item.trim()));
+    return head + [...kept, wanted].join(";");
+  });
+}
