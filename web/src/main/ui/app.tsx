@@ -1,0 +1,163 @@
+/** The pages: a room with its phases, and the start page. */
+
+import "./style.css";
+import { createEffect, createMemo, Match, on, Show, Switch } from "solid-js";
+import { render } from "solid-js/web";
+import type { Participant, StudioApi } from "../model";
+import { Announcer, announce } from "./announcer";
+import { Home } from "./home";
+import { Icon } from "./icon";
+import { Lobby } from "./lobby";
+import { Wordmark } from "./mark";
+import { PageTitle } from "./page-title";
+import { participantName } from "./participant";
+import { Problems } from "./problems";
+import { Room } from "./room";
+import { Shortcuts } from "./shortcuts";
+import { useView, ViewProvider } from "./view";
+
+/** A room's page. */
+export function mount(root: HTMLElement, studio: StudioApi): void {
+  render(
+    () => (
+      <ViewProvider studio={studio}>
+        <RoomPage />
+      </ViewProvider>
+    ),
+    root,
+  );
+}
+
+/** The start page, `/`. */
+export function mountHome(root: HTMLElement): void {
+  document.title = "Antiphon: play together, from anywhere";
+  render(() => <Home />, root);
+}
+
+function RoomPage() {
+  const view = useView();
+  const phase = createMemo(() => view.state().phase);
+  const screen = createMemo(() => (phase() === "joining" ? "lobby" : phase()));
+  announceRoom();
+  return (
+    <div class="page">
+      <a class="skip" href="#main">
+        Skip to the room
+      </a>
+      <header class="bar">
+        <Wordmark />
+        <Signalling />
+        <Shortcuts />
+        <Show when={phase() === "joined"}>
+          <button type="button" class="button" onClick={() => view.studio.leave()}>
+            <Icon name="log-out" />
+            Leave
+          </button>
+        </Show>
+      </header>
+      <main id="main" tabindex="-1">
+        <Switch>
+          <Match when={screen() === "lobby"}>
+            <Lobby />
+          </Match>
+          <Match when={screen() === "joined"}>
+            <Room />
+          </Match>
+          <Match when={screen() === "left"}>
+            <Ending title="You left the room" action="Rejoin">
+              The others play on. The link still works, for you as for them.
+            </Ending>
+          </Match>
+          <Match when={screen() === "failed"}>
+            <Ending title="The room is out of reach" action="Try again">
+              Check your connection to the Internet, then try again. Your settings are kept.
+            </Ending>
+          </Match>
+        </Switch>
+      </main>
+      <Announcer />
+    </div>
+  );
+}
+
+/** Sound needs no server once it flows: say so, or people leave while they could play. */
+function Signalling() {
+  const view = useView();
+  const words = createMemo(() => {
+    const { signalling, phase } = view.state();
+    if (phase !== "joined" || signalling === "online") return "";
+    return signalling === "connecting"
+      ? "Reconnecting to the server; the music goes on"
+      : "No server; the music goes on, new players cannot come in";
+  });
+  return (
+    <p class="signalling" role="status">
+      {words()}
+    </p>
+  );
+}
+
+function Ending(props: { title: string; action: string; children: string }) {
+  const view = useView();
+  return (
+    <div class="ending">
+      <PageTitle>{props.title}</PageTitle>
+      <Problems />
+      <p class="lead">{props.children}</p>
+      <div class="actions">
+        <button
+          type="button"
+          class="button primary large"
+          onClick={() => void view.attempt(() => view.studio.join())}
+        >
+          <Icon name="rotate" />
+          {props.action}
+        </button>
+        <a class="button large" href="/">
+          Go to the start
+        </a>
+      </div>
+    </div>
+  );
+}
+
+/** Tells screen readers who comes and goes, and everyone, by the tab's title, how many are here. */
+function announceRoom(): void {
+  const view = useView();
+  const joined = createMemo(() => view.state().phase === "joined");
+  const people = createMemo(() => view.state().participants.filter((p) => !p.isLoop));
+  createEffect(() => {
+    document.title = joined() ? `${people().length + 1} in the room · Antiphon` : "Antiphon";
+  });
+  createEffect(
+    on([joined, people], ([isIn, now], before) => {
+      if (!isIn) return;
+      if (!before?.[0])
+        announce(
+          now.length === 0 ? "You are in. Nobody else is here yet." : `You are in, with ${names(now)}.`,
+        );
+      else announceChanges(before[1], now);
+    }),
+  );
+}
+
+function announceChanges(before: readonly Participant[], now: readonly Participant[]): void {
+  const sentences: string[] = [];
+  for (const participant of now) {
+    const was = before.find((p) => p.id === participant.id);
+    const name = participantName(participant);
+    if (!was) sentences.push(`${name} joined.`);
+    else if (was.connection !== participant.connection) {
+      if (participant.connection === "connected") sentences.push(`${name} is connected.`);
+      if (participant.connection === "interrupted")
+        sentences.push(`The connection to ${name} is interrupted.`);
+      if (participant.connection === "failed") sentences.push(`No connection to ${name}.`);
+    }
+  }
+  for (const participant of before) {
+    if (!now.some((p) => p.id === participant.id)) sentences.push(`${participantName(participant)} left.`);
+  }
+  if (sentences.length > 0) announce(sentences.join(" "));
+}
+
+const names = (people: readonly Participant[]) => people.map(participantName).join(", ");

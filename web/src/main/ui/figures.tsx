@@ -1,0 +1,238 @@
+/** A peer's numbers: what they are now, and how each was measured. */
+
+import { type Accessor, createMemo, createUniqueId, For, Show } from "solid-js";
+import type { PeerStats, Stats } from "../../shared/stats";
+import {
+  formatCount,
+  formatMs,
+  formatRate,
+  formatShare,
+  framesToMs,
+  metresOfAir,
+  msFigure,
+  plural,
+  UNKNOWN,
+} from "./format";
+import { type RecentStream, RecentWindow, verdict } from "./recent";
+import { useView } from "./view";
+
+interface Figure {
+  label: string;
+  value: string;
+  note: string;
+  explanation: string;
+}
+
+export function PeerFigures(props: { id: string; name: string }) {
+  const view = useView();
+  const reading = createMemo(() => {
+    const stats = view.stats();
+    const peer = stats?.peers.find((p) => p.id === props.id);
+    return stats && peer ? { stats, peer } : null;
+  });
+  const recent = createRecent(reading);
+  const summary = createMemo(() => verdict(recent()));
+  const figures = createMemo(() => peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent()));
+  return (
+    <div class="figures">
+      <p class={`verdict ${summary().tone}`}>{summary().text}</p>
+      <Show when={summary().advice}>
+        <p class="hint">{summary().advice}</p>
+      </Show>
+      <FigureList figures={figures} about={props.name} />
+    </div>
+  );
+}
+
+/** One's own side: what this page sends, and what the browser says of itself. */
+export function OwnFigures() {
+  const view = useView();
+  const figures = createMemo(() => ownFigures(view.stats()));
+  return (
+    <div class="figures">
+      <FigureList figures={figures} about="your side" />
+    </div>
+  );
+}
+
+/** Rows are kept by their place: only the text in them changes. */
+function FigureList(props: { figures: Accessor<Figure[]>; about: string }) {
+  const labels = createMemo<string[]>((before) => {
+    const now = props.figures().map((figure) => figure.label);
+    return before.length === now.length ? before : now;
+  }, []);
+  const id = createUniqueId();
+  return (
+    <>
+      <dl class="figure-grid">
+        <For each={labels()}>
+          {(label, i) => (
+            <div>
+              <dt>{label}</dt>
+              <dd>
+                <span class="figure">{props.figures()[i()]?.value}</span>
+                <span class="figure-note">{props.figures()[i()]?.note}</span>
+              </dd>
+            </div>
+          )}
+        </For>
+      </dl>
+      <details class="disclosure">
+        <summary aria-describedby={id}>What these numbers mean</summary>
+        <span class="visually-hidden" id={id}>
+          for {props.about}
+        </span>
+        <dl class="explanations">
+          <For each={labels()}>
+            {(label, i) => (
+              <>
+                <dt>{label}</dt>
+                <dd>{props.figures()[i()]?.explanation}</dd>
+              </>
+            )}
+          </For>
+        </dl>
+      </details>
+    </>
+  );
+}
+
+function createRecent(
+  reading: Accessor<{ stats: Stats; peer: PeerStats } | null>,
+): Accessor<RecentStream | null> {
+  const window = new RecentWindow();
+  return createMemo(() => {
+    const now = reading();
+    return now ? window.add(now.stats.timeMs, now.peer) : null;
+  });
+}
+
+function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: RecentStream | null): Figure[] {
+  const rateHz = stats?.sampleRateHz ?? null;
+  const receiving = peer !== null && peer.receivedPackets > 0;
+  const bufferMs = receiving ? framesToMs(peer.bufferFrames, rateHz) : null;
+  const targetMs = receiving ? framesToMs(peer.targetFrames, rateHz) : null;
+  const rttMs = peer?.rttMs ?? null;
+  const delayMs = bufferMs === null || rttMs === null ? null : bufferMs + rttMs / 2;
+  const open = peer?.lanes.filter((lane) => lane.state === "open") ?? [];
+  const overSeconds = recent ? `in ${Math.round(recent.seconds)} s` : "";
+  const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
+  const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
+  return [
+    {
+      label: "Delay, estimated",
+      value: delayMs === null ? UNKNOWN : `${formatMs(delayMs)} +`,
+      note: delayMs === null ? "" : `like ${metresOfAir(delayMs).toFixed(0)} m of air, and both sound cards`,
+      explanation:
+        "From them to you: half the round trip plus the buffer now. It is an estimate, for it takes both directions of the network as equally fast, and it leaves out both sound cards, which add more.",
+    },
+    {
+      label: "Round trip",
+      value: formatMs(rttMs),
+      note: rttMs === null ? "" : "there and back",
+      explanation:
+        "Measured: a small probe goes to their browser and back on the connections that carry the sound; the fastest of the last answers counts.",
+    },
+    {
+      label: "Buffer",
+      value: bufferMs === null && targetMs === null ? UNKNOWN : formatMs(bufferMs),
+      note: targetMs === null ? "" : `aims at ${msFigure(targetMs)} ms`,
+      explanation:
+        "Measured: sound of theirs that waits here now, counted in frames and divided by the sample rate. It aims at the second figure. A larger buffer forgives a worse network, and adds just that much delay.",
+    },
+    {
+      label: "Lost",
+      value: formatShare(recent?.lostShare ?? null),
+      note:
+        recent?.lostShare == null
+          ? ""
+          : `${formatCount(recent.lostPackets)} ${overSeconds}, ${total(peer?.lostPackets)}`,
+      explanation:
+        "Counted: packets that never came, by the gaps in their numbers, as a share of all that should have come in the last 10 seconds.",
+    },
+    {
+      label: "Late",
+      value: formatShare(recent?.lateShare ?? null),
+      note:
+        recent?.lateShare == null
+          ? ""
+          : `${formatCount(recent.latePackets)} ${overSeconds}, ${total(peer?.latePackets)}`,
+      explanation:
+        "Counted: packets that came after their moment to be played had passed, as a share of the same.",
+    },
+    {
+      label: "Concealed",
+      value: formatShare(recent?.concealedShare ?? null),
+      note: recent?.concealedShare == null ? "" : `${formatMs(concealedMs)} ${overSeconds}`,
+      explanation:
+        "Counted: time for which their sound was missing and something had to be played in its place, as a share of the last 10 seconds. This is what you may hear as clicks or gaps.",
+    },
+    {
+      label: "Lanes",
+      value: peer ? `${open.length} of ${peer.lanes.length}` : UNKNOWN,
+      note: open.length > 0 ? laneWords(open.map((lane) => lane.candidateType)) : "",
+      explanation:
+        "Parallel connections to this player: open ones of those set up. Direct means browser to browser; relayed means through a server on the way, which costs some delay.",
+    },
+    {
+      label: "Format",
+      value: peer && peer.channels !== null && peer.bits !== null ? `${peer.bits} bit` : UNKNOWN,
+      note: peer && peer.channels !== null ? plural(peer.channels, "channel") : "",
+      explanation: "Read from their packets: uncompressed samples of this many bits, in this many channels.",
+    },
+  ];
+}
+
+function laneWords(types: readonly (string | null)[]): string {
+  if (types.every((type) => type === null)) return "";
+  const relayed = types.filter((type) => type === "relay").length;
+  if (relayed === 0) return "direct";
+  return relayed === types.length ? "relayed" : `${relayed} relayed`;
+}
+
+function ownFigures(stats: Stats | null): Figure[] {
+  const rateHz = stats?.sampleRateHz ?? null;
+  const quantum = stats?.quantumFrames ?? null;
+  const sending = stats !== null && stats.sender.capturePath !== "none";
+  return [
+    {
+      label: "Output, reported",
+      value: formatMs(stats?.reportedOutputLatencyMs ?? null),
+      note: "by the browser",
+      explanation:
+        "Reported by the browser, not measured by us: how long sound takes from the page to your headphones. Some browsers leave parts of it out.",
+    },
+    {
+      label: "Input, reported",
+      value: formatMs(stats?.reportedInputLatencyMs ?? null),
+      note: "by the browser",
+      explanation:
+        "Reported by the browser, not measured by us: how long sound takes from the microphone to the page.",
+    },
+    {
+      label: "Packet",
+      value: formatMs(stats ? framesToMs(stats.packetFrames, rateHz) : null),
+      note: stats ? plural(stats.packetFrames, "frame") : "",
+      explanation: "Sound that is collected before it is sent, from your settings and the sample rate.",
+    },
+    {
+      label: "Quantum",
+      value: formatMs(framesToMs(quantum, rateHz)),
+      note: quantum === null ? "" : plural(quantum, "frame"),
+      explanation:
+        "Read from the browser: sound it computes at a time. It may differ from what the settings ask for.",
+    },
+    {
+      label: "You send",
+      value: sending ? `${stats.bits} bit, ${formatRate(rateHz)}` : UNKNOWN,
+      note: sending ? plural(stats.channels, "channel") : "",
+      explanation: "Uncompressed samples: the others get exactly what your interface delivers.",
+    },
+    {
+      label: "Not sent in time",
+      value: sending ? formatMs(framesToMs(stats.sender.overrunFrames, rateHz)) : UNKNOWN,
+      note: sending ? "since you joined" : "",
+      explanation: "Counted: sound of yours dropped in this computer because it was too busy to send it.",
+    },
+  ];
+}

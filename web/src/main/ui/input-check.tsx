@@ -1,0 +1,53 @@
+/** Your own level, on a scale and in words. */
+
+import { createSignal } from "solid-js";
+import { type HeardState, Hearing } from "./ballistics";
+import { gainToDb } from "./decibel";
+import { formatDbfs, UNKNOWN } from "./format";
+import { Meter, MeterScale } from "./meter";
+import { useView } from "./view";
+
+const words: Record<HeardState, string> = {
+  nothing: "No sound yet. Is the microphone switched on, and is it the right input?",
+  quiet: "No sound yet. Play or speak.",
+  heard: "We hear you.",
+  clipping: "Too loud: the sound is clipped. Turn the input down at your interface.",
+};
+const FIGURE_INTERVAL_MS = 500;
+
+/** @param props.words whether changes are also spoken: in the lobby, not while playing */
+export function InputCheck(props: { spoken: boolean; dimmed?: boolean }) {
+  const view = useView();
+  const hearing = new Hearing();
+  const [heard, setHeard] = createSignal<HeardState>("quiet");
+  const [peakDb, setPeakDb] = createSignal<number | null>(null);
+  let loudest = 0;
+  let figureAtMs = 0;
+
+  view.onFrame((levels, timeMs) => {
+    const peak = Math.max(0, ...levels.input);
+    setHeard(hearing.update(peak, timeMs));
+    loudest = Math.max(loudest, peak);
+    if (timeMs - figureAtMs < FIGURE_INTERVAL_MS) return;
+    setPeakDb(levels.input.length > 0 ? gainToDb(loudest) : null);
+    loudest = 0;
+    figureAtMs = timeMs;
+  });
+
+  return (
+    <div class="input-check">
+      <Meter
+        read={(levels) => levels.input}
+        channels={view.state().settings.channels}
+        dimmed={props.dimmed ?? false}
+      />
+      <MeterScale />
+      <div class="input-words">
+        <p class={`heard ${heard()}`} role={props.spoken ? "status" : undefined}>
+          {words[heard()]}
+        </p>
+        <p class="figure-small">Peak {peakDb() === null ? UNKNOWN : formatDbfs(peakDb()!)}</p>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,116 @@
+/** Before the door: a name, a microphone that works, and then in. */
+
+import { createMemo, Match, Show, Switch } from "solid-js";
+import { Icon } from "./icon";
+import { InputCheck } from "./input-check";
+import { PageTitle } from "./page-title";
+import { Problems } from "./problems";
+import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";
+import { useView } from "./view";
+
+export function Lobby() {
+  const view = useView();
+  const microphone = createMemo(() => view.state().microphone);
+  const joining = createMemo(() => view.state().phase === "joining");
+
+  const join = (event: SubmitEvent) => {
+    event.preventDefault();
+    if (joining()) return;
+    const name = new FormData(event.currentTarget as HTMLFormElement).get("name");
+    void view.attempt(async () => {
+      if (typeof name === "string" && name.trim() !== view.state().settings.name) {
+        await view.studio.change({ name: name.trim() });
+      }
+      await view.studio.join();
+    });
+  };
+
+  return (
+    <form class="lobby" onSubmit={join}>
+      <PageTitle>Ready to play?</PageTitle>
+      <Problems />
+      <section class="card" aria-labelledby="lobby-name">
+        <h2 id="lobby-name">Who you are</h2>
+        <NameField />
+      </section>
+      <section class="card" aria-labelledby="lobby-sound">
+        <h2 id="lobby-sound">Your sound</h2>
+        <Show when={microphone() === "on"} fallback={<MicrophoneStep />}>
+          <InputCheck spoken={true} />
+          <div class="fields">
+            <DeviceFields />
+          </div>
+        </Show>
+        <Show when={!view.problems().some((problem) => problem.id === "headphones")}>
+          <p class="headphones">
+            <Icon name="headphones" />
+            Wear headphones: from loudspeakers the others would hear themselves back.
+          </p>
+        </Show>
+        <details class="disclosure">
+          <summary>Advanced</summary>
+          <AdvancedFields />
+        </details>
+      </section>
+      <div class="join">
+        <button
+          type="submit"
+          class="button large"
+          classList={{ primary: microphone() === "on" }}
+          aria-disabled={joining()}
+        >
+          {joining() ? "Joining…" : microphone() === "on" ? "Join" : "Join and only listen"}
+          <Icon name="arrow-right" />
+        </button>
+        <p class="hint" role="status">
+          <Switch>
+            <Match when={joining()}>Opening the door…</Match>
+            <Match when={microphone() === "on"}>The others hear you as soon as you are in.</Match>
+            <Match when={true}>Without a microphone you hear the others, and they do not hear you.</Match>
+          </Switch>
+        </p>
+      </div>
+    </form>
+  );
+}
+
+function MicrophoneStep() {
+  const view = useView();
+  const microphone = () => view.state().microphone;
+  return (
+    <div class="microphone-step">
+      <p role="status">
+        <Switch>
+          <Match when={microphone() === "unasked"}>
+            The browser will ask whether this page may hear you. Your sound goes to the people in the room,
+            and nowhere else.
+          </Match>
+          <Match when={microphone() === "asking"}>
+            Answer the browser's question: it is near the address bar. Choose “Allow”.
+          </Match>
+          <Match when={microphone() === "refused"}>
+            The microphone is blocked for this page. Open the sign beside the address, allow the microphone,
+            then try again.
+          </Match>
+          <Match when={microphone() === "none"}>No microphone was found. Connect one, then try again.</Match>
+          <Match when={microphone() === "ended"}>
+            The microphone was unplugged or taken by another program. Connect it, then try again.
+          </Match>
+        </Switch>
+      </p>
+      <button
+        type="button"
+        class="button primary large"
+        aria-disabled={microphone() === "asking"}
+        onClick={() => microphone() !== "asking" && void view.attempt(() => view.studio.enableMicrophone())}
+      >
+        <Icon name="mic" />
+        {microphone() === "unasked"
+          ? "Allow microphone"
+          : microphone() === "asking"
+            ? "Waiting for you…"
+            : "Try again"}
+      </button>
+    </div>
+  );
+}

@@ -1,0 +1,80 @@
+/** A channel strip: one person's sound as it arrives, your mix of it, and how well it gets here. */
+
+import { type Accessor, createMemo, createUniqueId, Show } from "solid-js";
+import type { Participant } from "../model";
+import { GainFader, PanFader } from "./fader";
+import { PeerFigures } from "./figures";
+import { Meter } from "./meter";
+import { createRow, useView } from "./view";
+
+const connectionWords: Record<Participant["connection"], string> = {
+  connecting: "Connecting…",
+  connected: "Connected",
+  interrupted: "Reconnecting…",
+  failed: "No connection",
+};
+
+/** The name to show; the loop is oneself. */
+export function participantName(participant: Participant): string {
+  return participant.isLoop ? "You, through the network" : participant.name || "Someone without a name";
+}
+
+export function ParticipantStrip(props: { id: string; participants: Accessor<Participant[]> }) {
+  const { studio } = useView();
+  // A strip is made for one id and never reused for another.
+  const id = props.id;
+  const participant = createRow(() => props.participants(), id);
+  const name = createMemo(() => participantName(participant()));
+  const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
+  const silent = () => participant().muted || soloElsewhere();
+  const headingId = createUniqueId();
+
+  return (
+    <li class="strip card" data-participant={id}>
+      <section aria-labelledby={headingId}>
+        <div class="strip-head">
+          <h3 id={headingId}>{name()}</h3>
+          <p class={`connection ${participant().connection}`}>{connectionWords[participant().connection]}</p>
+        </div>
+        <Show when={participant().connection === "failed"}>
+          <p class="hint">
+            No way through the networks between you was found. Ask them to reload the page, or try another
+            network.
+          </p>
+        </Show>
+        <Show when={!participant().present}>
+          <p class="hint">They lost the server. Sound may go on; they are given a moment to come back.</p>
+        </Show>
+        <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silent()} />
+        <div class="strip-controls">
+          <div class="toggles">
+            <button
+              type="button"
+              class="button toggle mute"
+              aria-pressed={participant().muted}
+              aria-label={`Mute ${name()}`}
+              onClick={() => studio.setMuted(id, !participant().muted)}
+            >
+              Mute
+            </button>
+            <button
+              type="button"
+              class="button toggle solo"
+              aria-pressed={participant().solo}
+              aria-label={`Solo ${name()}`}
+              onClick={() => studio.setSolo(id, !participant().solo)}
+            >
+              Solo
+            </button>
+            <p class="silenced">
+              {participant().muted ? "Muted for you" : soloElsewhere() ? "Silent: another has solo" : ""}
+            </p>
+          </div>
+          <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
+          <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
+        </div>
+        <PeerFigures id={id} name={name()} />
+      </section>
+    </li>
+  );
+}

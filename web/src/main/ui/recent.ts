@@ -1,0 +1,97 @@
+/** What happened to a peer's stream in the last ten seconds, from counters that only count since joining. */
+
+export interface StreamCounters {
+  receivedPackets: number;
+  lostPackets: number;
+  latePackets: number;
+  playedFrames: number;
+  concealedFrames: number;
+}
+
+export interface RecentStream {
+  /** How long this window really is. */
+  seconds: number;
+  lostPackets: number;
+  latePackets: number;
+  concealedFrames: number;
+  /** Of the packets that should have come. Null when none should have. */
+  lostShare: number | null;
+  lateShare: number | null;
+  /** Of the frames that were played. Null when none were. */
+  concealedShare: number | null;
+}
+
+const WINDOW_MS = 10_000;
+/** A longer silence between two readings (a hidden tab) would make the window a lie: it starts again. */
+const MAX_GAP_MS = 2_500;
+
+export class RecentWindow {
+  #readings: { timeMs: number; counters: StreamCounters }[] = [];
+
+  /** @returns null until there are two readings to compare. */
+  add(timeMs: number, counters: StreamCounters): RecentStream | null {
+    const last = this.#readings.at(-1);
+    if (last) {
+      const gapMs = timeMs - last.timeMs;
+      const restarted =
+        counters.receivedPackets < last.counters.receivedPackets ||
+        counters.playedFrames < last.counters.playedFrames ||
+        counters.concealedFrames < last.counters.concealedFrames;
+      if (gapMs <= 0 || gapMs > MAX_GAP_MS || restarted) this.#readings = [];
+    }
+    this.#readings.push({ timeMs, counters: { ...counters } });
+    while (this.#readings.length > 2 && timeMs - this.#readings[1]!.timeMs >= WINDOW_MS)
+      this.#readings.shift();
+    return this.#readings.length < 2 ? null : compare(this.#readings[0]!, this.#readings.at(-1)!);
+  }
+}
+
+function compare(
+  from: { timeMs: number; counters: StreamCounters },
+  to: { timeMs: number; counters: StreamCounters },
+): RecentStream {
+  const since = (key: keyof StreamCounters) => Math.max(0, to.counters[key] - from.counters[key]);
+  // A packet counted as lost may still arrive: then the count falls, and nothing was lost in the window.
+  const lostPackets = since("lostPackets");
+  const latePackets = since("latePackets");
+  const concealedFrames = since("concealedFrames");
+  const expectedPackets = since("receivedPackets") + lostPackets;
+  const outputFrames = since("playedFrames") + concealedFrames;
+  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
+  return {
+    seconds: (to.timeMs - from.timeMs) / 1000,
+    lostPackets,
+    latePackets,
+    concealedFrames,
+    lostShare: share(lostPackets, expectedPackets),
+    lateShare: share(latePackets, expectedPackets),
+    concealedShare: share(concealedFrames, outputFrames),
+  };
+}
+
+export interface Verdict {
+  tone: "good" | "fair" | "poor" | "unknown";
+  text: string;
+  advice: string | null;
+}
+
+/** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
+const AUDIBLE_SHARE = 0.006;
+
+/** The window in words, and what to do about it: late packets ask for a larger buffer, lost ones for a better network. */
+export function verdict(recent: RecentStream | null): Verdict {
+  if (recent === null || recent.concealedShare === null) {
+    return { tone: "unknown", text: "No sound received yet", advice: null };
+  }
+  if (recent.concealedFrames === 0) return { tone: "good", text: "Clean: no gaps", advice: null };
+  const fewGaps = recent.concealedShare < AUDIBLE_SHARE;
+  const advice =
+    recent.latePackets > recent.lostPackets
+      ? "Most missing packets came too late: a larger buffer under Sound settings helps, at the price of delay."
+      : recent.lostPackets > 0
+        ? "Most missing packets never came: a network cable instead of Wi-Fi, at either end, helps most."
+        : "Their sound stops now and then before it is sent: other programs on their computer may be busy.";
+  return fewGaps
+    ? { tone: "fair", text: "Nearly clean: a few short gaps", advice: null }
+    : { tone: "poor", text: "Gaps you can hear", advice };
+}

@@ -1,0 +1,179 @@
+/** The room: who is in it, how they sound, and how to bring others in. */
+
+import { createMemo, For, Show } from "solid-js";
+import { announce } from "./announcer";
+import { CopyButton } from "./copy-button";
+import { OwnFigures } from "./figures";
+import { Icon } from "./icon";
+import { InputCheck } from "./input-check";
+import { PageTitle } from "./page-title";
+import { ParticipantStrip } from "./participant";
+import { Problems } from "./problems";
+import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";
+import { createIds, useView } from "./view";
+
+export function Room() {
+  const view = useView();
+  const participants = createMemo(() => view.state().participants);
+  const ids = createIds(participants);
+  const others = createMemo(() => participants().filter((p) => !p.isLoop).length);
+
+  return (
+    <div class="room">
+      <PageTitle class="visually-hidden">The room</PageTitle>
+      <Problems />
+      <OwnStrip />
+      <section class="others" aria-labelledby="others-heading">
+        <div class="others-head">
+          <h2 id="others-heading">{others() === 0 ? "Nobody else is here yet" : `With you: ${others()}`}</h2>
+          <Show when={others() > 0}>
+            <Invite />
+          </Show>
+        </div>
+        <Show when={others() === 0}>
+          <EmptyRoom />
+        </Show>
+        <ul class="strips">
+          <For each={ids()}>{(id) => <ParticipantStrip id={id} participants={participants} />}</For>
+        </ul>
+      </section>
+    </div>
+  );
+}
+
+/** Mutes or unmutes oneself, and says so: the shortcut works from anywhere. */
+export function toggleSelfMuted(view: ReturnType<typeof useView>): void {
+  const muted = !view.state().selfMuted;
+  view.studio.setSelfMuted(muted);
+  announce(muted ? "You are muted." : "You are heard again.");
+}
+
+function OwnStrip() {
+  const view = useView();
+  const muted = createMemo(() => view.state().selfMuted);
+  const microphone = createMemo(() => view.state().microphone);
+  return (
+    <section class="own card" aria-labelledby="own-heading">
+      <div class="strip-head">
+        <h2 id="own-heading">{view.state().settings.name || "You"}</h2>
+        <p class="you">you</p>
+      </div>
+      <Show
+        when={microphone() === "on"}
+        fallback={
+          <>
+            <p>
+              Nobody hears you:{" "}
+              {microphone() === "ended" ? "the microphone is gone." : "there is no microphone."}
+            </p>
+            <button
+              type="button"
+              class="button"
+              onClick={() => void view.attempt(() => view.studio.enableMicrophone())}
+            >
+              <Icon name="mic" />
+              {microphone() === "unasked" ? "Allow microphone" : "Try the microphone again"}
+            </button>
+          </>
+        }
+      >
+        <InputCheck spoken={false} dimmed={muted()} />
+        <button
+          type="button"
+          class="button toggle mute large"
+          aria-pressed={muted()}
+          aria-keyshortcuts="M"
+          onClick={() => toggleSelfMuted(view)}
+        >
+          <Icon name={muted() ? "mic-off" : "mic"} />
+          Mute myself
+        </button>
+        <p class="hint">{muted() ? "You are muted: nobody hears you." : "Everyone in the room hears you."}</p>
+      </Show>
+      <details class="disclosure">
+        <summary>Sound settings</summary>
+        <div class="fields">
+          <NameField />
+          <DeviceFields />
+        </div>
+        <details class="disclosure">
+          <summary>Advanced</summary>
+          <AdvancedFields />
+        </details>
+      </details>
+      <details class="disclosure">
+        <summary>Your numbers</summary>
+        <OwnFigures />
+      </details>
+      <LoopToggle />
+    </section>
+  );
+}
+
+function LoopToggle() {
+  const view = useView();
+  const looping = createMemo(() => view.state().looping);
+  return (
+    <div class="loop">
+      <button
+        type="button"
+        class="button toggle"
+        aria-pressed={looping()}
+        aria-describedby="loop-hint"
+        onClick={() => void view.attempt(() => view.studio.setLoop(!looping()))}
+      >
+        <Icon name="repeat" />
+        Hear yourself through the network
+      </button>
+      <p class="hint" id="loop-hint">
+        A test: your sound makes the whole way and comes back late, as the others would hear it. Wear
+        headphones, or it howls.
+      </p>
+    </div>
+  );
+}
+
+function EmptyRoom() {
+  return (
+    <div class="empty card">
+      <p class="lead">Send this link to the people you play with. Whoever opens it can come in.</p>
+      <Invite prominent />
+      <p class="hint">
+        While you wait, try “Hear yourself through the network” with headphones on: it plays your own sound
+        back the way the others will hear it.
+      </p>
+    </div>
+  );
+}
+
+function Invite(props: { prominent?: boolean }) {
+  const view = useView();
+  const link = createMemo(() => view.state().link);
+  let field!: HTMLInputElement;
+  const share = () =>
+    void navigator.share({ title: "Play with me on Antiphon", url: link() }).catch(() => {});
+  return (
+    <div class="invite">
+      <input
+        ref={field}
+        type="text"
+        readonly
+        aria-label="Invite link"
+        value={link()}
+        onFocus={(event) => event.currentTarget.select()}
+      />
+      <CopyButton
+        text={link()}
+        what="link"
+        primary={props.prominent ?? false}
+        onRefused={() => field.select()}
+      />
+      <Show when={"share" in navigator}>
+        <button type="button" class="button" onClick={share}>
+          <Icon name="share" />
+          Share
+        </button>
+      </Show>
+    </div>
+  );
+}

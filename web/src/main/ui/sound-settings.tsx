@@ -1,0 +1,267 @@
+/** Devices and what is sent: in the lobby, and while playing. */
+
+import { createUniqueId, For, type JSX, Show } from "solid-js";
+import type { Device, Settings } from "../model";
+import { formatMs, formatRate, framesToMs } from "./format";
+import { useView } from "./view";
+
+const DEFAULT_RATE_HZ = 48_000;
+const DEFAULT_BUFFER_FRAMES = 512;
+const MAX_BUFFER_FRAMES = 8192;
+const QUANTA = [16, 32, 64, 96, 128, 256, 512, 1024] as const;
+const PACKETS = [16, 32, 64, 96, 128, 256, 512] as const;
+const BITS = [16, 24, 32] as const;
+const UP_TO_8 = [1, 2, 3, 4, 5, 6, 7, 8] as const;
+
+function useSettings() {
+  const view = useView();
+  const rateHz = () => view.stats()?.sampleRateHz ?? DEFAULT_RATE_HZ;
+  return {
+    settings: () => view.state().settings,
+    change: (settings: Partial<Settings>) => void view.attempt(() => view.studio.change(settings)),
+    rateHz,
+    ms: (frames: number) => formatMs(framesToMs(frames, rateHz())),
+  };
+}
+
+export function NameField() {
+  const { settings, change } = useSettings();
+  const id = createUniqueId();
+  return (
+    <div class="field">
+      <label for={id}>Your name</label>
+      <input
+        id={id}
+        name="name"
+        type="text"
+        autocomplete="nickname"
+        maxlength="64"
+        placeholder="As the others know you"
+        value={settings().name}
+        onChange={(event) => change({ name: event.currentTarget.value.trim() })}
+      />
+    </div>
+  );
+}
+
+export function DeviceFields() {
+  const view = useView();
+  const { settings, change } = useSettings();
+  return (
+    <>
+      <Choice
+        label="Input"
+        hint="Your microphone, instrument or audio interface."
+        value={settings().inputDeviceId}
+        options={deviceOptions(view.state().inputs, "The system's default input")}
+        onChoice={(id) => change({ inputDeviceId: id })}
+      />
+      <Show
+        when={view.state().outputSelectable}
+        fallback={
+          <p class="hint">
+            Output: this browser plays on the system's default device. Choose headphones in the system's
+            settings.
+          </p>
+        }
+      >
+        <Choice
+          label="Output"
+          hint="Best: wired headphones on the same interface as the input."
+          value={settings().outputDeviceId}
+          options={deviceOptions(view.state().outputs, "The system's default output")}
+          onChoice={(id) => change({ outputDeviceId: id })}
+        />
+      </Show>
+      <ChannelsField />
+    </>
+  );
+}
+
+function ChannelsField() {
+  const { settings, change } = useSettings();
+  const name = createUniqueId();
+  return (
+    <fieldset class="field">
+      <legend>You send</legend>
+      <div class="segments">
+        <For each={["Mono", "Stereo"]}>
+          {(label, i) => (
+            <label>
+              <input
+                type="radio"
+                name={name}
+                checked={settings().channels === i() + 1}
+                onChange={() => change({ channels: i() + 1 })}
+              />
+              <span>{label}</span>
+            </label>
+          )}
+        </For>
+      </div>
+      <p class="hint">
+        <Show
+          when={settings().channels > 2}
+          fallback="Mono for one microphone, stereo for a keyboard or a pair of microphones."
+        >
+          {settings().channels} channels, set under Advanced.
+        </Show>
+      </p>
+    </fieldset>
+  );
+}
+
+/** Numbers that the defaults get right for most. */
+export function AdvancedFields() {
+  const view = useView();
+  const { settings, change, ms, rateHz } = useSettings();
+  const playing = () => view.state().phase === "joined";
+  return (
+    <>
+      <p class="hint">
+        The defaults suit most rooms. Times are at {formatRate(rateHz())}. Smaller numbers mean less delay,
+        and more risk of gaps.
+      </p>
+      <div class="fields">
+        <Choice
+          label="Channels"
+          hint="How many inputs of your interface you send."
+          value={String(settings().channels)}
+          options={UP_TO_8.map((n) => [String(n), n === 1 ? "1 (mono)" : n === 2 ? "2 (stereo)" : String(n)])}
+          onChoice={(value) => change({ channels: Number(value) })}
+        />
+        <Choice
+          label="Sample format"
+          hint="Bits of each sample. 16 is CD quality; more costs more upload."
+          value={String(settings().bits)}
+          options={BITS.map((n) => [String(n), n === 32 ? "32 bit (float)" : `${n} bit`])}
+          onChoice={(value) => change({ bits: Number(value) as Settings["bits"] })}
+        />
+        <Choice
+          label="Packet"
+          hint="Sound collected before it is sent. Smaller means sooner, and more packets."
+          value={String(settings().packet)}
+          options={withCurrent(PACKETS, settings().packet).map((n) => [String(n), `${n} frames (${ms(n)})`])}
+          onChoice={(value) => change({ packet: Number(value) })}
+        />
+        <Choice
+          label="Quantum"
+          hint={
+            playing()
+              ? "Sound the browser computes at a time. Leave the room to change it."
+              : "Sound the browser computes at a time. Not every browser follows."
+          }
+          value={String(settings().quantum)}
+          options={QUANTA.map((n) => [String(n), `${n} frames (${ms(n)})`])}
+          disabled={playing()}
+          onChoice={(value) => change({ quantum: Number(value) as Settings["quantum"] })}
+        />
+        <BufferField />
+        <Choice
+          label="Lanes"
+          hint="Parallel connections to each player. More get through a lossy network better."
+          value={String(settings().lanes)}
+          options={[["auto", "Automatic"], ...UP_TO_8.map((n): [string, string] => [String(n), String(n)])]}
+          onChoice={(value) => change({ lanes: value === "auto" ? "auto" : Number(value) })}
+        />
+      </div>
+    </>
+  );
+}
+
+function BufferField() {
+  const { settings, change, ms } = useSettings();
+  const id = createUniqueId();
+  const fixed = () => {
+    const buffer = settings().buffer;
+    return buffer === "auto" ? null : buffer;
+  };
+  let lastFixed = DEFAULT_BUFFER_FRAMES;
+  return (
+    <div class="field">
+      <label for={id}>Buffer</label>
+      <select
+        id={id}
+        aria-describedby={`${id}-hint`}
+        onChange={(event) => change({ buffer: event.currentTarget.value === "auto" ? "auto" : lastFixed })}
+      >
+        <option value="auto" selected={fixed() === null}>
+          Automatic
+        </option>
+        <option value="fixed" selected={fixed() !== null}>
+          Fixed
+        </option>
+      </select>
+      <Show when={fixed() !== null}>
+        <div class="with-unit">
+          <input
+            type="number"
+            aria-label="Buffer in frames"
+            min="0"
+            max={MAX_BUFFER_FRAMES}
+            step="16"
+            value={fixed() ?? lastFixed}
+            onChange={(event) => {
+              const frames = Math.round(event.currentTarget.valueAsNumber);
+              if (!Number.isFinite(frames)) return;
+              lastFixed = Math.min(MAX_BUFFER_FRAMES, Math.max(0, frames));
+              event.currentTarget.valueAsNumber = lastFixed;
+              change({ buffer: lastFixed });
+            }}
+          />
+          <span>frames = {ms(fixed() ?? 0)}</span>
+        </div>
+      </Show>
+      <p class="hint" id={`${id}-hint`}>
+        Sound kept waiting here so that late packets are still in time. Automatic follows the network.
+      </p>
+    </div>
+  );
+}
+
+interface ChoiceProps {
+  label: string;
+  hint: string;
+  value: string;
+  options: readonly (readonly [value: string, label: string])[];
+  disabled?: boolean;
+  onChoice: (value: string) => void;
+}
+
+function Choice(props: ChoiceProps): JSX.Element {
+  const id = createUniqueId();
+  return (
+    <div class="field">
+      <label for={id}>{props.label}</label>
+      <select
+        id={id}
+        aria-describedby={`${id}-hint`}
+        disabled={props.disabled ?? false}
+        onChange={(event) => props.onChoice(event.currentTarget.value)}
+      >
+        <For each={props.options}>
+          {([value, label]) => (
+            <option value={value} selected={value === props.value}>
+              {label}
+            </option>
+          )}
+        </For>
+      </select>
+      <p class="hint" id={`${id}-hint`}>
+        {props.hint}
+      </p>
+    </div>
+  );
+}
+
+/** The system's default first; a device without a label (not yet allowed) by its place. */
+function deviceOptions(devices: readonly Device[], systemDefault: string): [string, string][] {
+  const named = devices
+    .filter((d) => d.id !== "")
+    .map((d, i): [string, string] => [d.id, d.label || `Device ${i + 1}`]);
+  return [["", systemDefault], ...named];
+}
+
+function withCurrent(values: readonly number[], current: number): number[] {
+  return values.includes(current) ? [...values] : [...values, current].sort((a, b) => a - b);
+}
