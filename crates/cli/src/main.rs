@@ -1,2 +1,68 @@
-//! Under construction.
-fn main() {}
+//! The `antiphon` command.
+
+mod serve;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A music studio in browsers: people far apart play together, peer to peer, uncompressed.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 110
+)]
+#[command(after_help = "\
+Examples:
+  antiphon serve                      try it on this computer; prints a room's link
+  antiphon open LINK                  enter a room with the lowest latency that your browser can give
+
+`antiphon help COMMAND` says more about a command.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<serve::Serve>),
+}
+
+/// What to tell the user, and the exit code: 2 for a mistake in what was asked, 1 for what went wrong doing it.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn usage(message: impl ToString) -> Self {
+        Self {
+            code: 2,
+            message: message.to_string(),
+        }
+    }
+
+    fn running(message: impl ToString) -> Self {
+        Self {
+            code: 1,
+            message: message.to_string(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(serve) => serve.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,1 +1,36 @@
-//! Under construction.
+//! Rooms, signalling and the web app, in one process.
+//!
+//! ```text
+//! browser ── HTTP ──▶ web         the embedded app, with the headers of headers
+//!    │
+//!    └── WebSocket ─▶ connection  one task: limits (rate, admission), hello, liveness
+//!                         │ signalling::parse
+//!                         ▼
+//!                        hub      one lock, one clock
+//!                         │ handle_*  ▲ poll_output
+//!                         ▼           │
+//!                        rooms    sans-IO: who is where, and who is told what
+//! ```
+//!
+//! The wire is described in `docs/protocol.md`. No audio passes through here.
+
+mod admission;
+mod config;
+mod connection;
+mod headers;
+mod hub;
+pub mod ice;
+mod metrics;
+mod outbox;
+mod rate;
+pub mod rooms;
+mod secret;
+mod server;
+pub mod signalling;
+mod tls;
+mod web;
+
+pub use config::{Config, ConnectionLimits, TlsFiles};
+pub use secret::Secret;
+pub use server::{Server, StartError};
+pub use web::is_embedded as has_web_app;

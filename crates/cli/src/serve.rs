@@ -1,0 +1,242 @@
+//! `antiphon serve`.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
+};
+
+use antiphon_server::{Config, Server, StartError, has_web_app, signalling::RoomName};
+use clap::Args;
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    Failure,
+    settings::{LogFormat, Settings},
+};
+
+/// Serve the web app and the signalling, and print a room's link
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each setting can also come from the environment (ANTIPHON_LISTEN for --listen; lists are separated by spaces) or
+from the file (listen = \"127.0.0.1:8080\"; lists are ice_servers, turn_urls, trusted_proxies). A flag counts more
+than the environment, the environment more than the file.
+
+Examples:
+  antiphon serve
+      Try it on this computer: http://localhost needs no certificate.
+
+  antiphon serve --listen 0.0.0.0:443 --tls-cert fullchain.pem --tls-key privkey.pem \\
+      --public-url https://music.example.org --ice-server stun:stun.example.org:3478
+      For others to join. Browsers give a microphone to pages from HTTPS only.
+
+  antiphon serve --public-url https://music.example.org --trusted-proxy 127.0.0.1
+      The same behind a proxy on this machine that holds the certificate.
+
+  ANTIPHON_TURN_SECRET=... antiphon serve --turn-url 'turn:turn.example.org:3478?transport=udp'
+      Relay through coturn (use-auth-secret) for those whose networks let nothing else through.
+
+  antiphon serve --config antiphon.toml --print-config
+      Show the settings that result, as a file, without starting.")]
+pub(crate) struct Serve {
+    /// Read settings from this TOML file
+    #[arg(
+        long,
+        env = "ANTIPHON_CONFIG",
+        value_name = "FILE",
+        hide_env_values = true
+    )]
+    config: Option<PathBuf>,
+
+    /// Print the settings that result, as a TOML file with secrets hidden, and stop
+    #[arg(long)]
+    print_config: bool,
+
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl Serve {
+    /// Serves until SIGINT or SIGTERM.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let file = self
+            .config
+            .map(|path| Settings::from_file(&path))
+            .transpose()
+            .map_err(Failure::usage)?;
+        let settings = self
+            .settings
+            .or(file.unwrap_or_default())
+            .or(Settings::defaults());
+        let resolved = settings.clone().resolve().map_err(Failure::usage)?;
+        if self.print_config {
+            print!("{}", settings.to_toml());
+            return Ok(());
+        }
+        start_log(&resolved.log, resolved.log_format)?;
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::running)?;
+        runtime.block_on(serve(resolved.config))
+    }
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    let tls = config.tls.is_some();
+    let public_origin = config.public_origin.clone();
+    let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
+    let server = Server::bind(config)
+        .await
+        .map_err(|error| Failure::running(advise(&error)))?;
+    let address = server.address();
+    let link = room_link(address, tls, public_origin.as_deref());
+    // A closed standard output is no reason to stop.
+    let _ = write_greeting(
+        &mut io::stdout().lock(),
+        &link,
+        address.ip().is_loopback() && public_origin.is_none(),
+    );
+    if let Some(address) = server.metrics_address() {
+        tracing::info!("metrics on http://{address}/metrics");
+    }
+    if !has_web_app() {
+        tracing::warn!(
+            "this binary has no web app in it: run `make build`, then target/release/antiphon"
+        );
+    }
+    if !address.ip().is_loopback() {
+        if !tls
+            && !public_origin
+                .as_deref()
+                .is_some_and(|origin| origin.starts_with("https://"))
+        {
+            tracing::warn!(
+                "plain HTTP: from other computers, browsers will refuse this page the microphone. Use --tls-cert and \
+                 --tls-key, or a proxy with HTTPS and --public-url https://..."
+            );
+        }
+        if no_ice {
+            tracing::warn!(
+                "no --ice-server: people in the same network can play, most of those elsewhere cannot reach each other"
+            );
+        }
+    }
+    server.run(stopped()).await.map_err(Failure::running)
+}
+
+fn write_greeting(out: &mut impl Write, link: &str, only_here: bool) -> io::Result<()> {
+    writeln!(out, "\nAntiphon is ready. A new room:\n\n  {link}\n")?;
+    writeln!(
+        out,
+        "Open it in Chrome, Edge or Firefox, and send the same link to those you want to play with."
+    )?;
+    if only_here {
+        writeln!(
+            out,
+            "It works on this computer only; `antiphon serve --help` shows how to let others in."
+        )?;
+    }
+    writeln!(
+        out,
+        "For the lowest latency:  antiphon open {link}\nTo stop: Ctrl-C\n"
+    )?;
+    out.flush()
+}
+
+/// The link to a new room, at the address that others most likely reach.
+fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> String {
+    let room = RoomName::random();
+    let room = room.as_str();
+    if let Some(origin) = public_origin {
+        return format!("{origin}/r/{room}");
+    }
+    let (scheme, default_port) = if tls { ("https", 443) } else { ("http", 80) };
+    let host = match address.ip() {
+        ip if ip.is_loopback() => "localhost".to_owned(),
+        ip if ip.is_unspecified() => {
+            own_address().map_or("localhost".to_owned(), |ip| ip.to_string())
+        }
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    };
+    match address.port() {
+        port if port == default_port => format!("{scheme}://{host}/r/{room}"),
+        port => format!("{scheme}://{host}:{port}/r/{room}"),
+    }
+}
+
+/// The address of this machine in its network. Connecting a UDP socket sends nothing.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+fn advise(error: &StartError) -> String {
+    let StartError::Listen { address, source } = error else {
+        return error.to_string();
+    };
+    match source.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "cannot listen on {address}: another program has this port. Stop it, or take another: --listen {}:{}",
+            address.ip(),
+            address.port().checked_add(1).unwrap_or(8080),
+        ),
+        io::ErrorKind::PermissionDenied => {
+            format!(
+                "cannot listen on {address}: ports below 1024 need a permission. Take another: --listen {}:8443",
+                address.ip()
+            )
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!(
+                "cannot listen on {address}: this machine has no such address. For all that it has: --listen 0.0.0.0:{}",
+                address.port()
+            )
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn start_log(level: &str, format: LogFormat) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(level)
+        .map_err(|error| Failure::usage(format!("--log {level}: {error}")))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false);
+    match format {
+        LogFormat::Human => log.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+/// Ready after the first SIGINT or SIGTERM; the second one ends the process at once.
+async fn stopped() {
+    signal().await;
+    tokio::spawn(async {
+        signal().await;
+        std::process::exit(130);
+    });
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,374 @@
+//! What `antiphon serve` can be told: by flags, by the environment, by a file. In this order of precedence.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use antiphon_server::{
+    Config, ConnectionLimits, Secret, TlsFiles,
+    ice::{IceConfig, IceServer, TurnService, check_turn_url},
+    rooms::RoomLimits,
+};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Each setting is unknown until somebody sets it. The keys of the file are the names of these fields.
+#[derive(Debug, Clone, Default, Args, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Where to listen [default: 127.0.0.1:8080]
+    #[arg(
+        long,
+        env = "ANTIPHON_LISTEN",
+        value_name = "ADDRESS:PORT",
+        hide_env_values = true
+    )]
+    listen: Option<SocketAddr>,
+
+    /// The address that people type, if a proxy stands before this server: https://music.example.org
+    #[arg(
+        long,
+        env = "ANTIPHON_PUBLIC_URL",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    public_url: Option<String>,
+
+    /// Certificate chain (PEM), for HTTPS without a proxy; read again when it changes, or on SIGHUP
+    #[arg(
+        long,
+        env = "ANTIPHON_TLS_CERT",
+        value_name = "FILE",
+        hide_env_values = true,
+        help_heading = "HTTPS"
+    )]
+    tls_cert: Option<PathBuf>,
+
+    /// The certificate's private key (PEM)
+    #[arg(
+        long,
+        env = "ANTIPHON_TLS_KEY",
+        value_name = "FILE",
+        hide_env_values = true,
+        help_heading = "HTTPS"
+    )]
+    tls_key: Option<PathBuf>,
+
+    /// A proxy whose X-Forwarded-For is believed; repeat for more
+    #[arg(
+        long = "trusted-proxy",
+        env = "ANTIPHON_TRUSTED_PROXIES",
+        value_name = "IP",
+        value_delimiter = ' '
+    )]
+    #[arg(hide_env_values = true, help_heading = "HTTPS")]
+    trusted_proxies: Option<Vec<IpAddr>>,
+
+    /// A STUN or TURN server: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL; repeat for more
+    #[arg(
+        long = "ice-server",
+        env = "ANTIPHON_ICE_SERVERS",
+        value_name = "SERVER",
+        value_delimiter = ' '
+    )]
+    #[arg(hide_env_values = true, help_heading = "Reaching each other")]
+    #[serde(serialize_with = "hide_credentials")]
+    ice_servers: Option<Vec<IceServer>>,
+
+    /// A TURN address of a coturn with use-auth-secret; repeat for more
+    #[arg(
+        long = "turn-url",
+        env = "ANTIPHON_TURN_URLS",
+        value_name = "URL",
+        value_delimiter = ' '
+    )]
+    #[arg(hide_env_values = true, help_heading = "Reaching each other")]
+    turn_urls: Option<Vec<String>>,
+
+    /// coturn's static-auth-secret; better in the file or the environment, where `ps` does not show it
+    #[arg(
+        long,
+        env = "ANTIPHON_TURN_SECRET",
+        value_name = "SECRET",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Reaching each other")]
+    turn_secret: Option<Secret>,
+
+    /// How long a TURN credential is valid, in seconds [default: 86400]
+    #[arg(
+        long,
+        env = "ANTIPHON_TURN_TTL_S",
+        value_name = "SECONDS",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Reaching each other")]
+    turn_ttl_s: Option<u64>,
+
+    /// Rooms at once [default: 1000]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_ROOMS",
+        value_name = "N",
+        hide_env_values = true,
+        help_heading = "Limits"
+    )]
+    max_rooms: Option<usize>,
+
+    /// Participants in all rooms [default: 2000]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_PARTICIPANTS",
+        value_name = "N",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    max_participants: Option<usize>,
+
+    /// Participants in one room [default: 32]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_PARTICIPANTS_PER_ROOM",
+        value_name = "N",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    max_participants_per_room: Option<usize>,
+
+    /// Connections from one address (an IPv6 /64 counts as one) [default: 64]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_CONNECTIONS_PER_ADDRESS",
+        value_name = "N",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    max_connections_per_address: Option<u32>,
+
+    /// Signalling messages per second and connection, in the long run [default: 100]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_MESSAGES_PER_S",
+        value_name = "N",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    max_messages_per_s: Option<u32>,
+
+    /// Signalling bytes per second and connection, in the long run [default: 262144]
+    #[arg(
+        long,
+        env = "ANTIPHON_MAX_BYTES_PER_S",
+        value_name = "N",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    max_bytes_per_s: Option<u32>,
+
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics [default: nowhere]
+    #[arg(
+        long,
+        env = "ANTIPHON_METRICS_LISTEN",
+        value_name = "ADDRESS:PORT",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Observing")]
+    metrics_listen: Option<SocketAddr>,
+
+    /// How much to log, to standard error: error, warn, info, debug or trace [default: info]
+    #[arg(
+        long,
+        env = "ANTIPHON_LOG",
+        value_name = "LEVEL",
+        hide_env_values = true,
+        help_heading = "Observing"
+    )]
+    log: Option<String>,
+
+    /// How to log [default: human]
+    #[arg(
+        long,
+        env = "ANTIPHON_LOG_FORMAT",
+        value_name = "FORMAT",
+        hide_env_values = true
+    )]
+    #[arg(help_heading = "Observing")]
+    log_format: Option<LogFormat>,
+}
+
+/// For people, or for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// One line each, coloured on a terminal.
+    Human,
+    /// One JSON object each.
+    Json,
+}
+
+/// Every setting, known.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    pub(crate) config: Config,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Settings {
+    /// Reads a TOML file.
+    pub(crate) fn from_file(path: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        // The error quotes the line it is about, which may hold a secret: the place and the reason are enough.
+        toml::from_str(&text).map_err(|error| {
+            let line = error
+                .span()
+                .map_or(1, |span| text[..span.start].lines().count().max(1));
+            format!("{}, line {line}: {}", path.display(), error.message())
+        })
+    }
+
+    /// These, and where they are silent, the others.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            public_url: self.public_url.or(other.public_url),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            trusted_proxies: self.trusted_proxies.or(other.trusted_proxies),
+            ice_servers: self.ice_servers.or(other.ice_servers),
+            turn_urls: self.turn_urls.or(other.turn_urls),
+            turn_secret: self.turn_secret.or(other.turn_secret),
+            turn_ttl_s: self.turn_ttl_s.or(other.turn_ttl_s),
+            max_rooms: self.max_rooms.or(other.max_rooms),
+            max_participants: self.max_participants.or(other.max_participants),
+            max_participants_per_room: self
+                .max_participants_per_room
+                .or(other.max_participants_per_room),
+            max_connections_per_address: self
+                .max_connections_per_address
+                .or(other.max_connections_per_address),
+            max_messages_per_s: self.max_messages_per_s.or(other.max_messages_per_s),
+            max_bytes_per_s: self.max_bytes_per_s.or(other.max_bytes_per_s),
+            metrics_listen: self.metrics_listen.or(other.metrics_listen),
+            log: self.log.or(other.log),
+            log_format: self.log_format.or(other.log_format),
+        }
+    }
+
+    /// What is used when nobody says anything.
+    pub(crate) fn defaults() -> Self {
+        let config = Config::default();
+        Self {
+            listen: Some(config.listen),
+            public_url: None,
+            tls_cert: None,
+            tls_key: None,
+            trusted_proxies: Some(Vec::new()),
+            ice_servers: Some(Vec::new()),
+            turn_urls: Some(Vec::new()),
+            turn_secret: None,
+            turn_ttl_s: Some(86_400),
+            max_rooms: Some(config.rooms.rooms),
+            max_participants: Some(config.rooms.participants),
+            max_participants_per_room: Some(config.rooms.participants_per_room),
+            max_connections_per_address: Some(config.connections.per_address),
+            max_messages_per_s: Some(config.connections.messages_per_s),
+            max_bytes_per_s: Some(config.connections.bytes_per_s),
+            metrics_listen: None,
+            log: Some("info".into()),
+            log_format: Some(LogFormat::Human),
+        }
+    }
+
+    /// As a file that says the same, with secrets as `***`.
+    pub(crate) fn to_toml(&self) -> String {
+        toml::to_string(self).expect("plain values are TOML")
+    }
+
+    /// Checks what belongs together, and fills in the defaults.
+    pub(crate) fn resolve(self) -> Result<Resolved, String> {
+        let settings = self.or(Self::defaults());
+        let known = "a default stands for what was not set";
+        let tls = match (settings.tls_cert, settings.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+            (None, None) => None,
+            _ => return Err("--tls-cert and --tls-key go together".into()),
+        };
+        let turn_urls = settings.turn_urls.expect(known);
+        for url in &turn_urls {
+            check_turn_url(url).map_err(|error| format!("--turn-url {url}: {error}"))?;
+        }
+        let turn = match (turn_urls.is_empty(), settings.turn_secret) {
+            (false, Some(secret)) => Some(TurnService {
+                urls: turn_urls,
+                secret,
+                ttl_s: settings.turn_ttl_s.expect(known),
+            }),
+            (true, None) => None,
+            _ => return Err("--turn-url and --turn-secret go together".into()),
+        };
+        let config = Config {
+            listen: settings.listen.expect(known),
+            public_origin: settings.public_url.map(|url| origin_of(&url)).transpose()?,
+            tls,
+            metrics_listen: settings.metrics_listen,
+            trusted_proxies: settings.trusted_proxies.expect(known),
+            ice: IceConfig {
+                servers: settings.ice_servers.expect(known),
+                turn,
+            },
+            rooms: RoomLimits {
+                rooms: settings.max_rooms.expect(known),
+                participants: settings.max_participants.expect(known),
+                participants_per_room: settings.max_participants_per_room.expect(known),
+                ..RoomLimits::default()
+            },
+            connections: ConnectionLimits {
+                per_address: settings.max_connections_per_address.expect(known),
+                messages_per_s: settings.max_messages_per_s.expect(known),
+                bytes_per_s: settings.max_bytes_per_s.expect(known),
+                ..ConnectionLimits::default()
+            },
+        };
+        Ok(Resolved {
+            config,
+            log: settings.log.expect(known),
+            log_format: settings.log_format.expect(known),
+        })
+    }
+}
+
+/// `https://Music.example.org/` to `https://music.example.org`, which is what a browser sends as its origin.
+fn origin_of(url: &str) -> Result<String, String> {
+    let origin = url.strip_suffix('/').unwrap_or(url).to_ascii_lowercase();
+    let host = origin
+        .strip_prefix("https://")
+        .or_else(|| origin.strip_prefix("http://"));
+    let plain = |host: &str| {
+        !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/?#@\\\"'<>".contains(c))
+    };
+    if host.is_some_and(plain) {
+        Ok(origin)
+    } else {
+        Err(format!(
+            "--public-url {url}: expected https://HOST or https://HOST:PORT, without a path"
+        ))
+    }
+}
+
+fn hide_credentials<S: Serializer>(
+    servers: &Option<Vec<IceServer>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let hidden = servers.as_ref().map(|servers| {
+        let write = |server: &IceServer| match &server.username {
+            Some(username) => format!("{},{username},***", server.urls.join(" ")),
+            None => server.urls.join(" "),
+        };
+        servers.iter().map(write).collect::<Vec<_>>()
+    });
+    hidden.serialize(serializer)
+}

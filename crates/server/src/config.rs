@@ -1,0 +1,84 @@
+//! What the operator decides.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use crate::{ice::IceConfig, rooms::RoomLimits};
+
+/// Everything that a [`crate::Server`] needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen; port 0 takes any free port.
+    pub listen: SocketAddr,
+    /// The origin that people type, if it is not the address listened on: `https://music.example.org`.
+    pub public_origin: Option<String>,
+    /// A certificate of one's own, or plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Where to serve `/metrics`, if anywhere. It has a port of its own so that no proxy can publish it by accident.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpAddr>,
+    /// STUN and TURN.
+    pub ice: IceConfig,
+    /// How many rooms and participants there may be.
+    pub rooms: RoomLimits,
+    /// What one connection, or one address, may do.
+    pub connections: ConnectionLimits,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            public_origin: None,
+            tls: None,
+            metrics_listen: None,
+            trusted_proxies: Vec::new(),
+            ice: IceConfig::default(),
+            rooms: RoomLimits::default(),
+            connections: ConnectionLimits::default(),
+        }
+    }
+}
+
+/// A certificate chain and its key, both PEM. They are read again when they change.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The chain, the server's own certificate first.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// What one signalling connection, or one address, may do.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Connections from one address (an IPv6 site counts as one).
+    pub per_address: u32,
+    /// Messages per second in the long run; twenty times as many may come at once, as joining a large room needs.
+    pub messages_per_s: u32,
+    /// Bytes per second in the long run; eight times as many may come at once.
+    pub bytes_per_s: u32,
+    /// How long a connection may take to say hello.
+    pub hello_timeout: Duration,
+    /// How often a connection is pinged.
+    pub ping_interval: Duration,
+    /// A connection that says nothing for this long, not even a pong, is dropped.
+    pub silence_timeout: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            per_address: 64,
+            messages_per_s: 100,
+            bytes_per_s: 256 * 1024,
+            hello_timeout: Duration::from_secs(5),
+            ping_interval: Duration::from_secs(10),
+            silence_timeout: Duration::from_secs(25),
+        }
+    }
+}

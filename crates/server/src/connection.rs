@@ -1,0 +1,298 @@
+//! One signalling WebSocket: hello first, then messages, within the limits, for as long as both sides are alive.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::ControlFlow,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    extract::{
+        ConnectInfo, Path, State,
+        ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade},
+    },
+    http::{HeaderMap, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
+use tokio::time;
+
+use crate::{
+    hub::{Connection, Hub},
+    metrics::DropReason,
+    outbox::{End, Next, Outbox},
+    rate::TokenBucket,
+    signalling::{ClientMessage, ErrorCode, MAX_MESSAGE_BYTES, ParseError, RoomName, parse},
+};
+
+/// What the WebSocket itself takes: more than a page may send, so that a page that sends too much is told.
+const MAX_FRAME_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
+/// How long the last words and the close handshake may take.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// `GET /ws/{room}`.
+pub(crate) async fn upgrade(
+    State(hub): State<Arc<Hub>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Path(room): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let Ok(room) = room.parse::<RoomName>() else {
+        return (
+            StatusCode::NOT_FOUND,
+            "a room's name is 16 to 64 letters, digits, '-' or '_'\n",
+        )
+            .into_response();
+    };
+    if hub.is_stopping() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
+    }
+    if !is_own_origin(&headers, &uri, hub.config.public_origin.as_deref()) {
+        hub.metrics.count_dropped(DropReason::ForeignOrigin);
+        tracing::warn!(origin = ?headers.get(header::ORIGIN), "refused a page of another site; is --public-url right?");
+        return (
+            StatusCode::FORBIDDEN,
+            "only this server's own pages may connect\n",
+        )
+            .into_response();
+    }
+    let address = client_address(peer.ip(), &headers, &hub.config.trusted_proxies);
+    let Some(connection) = hub.admit(address) else {
+        hub.metrics.count_dropped(DropReason::TooManyConnections);
+        tracing::warn!("refused a connection: its address has too many, or opens them too fast");
+        return (
+            StatusCode::TOO_MANY_REQUESTS,
+            "too many connections from this address\n",
+        )
+            .into_response();
+    };
+    upgrade
+        .max_message_size(MAX_FRAME_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .on_upgrade(move |socket| serve(socket, connection, room))
+}
+
+/// Whether the page that connects came from this server. Programs other than browsers send no origin, and may.
+fn is_own_origin(headers: &HeaderMap, uri: &Uri, public_origin: Option<&str>) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let Ok(origin) = origin.to_str() else {
+        return false;
+    };
+    if public_origin.is_some_and(|public| public.eq_ignore_ascii_case(origin)) {
+        return true;
+    }
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let (Some((scheme, origin_host)), Some(host)) = (origin.split_once("://"), host) else {
+        return false;
+    };
+    let default_port = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let without_port = |host: &'_ str| {
+        host.strip_suffix(default_port)
+            .unwrap_or(host)
+            .to_ascii_lowercase()
+    };
+    without_port(origin_host) == without_port(host)
+}
+
+/// The address of the client itself: the last one in `X-Forwarded-For` that is no trusted proxy.
+fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+    let peer = peer.to_canonical();
+    if !trusted.contains(&peer) {
+        return peer;
+    }
+    let forwarded = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let hops: Vec<IpAddr> = forwarded
+        .flat_map(|value| value.split(','))
+        .map_while(|hop| hop.trim().parse().ok())
+        .collect();
+    hops.into_iter()
+        .rev()
+        .find(|hop| !trusted.contains(hop))
+        .unwrap_or(peer)
+}
+
+/// Runs a connection to its end.
+async fn serve(socket: WebSocket, connection: Connection, room: RoomName) {
+    let (mut sink, mut stream) = socket.split();
+    let mut writing = pin!(write(
+        &mut sink,
+        &connection.outbox,
+        connection.hub.config.connections.ping_interval
+    ));
+    let written = tokio::select! {
+        written = &mut writing => Some(written),
+        () = read(&mut stream, &connection, &room) => time::timeout(CLOSING, &mut writing).await.ok(),
+        () = connection.outbox.aborted() => None,
+    };
+    // A socket closed with unread input is reset, and the reset may overtake the last words.
+    if matches!(written, Some(End::Close(_))) {
+        let rest = async { while let Some(Ok(_)) = stream.next().await {} };
+        let _ = time::timeout(CLOSING, rest).await;
+    }
+}
+
+/// Sends what comes into the outbox, and pings, until the end. Answers how it ended.
+async fn write(
+    sink: &mut SplitSink<WebSocket, Message>,
+    outbox: &Outbox,
+    ping_interval: Duration,
+) -> End {
+    let mut pings = time::interval_at(time::Instant::now() + ping_interval, ping_interval);
+    loop {
+        let message = tokio::select! {
+            next = outbox.next() => match next {
+                Next::Send(text) => Message::Text(text),
+                Next::End(End::Close(code)) => {
+                    let frame = CloseFrame { code, reason: Utf8Bytes::default() };
+                    let sent = sink.send(Message::Close(Some(frame))).await;
+                    return if sent.is_ok() { End::Close(code) } else { End::Abort };
+                }
+                Next::End(End::Abort) => return End::Abort,
+            },
+            _ = pings.tick() => Message::Ping(Default::default()),
+        };
+        // A page that does not read blocks this, until its outbox overflows or it was silent for too long.
+        if sink.send(message).await.is_err() {
+            return End::Abort;
+        }
+    }
+}
+
+/// Reads until the connection ends or is refused; the outbox then has its end.
+async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room: &RoomName) {
+    let hub = &connection.hub;
+    let limits = hub.config.connections;
+    let mut messages = TokenBucket::new(
+        limits.messages_per_s.saturating_mul(20),
+        limits.messages_per_s,
+        hub.now(),
+    );
+    let mut bytes = TokenBucket::new(
+        limits.bytes_per_s.saturating_mul(8),
+        limits.bytes_per_s,
+        hub.now(),
+    );
+    let hello_by = time::Instant::now() + limits.hello_timeout;
+    let mut greeted = false;
+    loop {
+        let silent_at = time::Instant::now() + limits.silence_timeout;
+        let deadline = if greeted {
+            silent_at
+        } else {
+            hello_by.min(silent_at)
+        };
+        let Ok(received) = time::timeout_at(deadline, stream.next()).await else {
+            if greeted {
+                hub.metrics.count_dropped(DropReason::Silent);
+                tracing::info!(connection = connection.id.0, "dropped: silent");
+                connection.outbox.end(End::Abort);
+            } else {
+                connection.refuse(
+                    DropReason::HelloTimeout,
+                    ErrorCode::BadMessage,
+                    "hello did not come in time",
+                );
+            }
+            return;
+        };
+        let text = match received {
+            Some(Ok(Message::Text(text))) => text,
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) if messages.take(1, hub.now()) => {
+                continue;
+            }
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {
+                return connection.refuse(
+                    DropReason::TooFast,
+                    ErrorCode::TooFast,
+                    "too many messages",
+                );
+            }
+            Some(Ok(Message::Binary(_))) => {
+                return connection.refuse(
+                    DropReason::NotText,
+                    ErrorCode::BadMessage,
+                    "messages are text",
+                );
+            }
+            Some(Ok(Message::Close(_))) | None => return connection.outbox.end(End::Close(1000)),
+            Some(Err(error)) => {
+                // Text that is not UTF-8, a frame beyond any measure, or a broken connection: the last words are a try.
+                tracing::debug!(connection = connection.id.0, %error, "broken");
+                connection.outbox.end(End::Close(1008));
+                return;
+            }
+        };
+        if !messages.take(1, hub.now()) || !bytes.take(text.len(), hub.now()) {
+            return connection.refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
+        }
+        if handle_text(connection, room, &text, &mut greeted).is_break() {
+            return;
+        }
+    }
+}
+
+fn handle_text(
+    connection: &Connection,
+    room: &RoomName,
+    text: &str,
+    greeted: &mut bool,
+) -> ControlFlow<()> {
+    let refuse = |reason, code, why: &str| {
+        connection.refuse(reason, code, why);
+        ControlFlow::Break(())
+    };
+    let message = match parse(text) {
+        Ok(message) => message,
+        Err(error @ ParseError::BadVersion) => {
+            return refuse(
+                DropReason::BadVersion,
+                ErrorCode::BadVersion,
+                &error.to_string(),
+            );
+        }
+        Err(error) => {
+            let oversized = text.len() > MAX_MESSAGE_BYTES;
+            let reason = if oversized {
+                DropReason::Oversized
+            } else {
+                DropReason::BadMessage
+            };
+            return refuse(reason, ErrorCode::BadMessage, &error.to_string());
+        }
+    };
+    connection.hub.metrics.count_received(message.kind());
+    match message {
+        ClientMessage::Hello(hello) if !*greeted => {
+            *greeted = true;
+            connection.handle_hello(room.clone(), hello);
+        }
+        message if *greeted => connection.handle_message(message, text.len()),
+        _ => {
+            return refuse(
+                DropReason::BadMessage,
+                ErrorCode::BadMessage,
+                "hello comes first",
+            );
+        }
+    }
+    ControlFlow::Continue(())
+}

@@ -1,0 +1,266 @@
+//! Where the connections meet: drives [`Rooms`] with the real clock and puts what comes out into outboxes.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use axum::extract::ws::Utf8Bytes;
+use tokio::{sync::Notify, time};
+
+use crate::{
+    admission::Admission,
+    config::Config,
+    metrics::{DropReason, Metrics},
+    outbox::{End, Full, Outbox},
+    rooms::{ConnectionId, Output, Rooms},
+    signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
+};
+
+/// The state that all connections share.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) config: Config,
+    pub(crate) metrics: Metrics,
+    start: Instant,
+    state: Mutex<State>,
+    deadline_changed: Notify,
+    emptied: Notify,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    rooms: Rooms,
+    admission: Admission,
+    outboxes: HashMap<ConnectionId, Arc<Outbox>>,
+    next_connection: u64,
+    open: usize,
+}
+
+/// A connection's place in the hub; dropping it tells the others.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) hub: Arc<Hub>,
+    address: IpAddr,
+}
+
+impl Hub {
+    pub(crate) fn new(config: Config) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: Metrics::default(),
+            start: Instant::now(),
+            state: Mutex::new(State {
+                rooms: Rooms::new(config.rooms),
+                admission: Admission::new(config.connections.per_address),
+                outboxes: HashMap::new(),
+                next_connection: 0,
+                open: 0,
+            }),
+            config,
+            deadline_changed: Notify::new(),
+            emptied: Notify::new(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Time since the server started: the `now` of everything sans-IO.
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Gives a connection its place, if its address may have one more.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
+        let mut state = self.lock();
+        if self.is_stopping() || !state.admission.handle_opened(address, self.now()) {
+            return None;
+        }
+        let id = ConnectionId(state.next_connection);
+        state.next_connection += 1;
+        state.open += 1;
+        let outbox = Arc::new(Outbox::default());
+        state.outboxes.insert(id, Arc::clone(&outbox));
+        self.metrics.connections.set(state.open as i64);
+        Some(Connection {
+            id,
+            outbox,
+            hub: Arc::clone(self),
+            address,
+        })
+    }
+
+    /// Ends the grace of those who are away, when it is time, for ever.
+    pub(crate) async fn run_timers(&self) {
+        loop {
+            let deadline = self.lock().rooms.poll_timeout();
+            let wait = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_sub(self.now())
+            });
+            tokio::select! {
+                () = time::sleep(wait.min(Duration::from_secs(3_600))) => {
+                    self.with_rooms(|rooms, now| rooms.handle_timeout(now));
+                }
+                () = self.deadline_changed.notified() => {}
+            }
+        }
+    }
+
+    /// Tells every page that the server stops, and waits for the connections to end.
+    pub(crate) async fn shut_down(&self, patience: Duration) {
+        self.stopping.store(true, Ordering::Release);
+        let goodbye = ServerMessage::error(
+            ErrorCode::ShuttingDown,
+            "the server stops; trying again may help",
+        );
+        let text = written(&goodbye);
+        {
+            let mut state = self.lock();
+            for (_, outbox) in state.outboxes.drain() {
+                self.metrics.count_sent(goodbye.kind(), 1);
+                self.metrics.count_dropped(DropReason::ShuttingDown);
+                let pushed = outbox.push(text.clone());
+                outbox.end(if pushed.is_ok() {
+                    End::Close(1001)
+                } else {
+                    End::Abort
+                });
+            }
+        }
+        let all_gone = async {
+            while self.lock().open > 0 {
+                self.emptied.notified().await;
+            }
+        };
+        if time::timeout(patience, all_gone).await.is_err() {
+            tracing::warn!(open = self.lock().open, "connections did not end in time");
+        }
+    }
+
+    /// Runs one step of the rooms, then does what they ask for.
+    fn with_rooms(&self, step: impl FnOnce(&mut Rooms, Duration)) {
+        let now = self.now();
+        let mut state = self.lock();
+        let deadline = state.rooms.poll_timeout();
+        step(&mut state.rooms, now);
+        while let Some(output) = state.rooms.poll_output() {
+            match output {
+                Output::Send { to, message } => self.send(&mut state, &to, &message, now),
+                Output::Close { connection, code } => {
+                    if let Some(outbox) = state.outboxes.remove(&connection) {
+                        outbox.end(End::Close(code));
+                    }
+                }
+                Output::DroppedWhileAway => self.metrics.count_dropped(DropReason::PeerAway),
+            }
+        }
+        self.metrics.rooms.set(state.rooms.room_count() as i64);
+        self.metrics
+            .participants
+            .set(state.rooms.participant_count() as i64);
+        if state.rooms.poll_timeout() != deadline {
+            self.deadline_changed.notify_one();
+        }
+    }
+
+    fn send(&self, state: &mut State, to: &[ConnectionId], message: &ServerMessage, now: Duration) {
+        let text = written(message);
+        self.metrics.count_sent(message.kind(), to.len());
+        if let ServerMessage::Error { code, .. } = message {
+            self.metrics.count_dropped((*code).into());
+        }
+        for connection in to {
+            let Some(outbox) = state.outboxes.get(connection) else {
+                continue;
+            };
+            if outbox.push(text.clone()) == Err(Full) {
+                outbox.end(End::Abort);
+                state.outboxes.remove(connection);
+                self.metrics.count_dropped(DropReason::SlowClient);
+                tracing::info!(connection = connection.0, "dropped: it does not read");
+                state.rooms.handle_closed(*connection, now);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Joins or resumes.
+    pub(crate) fn handle_hello(&self, room: RoomName, hello: Hello) {
+        let read_at = Instant::now();
+        let unix_now_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let ice_servers = self.hub.config.ice.servers_for(hello.id, unix_now_s);
+        tracing::info!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
+        self.hub
+            .with_rooms(|rooms, _| rooms.handle_hello(self.id, room, hello, ice_servers));
+        self.hub
+            .metrics
+            .welcome_seconds
+            .observe(read_at.elapsed().as_secs_f64());
+    }
+
+    /// Anything after the hello.
+    pub(crate) fn handle_message(&self, message: ClientMessage, bytes: usize) {
+        self.hub
+            .with_rooms(|rooms, now| rooms.handle_message(self.id, message, bytes, now));
+    }
+
+    /// Ends the connection for what its page did.
+    pub(crate) fn refuse(&self, reason: DropReason, code: ErrorCode, why: &str) {
+        tracing::info!(
+            connection = self.id.0,
+            reason = reason.name(),
+            why,
+            "refused"
+        );
+        let message = ServerMessage::error(code, why);
+        self.hub.metrics.count_sent(message.kind(), 1);
+        self.hub.metrics.count_dropped(reason);
+        let pushed = self.outbox.push(written(&message));
+        self.outbox.end(match (pushed, code.close_code()) {
+            (Ok(()), Some(code)) => End::Close(code),
+            _ => End::Abort,
+        });
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        {
+            let mut state = self.hub.lock();
+            state.outboxes.remove(&self.id);
+            state.admission.handle_closed(self.address);
+            state.open -= 1;
+            self.hub.metrics.connections.set(state.open as i64);
+            if state.open == 0 {
+                self.hub.emptied.notify_one();
+            }
+        }
+        self.hub
+            .with_rooms(|rooms, now| rooms.handle_closed(self.id, now));
+        tracing::debug!(connection = self.id.0, "ended");
+    }
+}
+
+fn written(message: &ServerMessage) -> Utf8Bytes {
+    serde_json::to_string(message)
+        .expect("a message is JSON")
+        .into()
+}

@@ -1,0 +1,190 @@
+//! Binds the sockets, serves, and stops in good order.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    http::header,
+    middleware,
+    response::IntoResponse,
+    routing::{any, get},
+};
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use tower_http::compression::CompressionLayer;
+
+use crate::{
+    config::Config,
+    connection,
+    headers::{secure, secure_tls},
+    hub::Hub,
+    tls, web,
+};
+
+/// How long open connections may take to end after the server was asked to stop.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Take another address, or stop the program that has this one.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Correct the files.
+    #[error("cannot use the certificate {} with the key {}: {source}", cert.display(), key.display())]
+    Tls {
+        /// The certificate chain.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A server with its sockets bound, ready to [`Server::run`].
+#[derive(Debug)]
+pub struct Server {
+    hub: Arc<Hub>,
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<RustlsConfig>,
+    metrics: Option<(TcpListener, SocketAddr)>,
+}
+
+impl Server {
+    /// Binds the sockets and reads the certificate.
+    pub async fn bind(config: Config) -> Result<Self, StartError> {
+        let (listener, address) = listen(config.listen)?;
+        let metrics = config.metrics_listen.map(listen).transpose()?;
+        let tls = match &config.tls {
+            Some(files) => {
+                // Fails when one is installed already, which is as good.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+                let loaded = tls::load(files).await;
+                Some(loaded.map_err(|source| StartError::Tls {
+                    cert: files.cert.clone(),
+                    key: files.key.clone(),
+                    source,
+                })?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            hub: Hub::new(config),
+            listener,
+            address,
+            tls,
+            metrics,
+        })
+    }
+
+    /// Where it listens, with the port that was really taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it serves metrics, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Serves until `stop` is ready; then tells every page, and returns when all have gone or three seconds later.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let Self {
+            hub,
+            listener,
+            tls,
+            metrics,
+            ..
+        } = self;
+        let timers = Arc::clone(&hub);
+        let mut background = tokio::task::JoinSet::new();
+        background.spawn(async move { timers.run_timers().await });
+        if let Some((listener, _)) = metrics {
+            let app = metrics_app(Arc::clone(&hub));
+            let server = axum_server::from_tcp(listener)?;
+            background.spawn(async move {
+                if let Err(error) = server.serve(app.into_make_service()).await {
+                    tracing::error!(%error, "metrics are no longer served");
+                }
+            });
+        }
+        if let (Some(tls), Some(files)) = (&tls, &hub.config.tls) {
+            background.spawn(tls::keep_fresh(tls.clone(), files.clone()));
+        }
+
+        let handle = Handle::new();
+        let app = app(Arc::clone(&hub), tls.is_some())
+            .into_make_service_with_connect_info::<SocketAddr>();
+        let serving = async {
+            match tls {
+                Some(tls) => {
+                    let server =
+                        axum_server::from_tcp_rustls(listener, tls)?.handle(handle.clone());
+                    server.serve(app).await
+                }
+                None => {
+                    axum_server::from_tcp(listener)?
+                        .handle(handle.clone())
+                        .serve(app)
+                        .await
+                }
+            }
+        };
+        let stopping = async {
+            stop.await;
+            tracing::info!("stopping");
+            hub.shut_down(PATIENCE).await;
+            handle.graceful_shutdown(Some(Duration::from_secs(1)));
+        };
+        let (served, ()) = tokio::join!(serving, stopping);
+        served
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        Ok((listener, bound))
+    };
+    bind().map_err(|source| StartError::Listen { address, source })
+}
+
+fn app(hub: Arc<Hub>, tls: bool) -> Router {
+    let app = Router::new()
+        .route("/", get(web::index))
+        .route("/r/{room}", get(web::room))
+        .route("/plain.css", get(web::plain_css))
+        .route("/healthz", get(web::health))
+        .fallback(get(web::file))
+        .layer(CompressionLayer::new())
+        .route("/ws/{room}", any(connection::upgrade))
+        .with_state(hub);
+    if tls {
+        app.layer(middleware::from_fn(secure_tls))
+    } else {
+        app.layer(middleware::from_fn(secure))
+    }
+}
+
+fn metrics_app(hub: Arc<Hub>) -> Router {
+    let metrics = move || async move {
+        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        ([(header::CONTENT_TYPE, content_type)], hub.metrics.text()).into_response()
+    };
+    Router::new().route("/metrics", get(metrics))
+}
