@@ -33,8 +33,9 @@ fmt: | node_modules/.installed-lock.json .cache/toolchain ## Formats all Rust an
 	cargo fmt --all
 	biome check --write --linter-enabled=false .
 
-lint: | node_modules/.installed-lock.json .cache/toolchain web/dist/index.html ## Looks for mistakes: clippy, Biome
+lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes: clippy, rustdoc's links, Biome
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --document-private-items --locked
 	biome lint --error-on-warnings .
 
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
