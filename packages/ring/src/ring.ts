@@ -287,7 +287,7 @@ export class Ring<T extends NumericArray> {
   grantWrite(count: number): number {
     const index = this.#index;
     const used = (index[WRITE] - index[READ_SEEN]) | 0;
-    if (count <= this.capacity - used) return count;
+    if (used >= 0 && count <= this.capacity - used) return count;
     const read = Atomics.load(index, READ);
     index[READ_SEEN] = read;
     const room = this.capacity - clamp((index[WRITE] - read) | 0, this.capacity);
@@ -298,7 +298,7 @@ export class Ring<T extends NumericArray> {
   grantRead(count: number): number {
     const index = this.#index;
     const ready = (index[WRITE_SEEN] - index[READ]) | 0;
-    if (count <= ready) return count;
+    if (count <= ready && ready <= this.capacity) return count;
     const write = Atomics.load(index, WRITE);
     index[WRITE_SEEN] = write;
     return Math.min(clamp((write - index[READ]) | 0, this.capacity), count);

@@ -234,7 +234,7 @@ class RecordProducer extends RecordTask {
     const offset = random(3) === 0 ? random(8) : 0;
     for (let i = 0; i < length; i++) scratch[offset + i] = this.byte(i);
     const room = ring.availableWriteBytes;
-    let pushed;
+    let pushed = false;
     switch (random(3)) {
       case 0:
         pushed = ring.push(this.tag, scratch, offset, length);
@@ -399,15 +399,25 @@ const TASKS = {
   "parameters consumer": ParameterConsumer,
 };
 
+/** A thread that has waited so long waits for something that was lost. No test passes or fails by it otherwise. */
+const STALL_MS = 30_000;
+
 /** Runs a task to its end on a thread that may block: spins while it moves, and sleeps 0.1 ms after 500 vain steps. */
 export function runToEnd(task) {
   const never = new Int32Array(new SharedArrayBuffer(4));
   let vain = 0;
+  let movedAt = performance.now();
   while (!task.done) {
-    if (task.step() > 0) vain = 0;
-    else if (++vain > 500) {
+    if (task.step() > 0) {
+      if (vain >= 400) movedAt = performance.now();
+      vain = 0;
+    } else if (++vain > 500) {
       Atomics.wait(never, 0, 0, 0.1);
       vain = 400;
+      if (performance.now() - movedAt > STALL_MS) {
+        task.fail("nothing moves any more");
+        break;
+      }
     }
   }
   return task.report();
