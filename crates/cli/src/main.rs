@@ -1,5 +1,7 @@
 //! The `antiphon` command.
 
+mod browsers;
+mod open;
 mod serve;
 mod settings;
 
@@ -17,8 +19,8 @@ use clap::{Parser, Subcommand};
 )]
 #[command(after_help = "\
 Examples:
-  antiphon serve                      try it on this computer; prints a room's link
-  antiphon open LINK                  enter a room with the lowest latency that your browser can give
+  antiphon serve        try it on this computer; prints a room's link
+  antiphon open LINK    enter a room with the lowest latency of your browser
 
 `antiphon help COMMAND` says more about a command.")]
 struct Cli {
@@ -29,6 +31,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Serve>),
+    Open(open::Open),
 }
 
 /// What to tell the user, and the exit code: 2 for a mistake in what was asked, 1 for what went wrong doing it.
@@ -57,6 +60,7 @@ impl Failure {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Open(open) => open.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,34 +18,34 @@ use crate::{
 /// Serve the web app and the signalling, and print a room's link
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each setting can also come from the environment (ANTIPHON_LISTEN for --listen; lists are separated by spaces) or
-from the file (listen = \"127.0.0.1:8080\"; lists are ice_servers, turn_urls, trusted_proxies). A flag counts more
-than the environment, the environment more than the file.
+Each setting can also come from the environment (ANTIPHON_LISTEN for --listen)
+or from the file (listen = \"127.0.0.1:8080\"). A flag counts more than the
+environment, the environment more than the file. Lists are ANTIPHON_ICE_SERVERS,
+ANTIPHON_TURN_URLS and ANTIPHON_TRUSTED_PROXIES, with spaces between the items;
+in the file they are arrays: ice_servers = [\"stun:stun.example.org:3478\"].
 
 Examples:
   antiphon serve
       Try it on this computer: http://localhost needs no certificate.
 
-  antiphon serve --listen 0.0.0.0:443 --tls-cert fullchain.pem --tls-key privkey.pem \\
-      --public-url https://music.example.org --ice-server stun:stun.example.org:3478
-      For others to join. Browsers give a microphone to pages from HTTPS only.
+  antiphon serve --listen 0.0.0.0:443 --public-url https://music.example.org \\
+      --tls-cert fullchain.pem --tls-key privkey.pem \\
+      --ice-server stun:stun.example.org:3478
+      For others to join: browsers give the microphone to HTTPS pages only.
 
-  antiphon serve --public-url https://music.example.org --trusted-proxy 127.0.0.1
+  antiphon serve --public-url https://music.example.org \\
+      --trusted-proxy 127.0.0.1
       The same behind a proxy on this machine that holds the certificate.
 
-  ANTIPHON_TURN_SECRET=... antiphon serve --turn-url 'turn:turn.example.org:3478?transport=udp'
-      Relay through coturn (use-auth-secret) for those whose networks let nothing else through.
+  ANTIPHON_TURN_SECRET=... antiphon serve --turn-url turn:turn.example.org:3478
+      Relay through coturn (use-auth-secret) for those whose networks let
+      nothing else through.
 
   antiphon serve --config antiphon.toml --print-config
       Show the settings that result, as a file, without starting.")]
 pub(crate) struct Serve {
     /// Read settings from this TOML file
-    #[arg(
-        long,
-        env = "ANTIPHON_CONFIG",
-        value_name = "FILE",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "ANTIPHON_CONFIG", value_name = "FILE", hide_env = true)]
     config: Option<PathBuf>,
 
     /// Print the settings that result, as a TOML file with secrets hidden, and stop

@@ -23,17 +23,12 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_LISTEN",
         value_name = "ADDRESS:PORT",
-        hide_env_values = true
+        hide_env = true
     )]
     listen: Option<SocketAddr>,
 
     /// The address that people type, if a proxy stands before this server: https://music.example.org
-    #[arg(
-        long,
-        env = "ANTIPHON_PUBLIC_URL",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "ANTIPHON_PUBLIC_URL", value_name = "URL", hide_env = true)]
     public_url: Option<String>,
 
     /// Certificate chain (PEM), for HTTPS without a proxy; read again when it changes, or on SIGHUP
@@ -41,7 +36,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_TLS_CERT",
         value_name = "FILE",
-        hide_env_values = true,
+        hide_env = true,
         help_heading = "HTTPS"
     )]
     tls_cert: Option<PathBuf>,
@@ -51,7 +46,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_TLS_KEY",
         value_name = "FILE",
-        hide_env_values = true,
+        hide_env = true,
         help_heading = "HTTPS"
     )]
     tls_key: Option<PathBuf>,
@@ -63,7 +58,7 @@ pub(crate) struct Settings {
         value_name = "IP",
         value_delimiter = ' '
     )]
-    #[arg(hide_env_values = true, help_heading = "HTTPS")]
+    #[arg(hide_env = true, help_heading = "HTTPS")]
     trusted_proxies: Option<Vec<IpAddr>>,
 
     /// A STUN or TURN server: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL; repeat for more
@@ -73,7 +68,7 @@ pub(crate) struct Settings {
         value_name = "SERVER",
         value_delimiter = ' '
     )]
-    #[arg(hide_env_values = true, help_heading = "Reaching each other")]
+    #[arg(hide_env = true, help_heading = "Reaching each other")]
     #[serde(serialize_with = "hide_credentials")]
     ice_servers: Option<Vec<IceServer>>,
 
@@ -84,7 +79,7 @@ pub(crate) struct Settings {
         value_name = "URL",
         value_delimiter = ' '
     )]
-    #[arg(hide_env_values = true, help_heading = "Reaching each other")]
+    #[arg(hide_env = true, help_heading = "Reaching each other")]
     turn_urls: Option<Vec<String>>,
 
     /// coturn's static-auth-secret; better in the file or the environment, where `ps` does not show it
@@ -92,7 +87,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_TURN_SECRET",
         value_name = "SECRET",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Reaching each other")]
     turn_secret: Option<Secret>,
@@ -102,7 +97,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_TURN_TTL_S",
         value_name = "SECONDS",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Reaching each other")]
     turn_ttl_s: Option<u64>,
@@ -112,7 +107,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_ROOMS",
         value_name = "N",
-        hide_env_values = true,
+        hide_env = true,
         help_heading = "Limits"
     )]
     max_rooms: Option<usize>,
@@ -122,7 +117,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_PARTICIPANTS",
         value_name = "N",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Limits")]
     max_participants: Option<usize>,
@@ -132,7 +127,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_PARTICIPANTS_PER_ROOM",
         value_name = "N",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Limits")]
     max_participants_per_room: Option<usize>,
@@ -142,7 +137,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_CONNECTIONS_PER_ADDRESS",
         value_name = "N",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Limits")]
     max_connections_per_address: Option<u32>,
@@ -152,7 +147,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_MESSAGES_PER_S",
         value_name = "N",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Limits")]
     max_messages_per_s: Option<u32>,
@@ -162,7 +157,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_MAX_BYTES_PER_S",
         value_name = "N",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Limits")]
     max_bytes_per_s: Option<u32>,
@@ -172,7 +167,7 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_METRICS_LISTEN",
         value_name = "ADDRESS:PORT",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Observing")]
     metrics_listen: Option<SocketAddr>,
@@ -182,17 +177,17 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_LOG",
         value_name = "LEVEL",
-        hide_env_values = true,
+        hide_env = true,
         help_heading = "Observing"
     )]
     log: Option<String>,
 
-    /// How to log [default: human]
+    /// How to log: human or json [default: human]
     #[arg(
         long,
         env = "ANTIPHON_LOG_FORMAT",
         value_name = "FORMAT",
-        hide_env_values = true
+        hide_env = true
     )]
     #[arg(help_heading = "Observing")]
     log_format: Option<LogFormat>,
