@@ -1,0 +1,110 @@
+/** Microphones and speakers: opening them without processing, and recognising those that will not serve music. */
+
+import type { Device, Problem } from "./model";
+
+/** Names of devices that add a radio link's delay. */
+const BLUETOOTH = /bluetooth|airpods|buds|hands-?free|\bhfp\b|\ba2dp\b|wireless|beats|jabra|wh-1000|bose/i;
+/** Names of software that processes sound for speech. */
+const PROCESSED = /krisp|nvidia broadcast|rtx voice|voice ?isolation|noise|echo.?cancel|speakerphone/i;
+/** Below this a device is in its telephone mode. */
+const TELEPHONE_RATE_HZ = 32_000;
+
+export async function openMicrophone(
+  deviceId: string,
+  channels: number,
+  rateHz: number,
+): Promise<MediaStream> {
+  const audio: MediaTrackConstraints & { latency: number; voiceIsolation: boolean } = {
+    ...(deviceId === "" ? {} : { deviceId: { exact: deviceId } }),
+    autoGainControl: false,
+    echoCancellation: false,
+    noiseSuppression: false,
+    voiceIsolation: false,
+    latency: 0,
+    channelCount: { ideal: channels },
+    sampleRate: { ideal: rateHz },
+  };
+  return navigator.mediaDevices.getUserMedia({ audio });
+}
+
+export async function listDevices(): Promise<{ inputs: Device[]; outputs: Device[] }> {
+  const all = await navigator.mediaDevices.enumerateDevices();
+  const of = (kind: MediaDeviceKind) =>
+    all
+      .filter((device) => device.kind === kind && device.deviceId !== "")
+      .map(({ deviceId, label }) => ({ id: deviceId, label }));
+  return { inputs: of("audioinput"), outputs: of("audiooutput") };
+}
+
+/** What is wrong with an opened microphone, for music. */
+export function inspectMicrophone(track: MediaStreamTrack): Problem[] {
+  const problems: Problem[] = [];
+  const { label } = track;
+  const settings = track.getSettings();
+  if (BLUETOOTH.test(label) || (settings.sampleRate ?? TELEPHONE_RATE_HZ) < TELEPHONE_RATE_HZ) {
+    problems.push({
+      id: "input-bluetooth",
+      severity: "warning",
+      title: `“${label}” looks like a Bluetooth device.`,
+      remedy:
+        "Bluetooth delays sound by 100 ms and more. Use a cable: a built-in microphone or an audio interface.",
+    });
+  }
+  const processing = [
+    settings.echoCancellation && "echo cancellation",
+    settings.noiseSuppression && "noise suppression",
+    settings.autoGainControl && "automatic gain",
+  ].filter(Boolean);
+  if (PROCESSED.test(label) || processing.length > 0) {
+    problems.push({
+      id: "input-processed",
+      severity: "warning",
+      title: `“${label}” processes your sound${processing.length > 0 ? ` (${processing.join(", ")})` : ""}.`,
+      remedy:
+        "Processing for speech swallows notes and adds delay. Switch it off in the system's sound settings, or choose another microphone.",
+    });
+  }
+  return problems;
+}
+
+/** Why a microphone could not be opened, in plain words. */
+export function microphoneProblem(error: unknown): Problem {
+  const name = error instanceof DOMException ? error.name : "";
+  switch (name) {
+    case "NotAllowedError":
+    case "SecurityError":
+      return {
+        id: "microphone",
+        severity: "error",
+        title: "This page may not use the microphone.",
+        remedy:
+          "Allow the microphone in the browser's address bar (or the system's privacy settings), then try again. You can also join and only listen.",
+      };
+    case "NotFoundError":
+    case "OverconstrainedError":
+      return {
+        id: "microphone",
+        severity: "error",
+        title: "There is no such microphone.",
+        remedy: "Plug one in or choose another, then try again. You can also join and only listen.",
+      };
+    case "NotReadableError":
+    case "AbortError":
+      return {
+        id: "microphone",
+        severity: "error",
+        title: "The microphone could not be opened.",
+        remedy:
+          "Another program may hold it. Close that program, or choose another microphone, then try again.",
+      };
+    default:
+      return {
+        id: "microphone",
+        severity: "error",
+        title: "The microphone could not be opened.",
+        remedy: navigator.mediaDevices
+          ? `The browser says: ${String(error)}`
+          : "The browser allows microphones only on https:// pages and on localhost. Ask whoever runs this server for an https link.",
+      };
+  }
+}

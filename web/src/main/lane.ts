@@ -1,0 +1,111 @@
+/** One lane: a peer connection whose only content is the audio data channel, which lives in the worker. */
+
+/** Messages between the two ends of a lane: docs/protocol.md, "Between two pages". */
+export type LaneSignal =
+  | { kind: "description"; lane: number; epoch: number; description: RTCSessionDescriptionInit }
+  | { kind: "candidate"; lane: number; epoch: number; candidate: RTCIceCandidateInit | null };
+
+/** As in docs/protocol.md, "Lanes". */
+const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
+
+export class Lane {
+  readonly number: number;
+  readonly epoch: number;
+  readonly connection: RTCPeerConnection;
+  readonly #signal: (signal: LaneSignal) => void;
+  /** Candidates that came before the description they belong to. */
+  #early: (RTCIceCandidateInit | null)[] | null = [];
+  /** Negotiation steps, one after the other. */
+  #steps: Promise<unknown> = Promise.resolve();
+  candidateType: string | null = null;
+
+  /** `open` must transfer the channel at once: a channel that has been used can no longer be. */
+  constructor(
+    number: number,
+    epoch: number,
+    iceServers: RTCIceServer[],
+    open: (channel: RTCDataChannel) => void,
+    signal: (signal: LaneSignal) => void,
+    changed: (lane: Lane) => void,
+  ) {
+    this.number = number;
+    this.epoch = epoch;
+    this.#signal = signal;
+    this.connection = new RTCPeerConnection({ iceServers });
+    open(this.connection.createDataChannel("audio", CHANNEL));
+    this.connection.onicecandidate = ({ candidate }) => {
+      signal({ kind: "candidate", lane: number, epoch, candidate: candidate?.toJSON() ?? null });
+    };
+    this.connection.onconnectionstatechange = () => {
+      if (this.connection.connectionState === "connected") void this.#findCandidateType();
+      changed(this);
+    };
+  }
+
+  get connected(): boolean {
+    return this.connection.connectionState === "connected";
+  }
+
+  /** Offers, from the side that makes all offers. `iceRestart`: after the path was lost. */
+  offer(iceRestart: boolean): void {
+    this.#step(async () => {
+      await this.connection.setLocalDescription(await this.connection.createOffer({ iceRestart }));
+      this.#sendDescription();
+    });
+  }
+
+  handle(signal: LaneSignal): void {
+    this.#step(async () => {
+      if (signal.kind === "candidate") await this.#handleCandidate(signal.candidate);
+      else await this.#handleDescription(signal.description);
+    });
+  }
+
+  close(): void {
+    this.connection.onicecandidate = null;
+    this.connection.onconnectionstatechange = null;
+    this.connection.close();
+  }
+
+  async #handleDescription(description: RTCSessionDescriptionInit): Promise<void> {
+    await this.connection.setRemoteDescription(description);
+    const early = this.#early ?? [];
+    this.#early = null;
+    for (const candidate of early) await this.#handleCandidate(candidate);
+    if (description.type === "offer") {
+      await this.connection.setLocalDescription(await this.connection.createAnswer());
+      this.#sendDescription();
+    }
+  }
+
+  async #handleCandidate(candidate: RTCIceCandidateInit | null): Promise<void> {
+    if (this.#early !== null) this.#early.push(candidate);
+    else if (candidate !== null) await this.connection.addIceCandidate(candidate);
+  }
+
+  #sendDescription(): void {
+    const { localDescription } = this.connection;
+    if (localDescription === null) return;
+    const { type, sdp } = localDescription;
+    this.#signal({
+      kind: "description",
+      lane: this.number,
+      epoch: this.epoch,
+      description: { type, sdp },
+    });
+  }
+
+  /** A peer's nonsense must not stop what comes after it; a connection that fails is seen by its state. */
+  #step(step: () => Promise<void>): void {
+    this.#steps = this.#steps.then(step).catch(() => undefined);
+  }
+
+  async #findCandidateType(): Promise<void> {
+    const report = await this.connection.getStats();
+    for (const stat of report.values()) {
+      if (stat.type === "candidate-pair" && stat.state === "succeeded" && stat.nominated) {
+        this.candidateType = report.get(stat.localCandidateId)?.candidateType ?? null;
+      }
+    }
+  }
+}

@@ -1,0 +1,269 @@
+/** Every participant connected with every other, by lanes. */
+
+import { Lane, type LaneSignal } from "./lane";
+import type { Participant } from "./model";
+
+/** What the mesh asks of whoever holds the worker and the signalling. */
+export interface MeshHost {
+  addLane(stream: number, lane: number, epoch: number, sends: boolean, channel: RTCDataChannel): void;
+  closeLane(stream: number, lane: number): void;
+  /** False if it could not be sent now. */
+  signal(to: string, data: PeerSignal): boolean;
+  changed(): void;
+}
+
+export type PeerSignal =
+  | LaneSignal
+  | { kind: "lanes"; count: number }
+  | { kind: "restart"; lane: number }
+  | { kind: "close"; lane: number };
+
+const MAX_LANES = 8;
+/** Lanes at first when their number is automatic: one is enough until a packet is lost, and then it is too late to add one. */
+const FIRST_LANES = 2;
+/** A path may come back by itself for so long. */
+const DISCONNECTED_MS = 2_500;
+/** Between attempts to restore a lane: doubled each time. */
+const FIRST_RETRY_MS = 1_000;
+const LAST_RETRY_MS = 16_000;
+/** ICE restarts before the connection is made anew. */
+const RESTARTS = 2;
+/** Not connected after so long: say so, and go on trying. */
+const UNREACHABLE_MS = 20_000;
+
+/** One lane to a peer, through all its reconnections. */
+interface Slot {
+  lane: Lane;
+  attempts: number;
+  timer: ReturnType<typeof setTimeout> | undefined;
+}
+
+/** The connection to one peer. */
+export class Peer {
+  readonly id: string;
+  readonly stream: number;
+  readonly #host: MeshHost;
+  readonly #iceServers: RTCIceServer[];
+  /** One side makes all offers, so that they never cross. */
+  readonly #offers: boolean;
+  readonly #slots = new Map<number, Slot>();
+  #wanted: number;
+  #wantedByPeer = 1;
+  #wasConnected = false;
+  #unreachable = false;
+  readonly #unreachableTimer: ReturnType<typeof setTimeout>;
+
+  constructor(
+    selfId: string,
+    id: string,
+    stream: number,
+    lanes: number | "auto",
+    iceServers: RTCIceServer[],
+    host: MeshHost,
+  ) {
+    this.id = id;
+    this.stream = stream;
+    this.#host = host;
+    this.#iceServers = iceServers;
+    this.#offers = selfId > id;
+    this.#wanted = lanes === "auto" ? FIRST_LANES : lanes;
+    this.#unreachableTimer = setTimeout(() => {
+      this.#unreachable = true;
+      host.changed();
+    }, UNREACHABLE_MS);
+    this.#adjust();
+  }
+
+  get connection(): Participant["connection"] {
+    if (Array.from(this.#slots.values()).some(({ lane }) => lane.connected)) return "connected";
+    if (this.#wasConnected) return "interrupted";
+    return this.#unreachable ? "failed" : "connecting";
+  }
+
+  candidateType(lane: number): string | null {
+    return this.#slots.get(lane)?.lane.candidateType ?? null;
+  }
+
+  /** This end's wish; the greater of both ends' is granted. */
+  wantLanes(count: number): void {
+    this.#wanted = clampLanes(count);
+    if (this.#offers) this.#adjust();
+    else this.#host.signal(this.id, { kind: "lanes", count: this.#wanted });
+  }
+
+  handle(signal: PeerSignal): void {
+    switch (signal.kind) {
+      case "description":
+      case "candidate":
+        this.#handleLane(signal);
+        break;
+      case "lanes":
+        this.#wantedByPeer = clampLanes(signal.count);
+        if (this.#offers) this.#adjust();
+        break;
+      case "restart":
+        if (this.#offers && this.#slots.has(signal.lane)) this.#restore(signal.lane);
+        break;
+      case "close":
+        if (!this.#offers) this.#closeLane(signal.lane);
+        break;
+    }
+  }
+
+  /** Lanes whose packets no longer arrive although ICE thinks otherwise (the channel itself closed) are made anew. */
+  laneClosed(number: number, epoch: number): void {
+    const slot = this.#slots.get(number);
+    if (slot?.lane.epoch !== epoch) return;
+    if (this.#offers) this.#make(number, epoch + 1, slot.attempts);
+    else this.#host.signal(this.id, { kind: "restart", lane: number });
+  }
+
+  /** Signalling is back: what could not be said meanwhile is said now. */
+  retry(): void {
+    for (const [number, { lane }] of this.#slots) if (!lane.connected) this.#restore(number);
+  }
+
+  close(): void {
+    clearTimeout(this.#unreachableTimer);
+    for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
+  }
+
+  #adjust(): void {
+    if (!this.#offers) return;
+    const count = Math.max(this.#wanted, this.#wantedByPeer);
+    for (let number = 0; number < count; number++) {
+      if (!this.#slots.has(number)) this.#make(number, 0, 0);
+    }
+    for (const number of Array.from(this.#slots.keys())) {
+      if (number < count) continue;
+      this.#host.signal(this.id, { kind: "close", lane: number });
+      this.#closeLane(number);
+    }
+  }
+
+  #make(number: number, epoch: number, attempts: number): Lane {
+    const old = this.#slots.get(number);
+    clearTimeout(old?.timer);
+    old?.lane.close();
+    const lane = new Lane(
+      number,
+      epoch,
+      this.#iceServers,
+      (channel) => this.#host.addLane(this.stream, number, epoch, true, channel),
+      (signal) => this.#host.signal(this.id, signal),
+      (changed) => this.#changed(changed),
+    );
+    this.#slots.set(number, { lane, attempts, timer: undefined });
+    if (this.#offers) {
+      lane.offer(false);
+      this.#schedule(number, FIRST_RETRY_MS * 8);
+    }
+    this.#host.changed();
+    return lane;
+  }
+
+  #handleLane(signal: LaneSignal): void {
+    if (!Number.isInteger(signal.lane) || signal.lane < 0 || signal.lane >= MAX_LANES) return;
+    let lane = this.#slots.get(signal.lane)?.lane;
+    const isNewer = lane === undefined || signal.epoch > lane.epoch;
+    if (isNewer && !this.#offers) lane = this.#make(signal.lane, signal.epoch, 0);
+    if (lane?.epoch === signal.epoch) lane.handle(signal);
+  }
+
+  #changed(lane: Lane): void {
+    const slot = this.#slots.get(lane.number);
+    if (slot?.lane !== lane) return;
+    switch (lane.connection.connectionState) {
+      case "connected":
+        clearTimeout(slot.timer);
+        slot.attempts = 0;
+        this.#wasConnected = true;
+        this.#unreachable = false;
+        clearTimeout(this.#unreachableTimer);
+        break;
+      case "disconnected":
+        this.#schedule(lane.number, DISCONNECTED_MS);
+        break;
+      case "failed":
+        this.#schedule(lane.number, 0);
+        break;
+    }
+    this.#host.changed();
+  }
+
+  #schedule(number: number, delayMs: number): void {
+    const slot = this.#slots.get(number);
+    if (slot === undefined) return;
+    clearTimeout(slot.timer);
+    slot.timer = setTimeout(() => {
+      if (!slot.lane.connected) this.#restore(number);
+    }, delayMs);
+  }
+
+  /** One attempt to restore a lane, and an appointment for the next. */
+  #restore(number: number): void {
+    const slot = this.#slots.get(number);
+    if (slot === undefined) return;
+    slot.attempts++;
+    const retryMs = Math.min(LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** slot.attempts);
+    if (!this.#offers) this.#host.signal(this.id, { kind: "restart", lane: number });
+    else if (slot.attempts <= RESTARTS) slot.lane.offer(true);
+    else this.#make(number, slot.lane.epoch + 1, slot.attempts);
+    this.#schedule(number, retryMs);
+  }
+
+  #closeLane(number: number): void {
+    const slot = this.#slots.get(number);
+    if (slot === undefined) return;
+    clearTimeout(slot.timer);
+    slot.lane.close();
+    this.#slots.delete(number);
+    this.#host.closeLane(this.stream, number);
+  }
+}
+
+/** "Hear yourself through the network": real lanes from this page to itself. */
+export class Loop {
+  readonly stream: number;
+  readonly #lanes: Lane[] = [];
+  #wasConnected = false;
+
+  constructor(stream: number, lanes: number | "auto", iceServers: RTCIceServer[], host: MeshHost) {
+    this.stream = stream;
+    for (let number = 0; number < (lanes === "auto" ? FIRST_LANES : lanes); number++) {
+      const end = (sends: boolean, other: () => Lane) =>
+        new Lane(
+          number,
+          0,
+          iceServers,
+          (channel) => host.addLane(stream, number, 0, sends, channel),
+          (signal) => other().handle(signal),
+          () => {
+            this.#wasConnected ||= near.connected;
+            host.changed();
+          },
+        );
+      const near: Lane = end(true, () => far);
+      const far: Lane = end(false, () => near);
+      near.offer(false);
+      this.#lanes.push(near, far);
+    }
+  }
+
+  get connection(): Participant["connection"] {
+    if (this.#lanes.some((lane) => lane.connected)) return "connected";
+    return this.#wasConnected ? "interrupted" : "connecting";
+  }
+
+  candidateType(lane: number): string | null {
+    return this.#lanes.find(({ number }) => number === lane)?.candidateType ?? null;
+  }
+
+  close(): void {
+    for (const lane of this.#lanes) lane.close();
+  }
+}
+
+function clampLanes(count: number): number {
+  return Math.min(MAX_LANES, Math.max(1, Math.trunc(count) || 1));
+}

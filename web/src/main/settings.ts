@@ -1,0 +1,88 @@
+/** What a musician has chosen: remembered by the browser, overridden by the address (docs/automation.md). */
+
+import { MAX_TARGET_FRAMES } from "../shared/messages";
+import type { Settings } from "./model";
+
+const KEY = "antiphon.settings";
+
+const DEFAULTS: Settings = {
+  name: "",
+  inputDeviceId: "",
+  outputDeviceId: "",
+  channels: 2,
+  bits: 16,
+  quantum: 64,
+  packet: 64,
+  buffer: "auto",
+  lanes: "auto",
+};
+
+export interface Automation {
+  autojoin: boolean;
+  loop: boolean;
+  /** Wanted if the room is new. */
+  rateHz: number;
+}
+
+/** The settings to start with, and what the address asks for beyond them. */
+export function loadSettings(search: string): { settings: Settings; automation: Automation } {
+  const asked = new URLSearchParams(search);
+  const stored = readStored();
+  const settings = { ...DEFAULTS, ...pick(stored), ...pick(Object.fromEntries(asked)) };
+  const rateHz = Number(asked.get("rate"));
+  return {
+    settings,
+    automation: {
+      autojoin: asked.get("autojoin") === "1",
+      loop: asked.get("loop") === "1",
+      rateHz: [44_100, 48_000, 88_200, 96_000].includes(rateHz) ? rateHz : 48_000,
+    },
+  };
+}
+
+export function storeSettings(settings: Settings): void {
+  try {
+    localStorage.setItem(KEY, JSON.stringify(settings));
+  } catch {
+    // A browser that keeps nothing: the settings hold for this visit.
+  }
+}
+
+function readStored(): Record<string, unknown> {
+  try {
+    return JSON.parse(localStorage.getItem(KEY) ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+/** The valid ones among loosely typed settings; the rest is ignored. */
+function pick(raw: Record<string, unknown>): Partial<Settings> {
+  const settings: Partial<Settings> = {};
+  const text = (key: "name" | "inputDeviceId" | "outputDeviceId", most: number) => {
+    const value = raw[key];
+    if (typeof value === "string" && value.length <= most) settings[key] = value;
+  };
+  text("name", 64);
+  text("inputDeviceId", 256);
+  text("outputDeviceId", 256);
+  const channels = whole(raw.channels, 1, 8);
+  if (channels !== null) settings.channels = channels;
+  const bits = Number(raw.bits);
+  if (bits === 16 || bits === 24 || bits === 32) settings.bits = bits;
+  const quantum = Number(raw.quantum);
+  if ([16, 32, 64, 96, 128, 256, 512, 1024].includes(quantum))
+    settings.quantum = quantum as Settings["quantum"];
+  const packet = whole(raw.packet, 16, 512);
+  if (packet !== null) settings.packet = packet;
+  const buffer = raw.buffer === "auto" ? "auto" : whole(raw.buffer, 0, MAX_TARGET_FRAMES);
+  if (buffer !== null) settings.buffer = buffer;
+  const lanes = raw.lanes === "auto" ? "auto" : whole(raw.lanes, 1, 8);
+  if (lanes !== null) settings.lanes = lanes;
+  return settings;
+}
+
+function whole(raw: unknown, least: number, most: number): number | null {
+  const number = typeof raw === "string" && raw.trim() === "" ? Number.NaN : Number(raw);
+  return Number.isInteger(number) && number >= least && number <= most ? number : null;
+}

@@ -1,0 +1,241 @@
+/** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
+
+import { RecordRing } from "@antiphon/ring";
+import { AUTOMATIC, COMMAND, type SenderConfig, STATS_FIELDS } from "../shared/engine";
+import {
+  CAPTURE_RING_BYTES,
+  COMMAND_RING_BYTES,
+  DATAGRAM_RING_BYTES,
+  type FromWorker,
+  MAX_STREAMS,
+  type ToWorker,
+  type WorkletChannels,
+  type WorkletOptions,
+} from "../shared/messages";
+import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
+import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
+import workletUrl from "../worklet/index.ts?worker&url";
+import engineUrl from "./engine.wasm?url";
+
+declare global {
+  interface AudioContextOptions {
+    /** Frames per quantum; Chromium honours it. */
+    renderSizeHint?: number | "default" | "hardware";
+    sinkId?: string;
+  }
+  interface AudioContext {
+    setSinkId?(id: string): Promise<void>;
+  }
+  /** Chromium, in the window only. */
+  var MediaStreamTrackProcessor:
+    | (new (options: {
+        track: MediaStreamTrack;
+        maxBufferSize?: number;
+      }) => { readable: ReadableStream })
+    | undefined;
+}
+
+export const OUTPUT_CHANNELS = 2;
+/** AudioData of at most 1,024 frames that may wait while the worker is busy: four seconds. */
+const TRACK_BUFFERS = 200;
+
+let engine: Promise<WebAssembly.Module> | undefined;
+
+function loadEngine(): Promise<WebAssembly.Module> {
+  engine ??= WebAssembly.compileStreaming(fetch(engineUrl));
+  return engine;
+}
+
+export interface SoundOptions {
+  rateHz: number;
+  quantum: number;
+  outputDeviceId: string;
+  sender: SenderConfig;
+}
+
+/** The two ends of one way for records. */
+function channelPair(capacityBytes: number): [Channel, Channel] {
+  if (crossOriginIsolated) {
+    const storage = RecordRing.createStorage(capacityBytes);
+    return [{ storage }, { storage }];
+  }
+  const { port1, port2 } = new MessageChannel();
+  return [{ port: port1 }, { port: port2 }];
+}
+
+/** The ports among channels, to be transferred with them. */
+function portsOf(...channels: Channel[]): Transferable[] {
+  return channels.flatMap((channel) => ("port" in channel ? [channel.port as unknown as MessagePort] : []));
+}
+
+export class Sound {
+  readonly context: AudioContext;
+  readonly #worker: Worker;
+  readonly #node: AudioWorkletNode;
+  readonly #commands: RecordSink;
+  readonly #command = new CommandRecord();
+  readonly #snapshot: Snapshot | null;
+  readonly #numbers: Float64Array;
+  #source: MediaStreamAudioSourceNode | null = null;
+  #rateHz: number;
+
+  /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
+  static async start(options: SoundOptions, receive: (message: FromWorker) => void): Promise<Sound> {
+    const contextOptions: AudioContextOptions = {
+      latencyHint: 0,
+      sampleRate: options.rateHz,
+      renderSizeHint: options.quantum,
+    };
+    if (options.outputDeviceId !== "" && "setSinkId" in AudioContext.prototype) {
+      contextOptions.sinkId = options.outputDeviceId;
+    }
+    const context = new AudioContext(contextOptions);
+    try {
+      const [module] = await Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
+      return new Sound(context, module, options, receive);
+    } catch (error) {
+      void context.close();
+      throw error;
+    }
+  }
+
+  private constructor(
+    context: AudioContext,
+    module: WebAssembly.Module,
+    { rateHz, sender }: SoundOptions,
+    receive: (message: FromWorker) => void,
+  ) {
+    this.context = context;
+    this.#rateHz = rateHz;
+    const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
+    this.#numbers = new Float64Array(count);
+    const [datagramsIn, datagramsOut] = channelPair(DATAGRAM_RING_BYTES);
+    const [commandsIn, commandsOut] = channelPair(COMMAND_RING_BYTES);
+    const [captureIn, captureOut] = channelPair(CAPTURE_RING_BYTES);
+    const [statsIn, statsOut] = statsPair(count);
+    this.#snapshot = "storage" in statsOut ? new Snapshot(statsOut.storage) : null;
+    if ("port" in statsOut)
+      statsOut.port.onmessage = ({ data }: { data: Float64Array }) => this.#numbers.set(data);
+
+    this.#commands = sinkOf(commandsIn);
+    const processorOptions: WorkletOptions = { module, outputChannels: OUTPUT_CHANNELS };
+    this.#node = new AudioWorkletNode(context, "antiphon", {
+      numberOfInputs: 1,
+      numberOfOutputs: 1,
+      outputChannelCount: [OUTPUT_CHANNELS],
+      channelCount: 8,
+      channelCountMode: "max",
+      channelInterpretation: "discrete",
+      processorOptions,
+    });
+    const channels: WorkletChannels = {
+      datagrams: datagramsOut,
+      commands: commandsOut,
+      capture: captureIn,
+      stats: statsIn,
+    };
+    this.#node.port.postMessage(channels, portsOf(datagramsOut, commandsOut, captureIn, statsIn));
+    this.#node.connect(context.destination);
+
+    this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
+    this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => receive(data);
+    this.#tell(
+      { type: "start", module, datagrams: datagramsIn, capture: captureOut, sender },
+      portsOf(datagramsIn, captureOut),
+    );
+  }
+
+  /** Captures from `stream`: from its track in the worker where that is possible, else through the audio graph. */
+  capture(stream: MediaStream, channels: number, throughGraph = false): void {
+    this.stopCapture();
+    const [track] = stream.getAudioTracks();
+    const rateHz = track.getSettings().sampleRate;
+    const Processor = globalThis.MediaStreamTrackProcessor;
+    if (Processor !== undefined && !throughGraph && (rateHz ?? this.#rateHz) === this.#rateHz) {
+      const { readable } = new Processor({ track, maxBufferSize: TRACK_BUFFERS });
+      this.#tell({ type: "track", readable, channels }, [readable]);
+      return;
+    }
+    this.#tell({ type: "worklet" });
+    this.#source = this.context.createMediaStreamSource(stream);
+    this.#source.connect(this.#node);
+  }
+
+  stopCapture(): void {
+    this.#source?.disconnect();
+    this.#source = null;
+    this.#tell({ type: "stop-capture" });
+  }
+
+  configureSender(sender: SenderConfig): void {
+    this.#tell({ type: "configure", sender });
+  }
+
+  setMuted(muted: boolean): void {
+    this.#tell({ type: "mute", muted });
+  }
+
+  addStream(stream: number, target: number | "auto"): void {
+    this.command(COMMAND.add, stream, 0);
+    this.setTarget(stream, target);
+  }
+
+  setTarget(stream: number, target: number | "auto"): void {
+    this.command(COMMAND.target, stream, target === "auto" ? AUTOMATIC : target);
+  }
+
+  removeStream(stream: number): void {
+    this.#tell({ type: "close-stream", stream });
+    this.command(COMMAND.remove, stream, 0);
+  }
+
+  command(code: number, stream: number, value: number): void {
+    this.#commands.push(code, this.#command.set(stream, value));
+  }
+
+  addLane(stream: number, lane: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
+    this.#tell({ type: "lane", stream, lane, epoch, sends, channel }, [channel as unknown as Transferable]);
+  }
+
+  closeLane(stream: number, lane: number): void {
+    this.#tell({ type: "close-lane", stream, lane });
+  }
+
+  /** The audio thread's numbers: `WORKLET_STATS` first, then the streams. Valid until the next call. */
+  numbers(): Float64Array {
+    // The writer is at it for microseconds every 50 ms: should it happen, the numbers of last time serve.
+    for (let n = 0; n < 3 && this.#snapshot !== null; n++) if (this.#snapshot.read(this.#numbers)) break;
+    return this.#numbers;
+  }
+
+  /** Where a stream's numbers start in `numbers()`, or -1. */
+  offsetOf(numbers: Float64Array, stream: number): number {
+    for (let slot = 0; slot < MAX_STREAMS; slot++) {
+      const at = WORKLET_STATS.streams + slot * (STATS_FIELDS + 1);
+      if (numbers[at] === stream) return at + 1;
+    }
+    return -1;
+  }
+
+  async setOutput(deviceId: string): Promise<void> {
+    await this.context.setSinkId?.(deviceId);
+  }
+
+  async close(): Promise<void> {
+    this.#source?.disconnect();
+    this.#worker.terminate();
+    await this.context.close();
+  }
+
+  #tell(message: ToWorker, transfer: Transferable[] = []): void {
+    this.#worker.postMessage(message, transfer);
+  }
+}
+
+function statsPair(count: number): [Channel, Channel] {
+  if (crossOriginIsolated) {
+    const storage = new SharedArrayBuffer(Snapshot.byteLengthFor(count));
+    return [{ storage }, { storage }];
+  }
+  return channelPair(0);
+}

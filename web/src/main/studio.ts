@@ -1,0 +1,662 @@
+/** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
+
+import { COMMAND, type SenderConfig, STREAM_STATS } from "../shared/engine";
+import type { FromWorker, WorkerPeerStats } from "../shared/messages";
+import { WORKLET_STATS } from "../shared/snapshot";
+import type { PeerStats, SenderStats, Stats } from "../shared/stats";
+import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
+import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
+import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import { type Automation, storeSettings } from "./settings";
+import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
+import { Sound } from "./sound";
+
+/** A browser that buffers more than this was not started for low latency. */
+const LONG_BASE_LATENCY_MS = 6;
+const LOOP_ID = "loop";
+
+/** What the room has of a participant: the strip's settings, and the connection. */
+interface Member {
+  participant: Participant;
+  stream: number;
+  peer: Peer | Loop | null;
+}
+
+const NO_SENDER: SenderStats = {
+  capturePath: "none",
+  capturedFrames: 0,
+  sentFrames: 0,
+  overrunFrames: 0,
+  packets: 0,
+  peak: [],
+};
+
+export class Studio implements StudioApi {
+  #state: StudioState;
+  readonly #listeners = new Set<() => void>();
+  readonly #automation: Automation;
+  #sound: Sound | null = null;
+  #rateHz: number;
+  #stream: MediaStream | null = null;
+  #signalling: Signalling | null = null;
+  #selfId: string | null = null;
+  #iceServers: RTCIceServer[] = [];
+  readonly #members = new Map<string, Member>();
+  #nextStream = 1;
+  #sender = NO_SENDER;
+  #workerPeers = new Map<number, WorkerPeerStats>();
+  #ringOverflows = 0;
+  readonly #dismissed = new Set<string>();
+
+  constructor(room: string, settings: Settings, automation: Automation) {
+    this.#automation = automation;
+    this.#rateHz = automation.rateHz;
+    this.#state = {
+      phase: "lobby",
+      room,
+      link: `${location.origin}/r/${room}`,
+      signalling: "offline",
+      settings,
+      inputs: [],
+      outputs: [],
+      outputSelectable: "setSinkId" in AudioContext.prototype,
+      microphone: "unasked",
+      selfMuted: false,
+      looping: false,
+      participants: [],
+      problems: [],
+    };
+    if (!crossOriginIsolated) {
+      this.#raise({
+        id: "not-isolated",
+        severity: "warning",
+        title: "This page cannot share memory between its threads.",
+        remedy:
+          "It still works, with more delay. Whoever runs the server should check its COOP and COEP headers.",
+      });
+    }
+    this.#raise({
+      id: "headphones",
+      severity: "advice",
+      title: "Wear headphones.",
+      remedy: "Loudspeakers feed everybody's sound back into your microphone.",
+    });
+    navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
+    // A page that goes away says so, instead of leaving the others to wait for its return.
+    addEventListener("pagehide", () => this.#signalling?.leave());
+  }
+
+  get state(): StudioState {
+    return this.#state;
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  // ---- Devices ----
+
+  async enableMicrophone(): Promise<void> {
+    this.#set({ microphone: "asking" });
+    this.#clear("microphone");
+    this.#clear("microphone-ended");
+    try {
+      await this.#openMicrophone();
+      await this.#startSound();
+      this.#capture();
+    } catch (error) {
+      const none = error instanceof DOMException && error.name === "NotFoundError";
+      this.#set({ microphone: none ? "none" : "refused" });
+      this.#raise({
+        ...microphoneProblem(error),
+        action: { label: "Try again", run: () => void this.enableMicrophone() },
+      });
+    }
+    await this.#listDevices();
+  }
+
+  async change(settings: Partial<Settings>): Promise<void> {
+    const before = this.#state.settings;
+    const after = { ...before, ...settings };
+    this.#set({ settings: after });
+    storeSettings(after);
+    const changed = (key: keyof Settings) => after[key] !== before[key];
+    if (changed("name")) this.#signalling?.rename(this.#displayName());
+    if (changed("outputDeviceId")) await this.#setOutput(after.outputDeviceId);
+    if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
+      await this.#restartSound();
+    if ((changed("inputDeviceId") || changed("channels")) && this.#stream !== null)
+      await this.enableMicrophone();
+    if (changed("bits") || changed("packet") || changed("channels")) {
+      this.#sound?.configureSender(this.#senderConfig());
+    }
+    for (const { stream, peer } of this.#members.values()) {
+      if (changed("buffer")) this.#sound?.setTarget(stream, after.buffer);
+      if (changed("lanes") && peer instanceof Peer && after.lanes !== "auto") peer.wantLanes(after.lanes);
+    }
+  }
+
+  async #openMicrophone(): Promise<void> {
+    const { inputDeviceId, channels } = this.#state.settings;
+    for (const track of this.#stream?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.#stream = null;
+    if (!navigator.mediaDevices) throw new Error("insecure context");
+    this.#stream = await openMicrophone(inputDeviceId, channels, this.#rateHz);
+    const [track] = this.#stream.getAudioTracks();
+    track.onended = () => this.#microphoneEnded();
+    for (const id of ["input-bluetooth", "input-processed"]) this.#clear(id);
+    for (const problem of inspectMicrophone(track)) this.#raise(problem);
+    this.#set({ microphone: "on" });
+  }
+
+  #microphoneEnded(): void {
+    this.#sound?.stopCapture();
+    this.#stream = null;
+    this.#set({ microphone: "ended" });
+    this.#raise({
+      id: "microphone-ended",
+      severity: "error",
+      title: "The microphone has gone: nobody hears you.",
+      remedy: "Plug it in again or choose another. You still hear the others.",
+      action: { label: "Use the microphone again", run: () => void this.enableMicrophone() },
+    });
+  }
+
+  async #listDevices(): Promise<void> {
+    if (navigator.mediaDevices) this.#set(await listDevices());
+  }
+
+  async #setOutput(deviceId: string): Promise<void> {
+    try {
+      await this.#sound?.setOutput(deviceId);
+      this.#clear("output");
+    } catch (error) {
+      this.#raise({
+        id: "output",
+        severity: "error",
+        title: "That output could not be opened.",
+        remedy: `Choose another. The browser says: ${String(error)}`,
+      });
+    }
+  }
+
+  // ---- Sound ----
+
+  #senderConfig(): SenderConfig {
+    const { bits, channels, packet } = this.#state.settings;
+    return { rateHz: this.#rateHz, bits, channels, packetFrames: packet };
+  }
+
+  async #startSound(): Promise<void> {
+    if (this.#sound !== null) return;
+    const { quantum, outputDeviceId } = this.#state.settings;
+    const options = { rateHz: this.#rateHz, quantum, outputDeviceId, sender: this.#senderConfig() };
+    const receive = (message: FromWorker) => this.#handleWorker(message);
+    try {
+      this.#sound = await Sound.start(options, receive);
+    } catch (error) {
+      if (outputDeviceId === "") throw error;
+      // The remembered output is not there today.
+      this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
+    }
+    this.#sound.setMuted(this.#state.selfMuted);
+    const { context } = this.#sound;
+    context.onstatechange = () => this.#checkContext(context);
+    this.#checkContext(context);
+    this.#adviseLauncher(context);
+  }
+
+  #capture(throughGraph = false): void {
+    if (this.#stream !== null)
+      this.#sound?.capture(this.#stream, this.#state.settings.channels, throughGraph);
+  }
+
+  async #restartSound(): Promise<void> {
+    await this.#stopSound();
+    await this.#startSound();
+    this.#capture();
+  }
+
+  async #stopSound(): Promise<void> {
+    const sound = this.#sound;
+    this.#sound = null;
+    this.#sender = NO_SENDER;
+    this.#workerPeers = new Map();
+    if (sound === null) return;
+    sound.context.onstatechange = null;
+    await sound.close();
+  }
+
+  #checkContext(context: AudioContext): void {
+    if (context.state === "running" || context.state === "closed") {
+      this.#clear("suspended");
+      return;
+    }
+    void context.resume();
+    this.#raise({
+      id: "suspended",
+      severity: "error",
+      title: "The browser has not started the sound.",
+      remedy: "It waits for a click on the page.",
+      action: { label: "Start the sound", run: () => void context.resume() },
+    });
+  }
+
+  #adviseLauncher(context: AudioContext): void {
+    if (context.baseLatency * 1000 <= LONG_BASE_LATENCY_MS || /Android|iPhone|iPad/.test(navigator.userAgent))
+      return;
+    this.#raise({
+      id: "launcher",
+      severity: "advice",
+      title: "This browser runs with its ordinary, slow sound settings.",
+      remedy: "Started by this command it answers about three times as fast:",
+      command: `antiphon open ${this.#state.link}`,
+    });
+  }
+
+  #handleWorker(message: FromWorker): void {
+    switch (message.type) {
+      case "stats":
+        this.#sender = message.sender;
+        this.#ringOverflows = message.ringOverflows;
+        this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
+        break;
+      case "lanes-wanted":
+        if (this.#state.settings.lanes === "auto") this.#peerOf(message.stream)?.wantLanes(message.count);
+        break;
+      case "lane-closed":
+        this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        break;
+      case "capture-ended":
+        // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
+        this.#capture(true);
+        break;
+    }
+  }
+
+  #peerOf(stream: number): Peer | null {
+    for (const { stream: other, peer } of this.#members.values()) {
+      if (other === stream && peer instanceof Peer) return peer;
+    }
+    return null;
+  }
+
+  // ---- Room ----
+
+  async join(): Promise<void> {
+    this.#set({ phase: "joining" });
+    if (this.#state.microphone === "unasked") await this.enableMicrophone();
+    try {
+      await this.#startSound();
+    } catch (error) {
+      this.#set({ phase: "lobby" });
+      this.#raise({
+        id: "sound",
+        severity: "error",
+        title: "The browser could not start its sound.",
+        remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
+      });
+      return;
+    }
+    this.#clear("sound");
+    this.#signalling = new Signalling(
+      this.#state.room,
+      { name: this.#displayName(), sample_rate_hz: this.#rateHz },
+      (message) => void this.#handleServer(message),
+      (status) => this.#handleStatus(status),
+    );
+  }
+
+  leave(): void {
+    this.#end("left");
+  }
+
+  #end(phase: "left" | "failed"): void {
+    this.#signalling?.leave();
+    this.#signalling = null;
+    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    void this.#stopSound();
+    for (const track of this.#stream?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.#stream = null;
+    this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline" });
+    this.#clear("server-gone");
+  }
+
+  #displayName(): string {
+    return this.#state.settings.name.trim().slice(0, 64) || "Musician";
+  }
+
+  #handleStatus(signalling: StudioState["signalling"]): void {
+    this.#set({ signalling });
+    if (signalling === "online") this.#clear("server-gone");
+    else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
+      this.#raise({
+        id: "server-gone",
+        severity: "warning",
+        title: "The server does not answer.",
+        remedy:
+          "You go on playing with those you are connected to; others cannot join meanwhile. The page keeps trying by itself.",
+      });
+    }
+  }
+
+  async #handleServer(message: FromServer): Promise<void> {
+    switch (message.type) {
+      case "welcome":
+        await this.#handleWelcome(message);
+        break;
+      case "joined":
+        this.#addMember(message.participant);
+        break;
+      case "away":
+      case "back":
+        this.#updateMember(message.id, { present: message.type === "back" });
+        if (message.type === "back") this.#memberPeer(message.id)?.retry();
+        break;
+      case "renamed":
+        this.#updateMember(message.id, { name: message.name });
+        break;
+      case "left":
+        this.#removeMember(message.id);
+        break;
+      case "signal":
+        this.#memberPeer(message.from)?.handle(message.data as PeerSignal);
+        break;
+      case "error":
+        this.#handleServerError(message.code, message.message);
+        break;
+    }
+  }
+
+  async #handleWelcome(welcome: Welcome): Promise<void> {
+    this.#selfId = welcome.id;
+    this.#iceServers = welcome.ice_servers;
+    if (welcome.sample_rate_hz !== this.#rateHz) {
+      this.#rateHz = welcome.sample_rate_hz;
+      if (this.#stream !== null) await this.#openMicrophone();
+      await this.#restartSound();
+    }
+    const here = new Set(welcome.participants.map(({ id }) => id));
+    for (const id of Array.from(this.#members.keys())) {
+      if (id !== LOOP_ID && !here.has(id)) this.#removeMember(id);
+    }
+    for (const participant of welcome.participants) {
+      this.#addMember(participant);
+      this.#updateMember(participant.id, { name: participant.name, present: participant.present });
+      this.#memberPeer(participant.id)?.retry();
+    }
+    const isFirst = this.#state.phase !== "joined";
+    this.#set({ phase: "joined" });
+    if (isFirst && this.#automation.loop) await this.setLoop(true);
+  }
+
+  #handleServerError(code: string, text: string): void {
+    const remedies: Record<string, [title: string, remedy: string]> = {
+      room_full: ["The room is full.", "Ask somebody to leave, or make a new room."],
+      server_full: ["The server is full.", "Try again in a minute, or ask whoever runs it."],
+      bad_version: ["This page is older or newer than the server.", "Reload the page."],
+      replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
+      bad_message: ["The server did not understand this page.", "Reload the page."],
+    };
+    const known = remedies[code];
+    // The others end by themselves: the connection is retried, or the peer has left.
+    if (known === undefined) return;
+    this.#end("failed");
+    this.#raise({ id: "server", severity: "error", title: known[0], remedy: `${known[1]} (${text})` });
+  }
+
+  #addMember({ id, name, present }: RemoteParticipant): void {
+    if (this.#members.has(id) || this.#selfId === null) return;
+    const stream = this.#newStream();
+    const { lanes } = this.#state.settings;
+    const member = this.#newMember(id, name, stream);
+    member.participant.present = present;
+    member.peer = new Peer(this.#selfId, id, stream, lanes, this.#iceServers, this.#host);
+    this.#publishMembers();
+  }
+
+  #newStream(): number {
+    const stream = this.#nextStream++;
+    this.#sound?.addStream(stream, this.#state.settings.buffer);
+    return stream;
+  }
+
+  #newMember(id: string, name: string, stream: number): Member {
+    const member: Member = {
+      stream,
+      peer: null,
+      participant: {
+        id,
+        name,
+        present: true,
+        isLoop: id === LOOP_ID,
+        connection: "connecting",
+        gain: 1,
+        pan: 0,
+        muted: false,
+        solo: false,
+      },
+    };
+    this.#members.set(id, member);
+    return member;
+  }
+
+  #removeMember(id: string): void {
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    this.#members.delete(id);
+    member.peer?.close();
+    this.#sound?.removeStream(member.stream);
+    this.#clear(`unreachable-${id}`);
+    this.#publishMembers();
+  }
+
+  #updateMember(id: string, change: Partial<Participant>): void {
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    member.participant = { ...member.participant, ...change };
+    this.#publishMembers();
+  }
+
+  #memberPeer(id: string): Peer | null {
+    const peer = this.#members.get(id)?.peer;
+    return peer instanceof Peer ? peer : null;
+  }
+
+  readonly #host: MeshHost = {
+    addLane: (...lane) => this.#sound?.addLane(...lane),
+    closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
+    signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
+    changed: () => this.#publishMembers(),
+  };
+
+  #publishMembers(): void {
+    for (const member of this.#members.values()) {
+      const { participant, peer } = member;
+      if (peer === null || peer.connection === participant.connection) continue;
+      member.participant = { ...participant, connection: peer.connection };
+      const id = `unreachable-${participant.id}`;
+      if (peer.connection !== "failed") this.#clear(id);
+      else {
+        this.#raise({
+          id,
+          severity: "error",
+          title: `${participant.name} cannot be reached.`,
+          remedy:
+            "A firewall is in the way at one of you. The page keeps trying; another network (or a TURN server, if you run the server) helps.",
+        });
+      }
+    }
+    this.#set({ participants: Array.from(this.#members.values(), ({ participant }) => participant) });
+  }
+
+  // ---- Controls ----
+
+  setSelfMuted(selfMuted: boolean): void {
+    this.#set({ selfMuted });
+    this.#sound?.setMuted(selfMuted);
+  }
+
+  async setLoop(looping: boolean): Promise<void> {
+    if (looping === this.#members.has(LOOP_ID)) return;
+    this.#set({ looping });
+    if (!looping) {
+      this.#removeMember(LOOP_ID);
+      return;
+    }
+    const stream = this.#newStream();
+    const member = this.#newMember(LOOP_ID, "Yourself, through the network", stream);
+    member.peer = new Loop(stream, this.#state.settings.lanes, this.#iceServers, this.#host);
+    this.#publishMembers();
+  }
+
+  setGain(id: string, gain: number): void {
+    this.#control(id, { gain }, COMMAND.gain, gain);
+  }
+  setPan(id: string, pan: number): void {
+    this.#control(id, { pan }, COMMAND.pan, pan);
+  }
+  setMuted(id: string, muted: boolean): void {
+    this.#control(id, { muted }, COMMAND.mute, Number(muted));
+  }
+  setSolo(id: string, solo: boolean): void {
+    this.#control(id, { solo }, COMMAND.solo, Number(solo));
+  }
+
+  #control(id: string, change: Partial<Participant>, code: number, value: number): void {
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    this.#sound?.command(code, member.stream, value);
+    this.#updateMember(id, change);
+  }
+
+  dismiss(problemId: string): void {
+    this.#dismissed.add(problemId);
+    this.#clear(problemId);
+  }
+
+  // ---- Figures ----
+
+  levels(): Levels {
+    const sound = this.#sound;
+    const numbers = sound?.numbers();
+    return {
+      input: this.#sender.peak,
+      participant: (id) => {
+        const member = this.#members.get(id);
+        if (sound === null || numbers === undefined || member === undefined) return [];
+        const at = sound.offsetOf(numbers, member.stream);
+        if (at < 0 || Number.isNaN(numbers[at + STREAM_STATS.channels])) return [];
+        const left = numbers[at + STREAM_STATS.peakLeft];
+        return numbers[at + STREAM_STATS.channels] === 1
+          ? [left, left]
+          : [left, numbers[at + STREAM_STATS.peakRight]];
+      },
+    };
+  }
+
+  stats(): Stats {
+    const sound = this.#sound;
+    const numbers = sound?.numbers();
+    const { settings, room, signalling } = this.#state;
+    const inputLatency = this.#stream?.getAudioTracks()[0]?.getSettings() as { latency?: number } | undefined;
+    return {
+      version: 1,
+      timeMs: Date.now(),
+      room,
+      id: this.#selfId,
+      name: this.#displayName(),
+      signalling,
+      crossOriginIsolated,
+      transport: crossOriginIsolated ? "shared" : "port",
+      sampleRateHz: sound?.context.sampleRate ?? null,
+      quantumFrames: numbers?.[WORKLET_STATS.quantumFrames] || null,
+      packetFrames: settings.packet,
+      bits: settings.bits,
+      channels: settings.channels,
+      reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
+      reportedOutputLatencyMs: milliseconds(sound?.context.outputLatency),
+      reportedInputLatencyMs: milliseconds(inputLatency?.latency),
+      quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
+      ringOverflows:
+        this.#ringOverflows +
+        (numbers?.[WORKLET_STATS.captureOverflows] ?? 0) +
+        (numbers?.[WORKLET_STATS.skippedRecords] ?? 0),
+      strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
+      sender: this.#sender,
+      peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
+    };
+  }
+
+  #peerStats({ participant, stream, peer }: Member, numbers: Float64Array | undefined): PeerStats {
+    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
+    const number = (field: keyof typeof STREAM_STATS) =>
+      at < 0 || numbers === undefined ? Number.NaN : numbers[at + STREAM_STATS[field]];
+    const count = (field: keyof typeof STREAM_STATS) => number(field) || 0;
+    const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
+    const worker = this.#workerPeers.get(stream);
+    const lanes = (worker?.lanes ?? []).map((lane) => ({
+      ...lane,
+      candidateType: peer?.candidateType(lane.lane) ?? null,
+    }));
+    const rtts = lanes.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
+    return {
+      id: participant.id,
+      name: participant.name,
+      connection: participant.connection,
+      lanes,
+      rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
+      droppedBacklog: worker?.droppedBacklog ?? 0,
+      receivedPackets: count("received"),
+      lostPackets: count("lost"),
+      latePackets: count("late") + count("ancient"),
+      duplicatePackets: count("duplicate"),
+      reorderedPackets: count("reordered"),
+      malformedPackets: count("malformed") + (worker?.oversized ?? 0),
+      playedFrames: count("played"),
+      concealedFrames: count("concealed"),
+      skippedFrames: count("skipped"),
+      underruns: count("underruns"),
+      bufferFrames: known("buffered"),
+      targetFrames: count("target"),
+      channels: known("channels"),
+      bits: known("bits") as PeerStats["bits"],
+      peak: [count("peakLeft"), count("peakRight")],
+      gain: participant.gain,
+      pan: participant.pan,
+      muted: participant.muted,
+      solo: participant.solo,
+    };
+  }
+
+  // ---- State ----
+
+  #set(change: Partial<StudioState>): void {
+    this.#state = { ...this.#state, ...change };
+    for (const listener of this.#listeners) listener();
+  }
+
+  #raise(problem: Problem): void {
+    // Advice that was dismissed stays away; an error may come again.
+    if (problem.severity !== "error" && this.#dismissed.has(problem.id)) return;
+    const others = this.#state.problems.filter(({ id }) => id !== problem.id);
+    this.#set({ problems: [...others, problem] });
+  }
+
+  #clear(problemId: string): void {
+    if (this.#state.problems.some(({ id }) => id === problemId)) {
+      this.#set({ problems: this.#state.problems.filter(({ id }) => id !== problemId) });
+    }
+  }
+}
+
+function milliseconds(seconds: number | undefined): number | null {
+  return seconds === undefined || Number.isNaN(seconds) ? null : seconds * 1000;
+}

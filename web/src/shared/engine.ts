@@ -1,0 +1,181 @@
+/**
+ * The engine's C ABI (crates/core-wasm) in TypeScript. One instance serves one thread and is either a sender or a player.
+ *
+ * All views into wasm memory are made once: the memory does not grow after construction, and the audio thread must not allocate.
+ */
+
+import { MAX_DATAGRAM_BYTES } from "./wire";
+
+export const MAX_CHANNELS = 8;
+/** Frames the sender takes at a time, and holds. */
+export const QUEUE_FRAMES = 8192;
+
+/** Codes of `player_command`, and tags of the command ring's records. */
+export const COMMAND = { add: 0, remove: 1, gain: 2, pan: 3, mute: 4, solo: 5, target: 6 } as const;
+/** Value of a `target` command that asks for an automatic target. */
+export const AUTOMATIC = -1;
+
+/** Order of the numbers in a sender's statistics; then one peak a channel. */
+export const SENDER_STATS = { captured: 0, sent: 1, overrun: 2, packets: 3, peaks: 4 } as const;
+
+/** Order of the numbers in a stream's statistics. Unknown numbers are NaN. */
+export const STREAM_STATS = {
+  received: 0,
+  lost: 1,
+  reordered: 2,
+  duplicate: 3,
+  late: 4,
+  ancient: 5,
+  malformed: 6,
+  played: 7,
+  concealed: 8,
+  skipped: 9,
+  lateFrames: 10,
+  underruns: 11,
+  resyncs: 12,
+  buffered: 13,
+  target: 14,
+  channels: 15,
+  bits: 16,
+  peakLeft: 17,
+  peakRight: 18,
+} as const;
+/** Numbers in a statistics record. */
+export const STATS_FIELDS = 24;
+
+interface Exports {
+  memory: WebAssembly.Memory;
+  datagram_ptr(): number;
+  capture_ptr(): number;
+  output_ptr(): number;
+  stats_ptr(): number;
+  sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
+  sender_set_muted(muted: number): number;
+  sender_push(channels: number, frames: number): number;
+  sender_poll_datagram(): number;
+  sender_stats(): number;
+  player_new(rateHz: number, outputChannels: number, maxStreams: number, bufferFrames: number): number;
+  player_command(code: number, stream: number, value: number): number;
+  player_handle_datagram(stream: number, length: number): number;
+  player_process_quantum(frames: number): number;
+  player_stray_datagrams(): number;
+  player_stream_stats(stream: number): number;
+}
+
+function instantiate(module: WebAssembly.Module): Exports {
+  return new WebAssembly.Instance(module).exports as unknown as Exports;
+}
+
+function check(result: number, what: string): void {
+  if (result < 0) throw new RangeError(`${what}: code ${result}`);
+}
+
+export interface SenderConfig {
+  rateHz: number;
+  bits: 16 | 24 | 32;
+  channels: number;
+  packetFrames: number;
+}
+
+/** The sending half. */
+export class SenderEngine {
+  readonly #exports: Exports;
+  readonly #capture: Float32Array<ArrayBuffer>;
+  readonly #datagram: Uint8Array<ArrayBuffer>;
+  readonly stats: Float64Array<ArrayBuffer>;
+
+  /** *Errors* RangeError if the engine refuses `config`. */
+  constructor(module: WebAssembly.Module, config: SenderConfig) {
+    this.#exports = instantiate(module);
+    this.configure(config);
+    const { memory } = this.#exports;
+    this.#capture = new Float32Array(memory.buffer, this.#exports.capture_ptr(), MAX_CHANNELS * QUEUE_FRAMES);
+    this.#datagram = new Uint8Array(memory.buffer, this.#exports.datagram_ptr(), MAX_DATAGRAM_BYTES);
+    this.stats = new Float64Array(memory.buffer, this.#exports.stats_ptr(), STATS_FIELDS);
+  }
+
+  configure({ rateHz, bits, channels, packetFrames }: SenderConfig): void {
+    check(this.#exports.sender_configure(rateHz, bits, channels, packetFrames), "sender_configure");
+  }
+
+  setMuted(muted: boolean): void {
+    this.#exports.sender_set_muted(Number(muted));
+  }
+
+  /** Where to put `frames` captured frames of channel `channel` before `push`. */
+  plane(channel: number, frames: number): Float32Array<ArrayBuffer> {
+    return this.#capture.subarray(channel * frames, (channel + 1) * frames);
+  }
+
+  /** Takes what was put into the planes. */
+  push(channels: number, frames: number): void {
+    check(this.#exports.sender_push(channels, frames), "sender_push");
+  }
+
+  /** The next datagram, valid until the next call, or null. */
+  poll(): Uint8Array<ArrayBuffer> | null {
+    const length = this.#exports.sender_poll_datagram();
+    return length > 0 ? this.#datagram.subarray(0, length) : null;
+  }
+
+  /** Refreshes `stats`, which see. Resets the peaks. */
+  readStats(): void {
+    this.#exports.sender_stats();
+  }
+}
+
+/** The playing half. RT: no method but the constructor allocates. */
+export class PlayerEngine {
+  readonly #exports: Exports;
+  /** Put a datagram here, then call `handleDatagram`. */
+  readonly datagram: Uint8Array<ArrayBuffer>;
+  readonly stats: Float64Array<ArrayBuffer>;
+  /** One view per output channel, of the quantum's size. */
+  readonly output: Float32Array<ArrayBuffer>[] = [];
+
+  /** *Errors* RangeError if the engine refuses a size. */
+  constructor(
+    module: WebAssembly.Module,
+    sizes: { rateHz: number; outputChannels: number; maxStreams: number; bufferFrames: number },
+  ) {
+    this.#exports = instantiate(module);
+    check(
+      this.#exports.player_new(sizes.rateHz, sizes.outputChannels, sizes.maxStreams, sizes.bufferFrames),
+      "player_new",
+    );
+    const { memory } = this.#exports;
+    this.datagram = new Uint8Array(memory.buffer, this.#exports.datagram_ptr(), MAX_DATAGRAM_BYTES);
+    this.stats = new Float64Array(memory.buffer, this.#exports.stats_ptr(), STATS_FIELDS);
+  }
+
+  /** Makes the `output` views for quanta of `frames` frames: once, since a context's quantum does not change. */
+  prepare(outputChannels: number, frames: number): void {
+    const base = this.#exports.output_ptr();
+    this.output.length = 0;
+    for (let channel = 0; channel < outputChannels; channel++) {
+      this.output.push(new Float32Array(this.#exports.memory.buffer, base + channel * frames * 4, frames));
+    }
+  }
+
+  command(code: number, stream: number, value: number): void {
+    this.#exports.player_command(code, stream, value);
+  }
+
+  handleDatagram(stream: number, length: number): void {
+    this.#exports.player_handle_datagram(stream, length);
+  }
+
+  /** Renders `frames` frames into `output`. */
+  process(frames: number): void {
+    this.#exports.player_process_quantum(frames);
+  }
+
+  strayDatagrams(): number {
+    return this.#exports.player_stray_datagrams();
+  }
+
+  /** Refreshes `stats` with a stream's numbers and resets its peaks; false if there is no such stream. */
+  readStats(stream: number): boolean {
+    return this.#exports.player_stream_stats(stream) === 0;
+  }
+}

@@ -1,0 +1,75 @@
+/** What the threads say to each other besides audio. */
+
+import type { SenderConfig } from "./engine";
+import type { Channel } from "./records";
+import type { LaneStats, SenderStats } from "./stats";
+
+/** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
+export const MAX_STREAMS = 32;
+/** Slots of a jitter buffer; half of them can hold frames to come: 341 ms at 48 kHz. */
+export const BUFFER_FRAMES = 32_768;
+export const MAX_TARGET_FRAMES = 8_192;
+
+/** Sizes of the rings: a second of 32 streams, a burst of Chromium's 1,024 frames eight times over, and a hundred commands. */
+export const DATAGRAM_RING_BYTES = 1 << 20;
+export const CAPTURE_RING_BYTES = 1 << 19;
+export const COMMAND_RING_BYTES = 1 << 12;
+
+/** `processorOptions` of the worklet. */
+export interface WorkletOptions {
+  module: WebAssembly.Module;
+  outputChannels: number;
+}
+
+/** The worklet's first and only message: its ways to the other threads (ports cannot be in `processorOptions`). */
+export interface WorkletChannels {
+  datagrams: Channel;
+  commands: Channel;
+  capture: Channel;
+  /** Shared memory for the statistics, or the port that gets a copy of them now and then. */
+  stats: Channel;
+}
+
+/** Main to worker. */
+export type ToWorker =
+  | {
+      type: "start";
+      module: WebAssembly.Module;
+      datagrams: Channel;
+      capture: Channel;
+      sender: SenderConfig;
+    }
+  | { type: "configure"; sender: SenderConfig }
+  | { type: "mute"; muted: boolean }
+  /** Capture from the track: a stream of AudioData. */
+  | { type: "track"; readable: unknown; channels: number }
+  /** Capture from the worklet. */
+  | { type: "worklet" }
+  | { type: "stop-capture" }
+  /** A lane's data channel, to send on unless it is the far end of the loop. */
+  | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
+  | { type: "close-lane"; stream: number; lane: number }
+  | { type: "close-stream"; stream: number };
+
+/** What the worker knows of one stream's peer. */
+export interface WorkerPeerStats {
+  stream: number;
+  lanes: Omit<LaneStats, "candidateType">[];
+  droppedBacklog: number;
+  /** Datagrams too long to be ours. */
+  oversized: number;
+}
+
+/** Worker to main. */
+export type FromWorker =
+  | {
+      type: "stats";
+      sender: SenderStats;
+      peers: WorkerPeerStats[];
+      ringOverflows: number;
+    }
+  /** A peer's lanes back up, or have long been idle. */
+  | { type: "lanes-wanted"; stream: number; count: number }
+  | { type: "lane-open"; stream: number; lane: number; epoch: number }
+  | { type: "lane-closed"; stream: number; lane: number; epoch: number }
+  | { type: "capture-ended"; reason: string };

@@ -1,0 +1,76 @@
+/**
+ * Records between threads: through a ring in shared memory, or, in a page that is not cross-origin isolated, through a MessagePort
+ * into the same ring in the receiver's private memory. Either way the receiver pops from a `RecordRing`.
+ */
+
+import { RecordRing, type RingStorage } from "@antiphon/ring";
+
+/** One end of a MessagePort, as far as every thread's globals agree on it. */
+export interface Port {
+  postMessage(message: unknown): void;
+  // biome-ignore lint/suspicious/noExplicitAny: each thread's library has an event type of its own.
+  onmessage: ((event: any) => void) | null;
+}
+
+/** How records of one kind pass from one thread to another. */
+export type Channel = { storage: RingStorage } | { port: Port };
+
+/** Where a producer puts records: false if one did not fit. */
+export interface RecordSink {
+  push(tag: number, bytes: Uint8Array): boolean;
+}
+
+interface PortRecord {
+  tag: number;
+  bytes: Uint8Array;
+}
+
+export function sinkOf(channel: Channel): RecordSink {
+  if ("storage" in channel) return new RecordRing(channel.storage);
+  const { port } = channel;
+  return {
+    push(tag, bytes) {
+      // A copy of its own: `bytes` is mostly a view of an area that is used again.
+      port.postMessage({ tag, bytes: bytes.slice() } satisfies PortRecord);
+      return true;
+    },
+  };
+}
+
+/** The ring a consumer pops from. `arrived` is called where the channel can tell (a port can, shared memory cannot). */
+export function sourceOf(channel: Channel, capacityBytes: number, arrived?: () => void): RecordRing {
+  if ("storage" in channel) return new RecordRing(channel.storage);
+  const ring = new RecordRing(RecordRing.createStorage(capacityBytes, false));
+  channel.port.onmessage = ({ data }: { data: PortRecord }) => {
+    const { tag, bytes } = data;
+    ring.push(tag, bytes);
+    arrived?.();
+  };
+  return ring;
+}
+
+/** Tag of a record of captured audio: f32 `[channel][frame]`. */
+export function captureTag(channels: number, frames: number): number {
+  return channels * 65_536 + frames;
+}
+export function captureShape(tag: number): { channels: number; frames: number } {
+  return { channels: Math.floor(tag / 65_536), frames: tag % 65_536 };
+}
+
+/** A command's record: the stream's name, then a value. */
+export class CommandRecord {
+  readonly bytes = new Uint8Array(8);
+  readonly #view = new DataView(this.bytes.buffer);
+
+  get stream(): number {
+    return this.#view.getUint32(0, true);
+  }
+  get value(): number {
+    return this.#view.getFloat32(4, true);
+  }
+  set(stream: number, value: number): Uint8Array {
+    this.#view.setUint32(0, stream, true);
+    this.#view.setFloat32(4, value, true);
+    return this.bytes;
+  }
+}

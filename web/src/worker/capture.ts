@@ -1,0 +1,141 @@
+import type { RecordRing } from "@antiphon/ring";
+import { SENDER_STATS, type SenderConfig, SenderEngine } from "../shared/engine";
+import { CAPTURE_RING_BYTES, type FromWorker } from "../shared/messages";
+import { type Channel, captureShape, sourceOf } from "../shared/records";
+import type { SenderStats } from "../shared/stats";
+import type { Peers } from "./peers";
+
+/** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
+const LOOK_MS = 1;
+
+/** The microphone's frames through the sender to every peer. */
+export class Capture {
+  readonly #engine: SenderEngine;
+  readonly #ring: RecordRing;
+  /** False where the ring is filled by a port, which tells. */
+  readonly #isShared: boolean;
+  readonly #peers: Peers;
+  readonly #say: (message: FromWorker) => void;
+  #config: SenderConfig;
+  #path: SenderStats["capturePath"] = "none";
+  /** Changes when the source changes; whoever reads for an older one stops. */
+  #generation = 0;
+
+  constructor(
+    module: WebAssembly.Module,
+    channel: Channel,
+    config: SenderConfig,
+    peers: Peers,
+    say: (message: FromWorker) => void,
+  ) {
+    this.#engine = new SenderEngine(module, config);
+    this.#isShared = "storage" in channel;
+    this.#ring = sourceOf(channel, CAPTURE_RING_BYTES, () => {
+      if (this.#path === "worklet") this.#drain();
+    });
+    this.#config = config;
+    this.#peers = peers;
+    this.#say = say;
+  }
+
+  configure(config: SenderConfig): void {
+    this.#config = config;
+    this.#engine.configure(config);
+  }
+
+  setMuted(muted: boolean): void {
+    this.#engine.setMuted(muted);
+  }
+
+  stop(): void {
+    this.#generation++;
+    this.#path = "none";
+  }
+
+  /** Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). */
+  async fromTrack(readable: ReadableStream<AudioData>, channels: number): Promise<void> {
+    this.stop();
+    this.#path = "track";
+    const generation = this.#generation;
+    const reader = readable.getReader();
+    while (true) {
+      const { value, done } = await reader.read();
+      if (generation !== this.#generation) {
+        value?.close();
+        void reader.cancel();
+        return;
+      }
+      if (done) {
+        this.stop();
+        this.#say({ type: "capture-ended", reason: "the track ended" });
+        return;
+      }
+      if (value.sampleRate !== this.#config.rateHz) {
+        // Only the audio graph resamples: the main thread falls back to it.
+        value.close();
+        void reader.cancel();
+        this.stop();
+        this.#say({ type: "capture-ended", reason: "rate" });
+        return;
+      }
+      const frames = value.numberOfFrames;
+      const sources = Math.min(value.numberOfChannels, channels);
+      for (let channel = 0; channel < sources; channel++) {
+        value.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
+      }
+      value.close();
+      this.#engine.push(sources, frames);
+      this.#send();
+    }
+  }
+
+  /** Takes the frames that the audio thread captured. */
+  fromWorklet(): void {
+    this.stop();
+    this.#path = "worklet";
+    if (this.#isShared) void this.#look(this.#generation);
+  }
+
+  async #look(generation: number): Promise<void> {
+    const unchanging = new Int32Array(new SharedArrayBuffer(4));
+    while (generation === this.#generation) {
+      this.#drain();
+      // A timer of 1 ms: setTimeout would be held to 4.
+      const wait = Atomics.waitAsync(unchanging, 0, 0, LOOK_MS);
+      if (wait.async) await wait.value;
+    }
+  }
+
+  #drain(): void {
+    // A record is at most 8 channels of 1,024 frames; the engine's planes hold eight times that.
+    const planes = this.#engine.plane(0, 8 * 1024);
+    const bytes = new Uint8Array(planes.buffer, planes.byteOffset, planes.byteLength);
+    while (true) {
+      const length = this.#ring.pop(bytes);
+      if (length === -1) return;
+      if (length < 0) continue;
+      const { channels, frames } = captureShape(this.#ring.tag);
+      this.#engine.push(channels, frames);
+      this.#send();
+    }
+  }
+
+  #send(): void {
+    for (let datagram = this.#engine.poll(); datagram !== null; datagram = this.#engine.poll()) {
+      this.#peers.send(datagram);
+    }
+  }
+
+  stats(): SenderStats {
+    this.#engine.readStats();
+    const numbers = this.#engine.stats;
+    return {
+      capturePath: this.#path,
+      capturedFrames: numbers[SENDER_STATS.captured],
+      sentFrames: numbers[SENDER_STATS.sent],
+      overrunFrames: numbers[SENDER_STATS.overrun],
+      packets: numbers[SENDER_STATS.packets],
+      peak: Array.from(numbers.subarray(SENDER_STATS.peaks, SENDER_STATS.peaks + this.#config.channels)),
+    };
+  }
+}

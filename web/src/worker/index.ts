@@ -1,0 +1,55 @@
+/** The network thread: the sender, and every data channel. It moves bytes between transports and rings; it never decodes them. */
+
+import type { FromWorker, ToWorker } from "../shared/messages";
+import { sinkOf } from "../shared/records";
+import { Capture } from "./capture";
+import { Peers } from "./peers";
+
+/** How often statistics go to the main thread, and lanes are reviewed. */
+const REPORT_MS = 100;
+
+const scope = self as unknown as DedicatedWorkerGlobalScope;
+const say = (message: FromWorker) => scope.postMessage(message);
+
+let peers: Peers | null = null;
+let capture: Capture | null = null;
+
+scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
+  switch (data.type) {
+    case "start":
+      peers = new Peers(sinkOf(data.datagrams), say);
+      capture = new Capture(data.module, data.capture, data.sender, peers, say);
+      setInterval(report, REPORT_MS);
+      break;
+    case "configure":
+      capture?.configure(data.sender);
+      break;
+    case "mute":
+      capture?.setMuted(data.muted);
+      break;
+    case "track":
+      capture?.fromTrack(data.readable as ReadableStream<AudioData>, data.channels);
+      break;
+    case "worklet":
+      capture?.fromWorklet();
+      break;
+    case "stop-capture":
+      capture?.stop();
+      break;
+    case "lane":
+      peers?.addLane(data.stream, data.lane, data.epoch, data.sends, data.channel as RTCDataChannel);
+      break;
+    case "close-lane":
+      peers?.closeLane(data.stream, data.lane);
+      break;
+    case "close-stream":
+      peers?.close(data.stream);
+      break;
+  }
+};
+
+function report(): void {
+  if (peers === null || capture === null) return;
+  peers.review(performance.now());
+  say({ type: "stats", sender: capture.stats(), peers: peers.stats(), ringOverflows: peers.ringOverflows });
+}

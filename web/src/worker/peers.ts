@@ -1,0 +1,216 @@
+import type { FromWorker, WorkerPeerStats } from "../shared/messages";
+import type { RecordSink } from "../shared/records";
+import {
+  isProbe,
+  KIND_PROBE,
+  KIND_PROBE_REPLY,
+  MAX_DATAGRAM_BYTES,
+  probeTimeNs,
+  writeProbe,
+} from "../shared/wire";
+
+/** A lane holding more than this unsent is no use: what would queue is better dropped. */
+const MAX_BACKLOG_BYTES = 2_000;
+const MAX_LANES = 8;
+const PROBE_INTERVAL_MS = 500;
+/** Lanes are added when more than this share of a review's datagrams found a backlog on every lane... */
+const BACKLOG_SHARE = 0.01;
+const REVIEW_INTERVAL_MS = 1_000;
+/** ...and taken away after so long without any. */
+const CALM_MS = 60_000;
+
+interface Lane {
+  readonly number: number;
+  readonly epoch: number;
+  /** False for the far end of the loop, which only receives. */
+  readonly sends: boolean;
+  readonly channel: RTCDataChannel;
+  sent: number;
+  received: number;
+  rttMs: number | null;
+  probedAtMs: number;
+}
+
+interface Peer {
+  lanes: Lane[];
+  droppedBacklog: number;
+  oversized: number;
+  offered: number;
+  /** Datagrams of this review that found every lane with a backlog, dropped ones included. */
+  crowded: number;
+  reviewedAtMs: number;
+  crowdedAtMs: number;
+}
+
+/** Every peer and its lanes. A datagram goes once to each peer, on the lane with the least backlog. */
+export class Peers {
+  readonly #peers = new Map<number, Peer>();
+  readonly #sink: RecordSink;
+  readonly #say: (message: FromWorker) => void;
+  #probeId = 0;
+  /** Datagrams that did not fit the ring to the audio thread. */
+  ringOverflows = 0;
+
+  constructor(sink: RecordSink, say: (message: FromWorker) => void) {
+    this.#sink = sink;
+    this.#say = say;
+  }
+
+  addLane(stream: number, number: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
+    const peer = this.#peers.get(stream) ?? this.#add(stream);
+    const lane: Lane = { number, epoch, sends, channel, sent: 0, received: 0, rttMs: null, probedAtMs: 0 };
+    peer.lanes = peer.lanes.filter((other) => {
+      const replaced = other.number === number && other.sends === sends;
+      if (replaced) other.channel.close();
+      return !replaced;
+    });
+    peer.lanes.push(lane);
+    channel.binaryType = "arraybuffer";
+    channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
+    const opened = () => this.#say({ type: "lane-open", stream, lane: number, epoch });
+    channel.onopen = opened;
+    channel.onclose = () => this.#say({ type: "lane-closed", stream, lane: number, epoch });
+    if (channel.readyState === "open") opened();
+  }
+
+  closeLane(stream: number, number: number): void {
+    const peer = this.#peers.get(stream);
+    if (peer === undefined) return;
+    for (const lane of peer.lanes) if (lane.number === number) lane.channel.close();
+    peer.lanes = peer.lanes.filter((lane) => lane.number !== number);
+  }
+
+  close(stream: number): void {
+    for (const lane of this.#peers.get(stream)?.lanes ?? []) lane.channel.close();
+    this.#peers.delete(stream);
+  }
+
+  send(datagram: Uint8Array<ArrayBuffer>): void {
+    for (const peer of this.#peers.values()) this.#sendTo(peer, datagram);
+  }
+
+  #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): void {
+    let best: Lane | null = null;
+    let backlog = Number.POSITIVE_INFINITY;
+    for (const lane of peer.lanes) {
+      if (!lane.sends || lane.channel.readyState !== "open") continue;
+      const bytes = lane.channel.bufferedAmount;
+      if (bytes < backlog) {
+        best = lane;
+        backlog = bytes;
+      }
+    }
+    if (best === null) return;
+    peer.offered++;
+    if (backlog > 0) peer.crowded++;
+    if (backlog > MAX_BACKLOG_BYTES || !trySend(best.channel, datagram)) {
+      peer.droppedBacklog++;
+      return;
+    }
+    best.sent++;
+  }
+
+  #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
+    if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES) {
+      peer.oversized++;
+      return;
+    }
+    const bytes = new Uint8Array(data);
+    if (isProbe(bytes)) {
+      if (bytes[1] === KIND_PROBE) {
+        bytes[1] = KIND_PROBE_REPLY;
+        if (lane.channel.bufferedAmount <= MAX_BACKLOG_BYTES) trySend(lane.channel, bytes);
+      } else {
+        const rttMs = performance.now() - Number(probeTimeNs(bytes)) / 1e6;
+        if (rttMs >= 0 && rttMs < 60_000) lane.rttMs = rttMs;
+      }
+      return;
+    }
+    lane.received++;
+    if (!this.#sink.push(stream, bytes)) this.ringOverflows++;
+  }
+
+  /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
+  review(nowMs: number): void {
+    for (const [stream, peer] of this.#peers) {
+      for (const lane of peer.lanes) {
+        if (!lane.sends || lane.channel.readyState !== "open") continue;
+        if (nowMs - lane.probedAtMs < PROBE_INTERVAL_MS) continue;
+        lane.probedAtMs = nowMs;
+        trySend(lane.channel, writeProbe(this.#probeId++, BigInt(Math.round(performance.now() * 1e6))));
+      }
+      if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
+    }
+  }
+
+  #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
+    const { offered, crowded } = peer;
+    peer.offered = 0;
+    peer.crowded = 0;
+    peer.reviewedAtMs = nowMs;
+    const lanes = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open").length;
+    if (lanes === 0) return;
+    if (crowded > 0) peer.crowdedAtMs = nowMs;
+    if (crowded > offered * BACKLOG_SHARE && lanes < MAX_LANES) {
+      this.#say({ type: "lanes-wanted", stream, count: Math.min(MAX_LANES, lanes * 2) });
+    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > 1) {
+      peer.crowdedAtMs = nowMs;
+      this.#say({ type: "lanes-wanted", stream, count: lanes - 1 });
+    }
+  }
+
+  stats(): WorkerPeerStats[] {
+    return Array.from(this.#peers, ([stream, peer]) => ({
+      stream,
+      droppedBacklog: peer.droppedBacklog,
+      oversized: peer.oversized,
+      lanes: peer.lanes
+        .filter((lane) => lane.sends)
+        .map((lane) => ({
+          lane: lane.number,
+          state: laneState(lane.channel),
+          sentDatagrams: lane.sent,
+          receivedDatagrams: this.#receivedOn(peer, lane),
+          backlogBytes: lane.channel.bufferedAmount,
+          rttMs: lane.rttMs,
+        })),
+    }));
+  }
+
+  /** A lane's datagrams, both ends of a looped one counted as one. */
+  #receivedOn(peer: Peer, lane: Lane): number {
+    return peer.lanes
+      .filter((other) => other.number === lane.number)
+      .reduce((sum, other) => sum + other.received, 0);
+  }
+
+  #add(stream: number): Peer {
+    const now = performance.now();
+    const peer: Peer = {
+      lanes: [],
+      droppedBacklog: 0,
+      oversized: 0,
+      offered: 0,
+      crowded: 0,
+      reviewedAtMs: now,
+      crowdedAtMs: now,
+    };
+    this.#peers.set(stream, peer);
+    return peer;
+  }
+}
+
+function laneState(channel: RTCDataChannel): "connecting" | "open" | "closed" {
+  if (channel.readyState === "connecting" || channel.readyState === "open") return channel.readyState;
+  return "closed";
+}
+
+/** False if the browser refuses: the channel is closing, or its buffer is full. */
+function trySend(channel: RTCDataChannel, bytes: Uint8Array<ArrayBuffer>): boolean {
+  try {
+    channel.send(bytes);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,166 @@
+/**
+ * The audio thread: the player, and capture where the worker cannot do it itself.
+ *
+ * `process()` allocates nothing, takes no lock, posts no message and logs nothing, with shared memory. (Without it, records leave
+ * through a MessagePort instead: slower, but the same records.)
+ */
+
+import type { RecordRing } from "@antiphon/ring";
+import { COMMAND, PlayerEngine, STATS_FIELDS } from "../shared/engine";
+import {
+  BUFFER_FRAMES,
+  COMMAND_RING_BYTES,
+  DATAGRAM_RING_BYTES,
+  MAX_STREAMS,
+  type WorkletChannels,
+  type WorkletOptions,
+} from "../shared/messages";
+import { CommandRecord, captureTag, type Port, type RecordSink, sinkOf, sourceOf } from "../shared/records";
+import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
+
+/** Quanta are many: statistics are published every so many seconds. */
+const PUBLISH_SECONDS = 0.05;
+/** Datagrams taken per quantum at most: what 32 streams send in 40 ms. The rest waits for the next quantum. */
+const MAX_DATAGRAMS = 1024;
+const MAX_COMMANDS = 64;
+
+/** The ways to the other threads. */
+class Links {
+  readonly datagrams: RecordRing;
+  readonly commands: RecordRing;
+  readonly capture: RecordSink;
+  readonly stats: Snapshot;
+  /** Gets a copy of the statistics where they are not in shared memory. */
+  readonly statsPort: Port | null;
+
+  constructor({ datagrams, commands, capture, stats }: WorkletChannels) {
+    this.datagrams = sourceOf(datagrams, DATAGRAM_RING_BYTES);
+    this.commands = sourceOf(commands, COMMAND_RING_BYTES);
+    this.capture = sinkOf(capture);
+    const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
+    this.statsPort = "port" in stats ? stats.port : null;
+    this.stats = new Snapshot(
+      "storage" in stats ? stats.storage : new ArrayBuffer(Snapshot.byteLengthFor(count)),
+    );
+  }
+}
+
+class AntiphonProcessor extends AudioWorkletProcessor {
+  readonly #engine: PlayerEngine;
+  readonly #outputChannels: number;
+  readonly #command = new CommandRecord();
+  #links: Links | null = null;
+  #captured = new Float32Array(0);
+  #capturedBytes = new Uint8Array(0);
+  /** Names of the streams, by slot; 0 is a free slot. */
+  readonly #streams = new Uint32Array(MAX_STREAMS);
+  #quantumFrames = 0;
+  #quanta = 0;
+  #sincePublished = 0;
+  #captureOverflows = 0;
+
+  constructor({ processorOptions }: { processorOptions: WorkletOptions }) {
+    super();
+    const { module, outputChannels } = processorOptions;
+    this.#engine = new PlayerEngine(module, {
+      rateHz: sampleRate,
+      outputChannels,
+      maxStreams: MAX_STREAMS,
+      bufferFrames: BUFFER_FRAMES,
+    });
+    this.#outputChannels = outputChannels;
+    this.port.onmessage = ({ data }) => {
+      this.#links ??= new Links(data as WorkletChannels);
+    };
+  }
+
+  process(inputs: Float32Array[][], outputs: Float32Array[][]): boolean {
+    const links = this.#links;
+    if (links === null) return true;
+    const output = outputs[0];
+    const frames = output[0].length;
+    if (frames !== this.#quantumFrames) this.#prepare(frames);
+    this.#handleCommands(links.commands);
+    this.#handleDatagrams(links.datagrams);
+    this.#engine.process(frames);
+    for (let channel = 0; channel < this.#outputChannels; channel++) {
+      output[channel].set(this.#engine.output[channel]);
+    }
+    if (inputs[0].length > 0) this.#capture(inputs[0], frames, links.capture);
+    this.#quanta++;
+    this.#sincePublished += frames;
+    if (this.#sincePublished >= sampleRate * PUBLISH_SECONDS) this.#publish(links);
+    return true;
+  }
+
+  /** Once: a context's quantum does not change. */
+  #prepare(frames: number): void {
+    this.#quantumFrames = frames;
+    this.#engine.prepare(this.#outputChannels, frames);
+    this.#captured = new Float32Array(8 * frames);
+    this.#capturedBytes = new Uint8Array(this.#captured.buffer);
+  }
+
+  #handleCommands(commands: RecordRing): void {
+    for (let n = 0; n < MAX_COMMANDS; n++) {
+      if (commands.pop(this.#command.bytes) < 0) return;
+      const { stream, value } = this.#command;
+      const code = commands.tag;
+      if (code === COMMAND.add) this.#rename(0, stream);
+      if (code === COMMAND.remove) this.#rename(stream, 0);
+      this.#engine.command(code, stream, value);
+    }
+  }
+
+  #rename(from: number, to: number): void {
+    const slot = this.#streams.indexOf(from);
+    if (slot >= 0) this.#streams[slot] = to;
+  }
+
+  #handleDatagrams(datagrams: RecordRing): void {
+    for (let n = 0; n < MAX_DATAGRAMS; n++) {
+      const length = datagrams.pop(this.#engine.datagram);
+      if (length === -1) return;
+      if (length >= 0) this.#engine.handleDatagram(datagrams.tag, length);
+    }
+  }
+
+  #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
+    const channels = Math.min(input.length, 8);
+    for (let channel = 0; channel < channels; channel++) {
+      this.#captured.set(input[channel], channel * frames);
+    }
+    if (!sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
+      this.#captureOverflows++;
+    }
+  }
+
+  /** The first `length` captured bytes; a new view only when the number of channels changes. */
+  #captureView(length: number): Uint8Array {
+    if (this.#capturedBytes.length !== length) {
+      this.#capturedBytes = new Uint8Array(this.#captured.buffer, 0, length);
+    }
+    return this.#capturedBytes;
+  }
+
+  #publish(links: Links): void {
+    this.#sincePublished = 0;
+    const { numbers } = links.stats;
+    links.stats.begin();
+    numbers[WORKLET_STATS.quanta] = this.#quanta;
+    numbers[WORKLET_STATS.quantumFrames] = this.#quantumFrames;
+    numbers[WORKLET_STATS.stray] = this.#engine.strayDatagrams();
+    numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
+    numbers[WORKLET_STATS.skippedRecords] = links.datagrams.skippedRecords;
+    for (let slot = 0; slot < MAX_STREAMS; slot++) {
+      const at = WORKLET_STATS.streams + slot * (STATS_FIELDS + 1);
+      const stream = this.#streams[slot];
+      numbers[at] = stream;
+      if (stream !== 0 && this.#engine.readStats(stream)) numbers.set(this.#engine.stats, at + 1);
+    }
+    links.stats.end();
+    links.statsPort?.postMessage(numbers);
+  }
+}
+
+registerProcessor("antiphon", AntiphonProcessor);
