@@ -3,6 +3,7 @@ import { openMicrophone } from "./microphone.js";
 /** RTCPeerConnection audio at its best settings for music: stereo Opus, no jitter buffer beyond what it insists on. */
 const connection = new RTCPeerConnection();
 const element = new Audio();
+let microphone;
 
 connection.ontrack = ({ receiver, streams }) => {
   receiver.jitterBufferTarget = 0;
@@ -10,14 +11,14 @@ connection.ontrack = ({ receiver, streams }) => {
   element.play();
 };
 
-window.start = async () => {
+const start = async () => {
   const stream = await openMicrophone();
-  window.stream = stream;
-  connection.addTrack(stream.getAudioTracks()[0], stream);
+  microphone = stream.getAudioTracks()[0];
+  connection.addTrack(microphone, stream);
 };
 
 /** With no argument makes the offer; with an offer, the answer. The driver carries both. */
-window.describe = async (offer) => {
+const describe = async (offer) => {
   if (offer) await connection.setRemoteDescription(offer);
   const description = offer ? await connection.createAnswer() : await connection.createOffer();
   await connection.setLocalDescription({ type: description.type, sdp: stereo(description.sdp) });
@@ -29,12 +30,12 @@ window.describe = async (offer) => {
   return { type: connection.localDescription.type, sdp: stereo(connection.localDescription.sdp) };
 };
 
-window.accept = async (answer) => connection.setRemoteDescription(answer);
+const accept = async (answer) => connection.setRemoteDescription(answer);
 
-window.ready = () => connection.connectionState === "connected" && !element.paused && element.currentTime > 0;
+const ready = () => connection.connectionState === "connected" && !element.paused && element.currentTime > 0;
 
-window.report = () => {
-  const { latency } = window.stream.getAudioTracks()[0].getSettings();
+const report = () => {
+  const { latency } = microphone.getSettings();
   return {
     quantumFrames: null,
     reportedBaseLatencyMs: null,
@@ -42,6 +43,28 @@ window.report = () => {
     reportedInputLatencyMs: latency === undefined ? null : latency * 1000,
   };
 };
+
+/** Samples are per channel here, so they are frames. */
+const counters = async () => {
+  const inbound = [...(await connection.getStats()).values()].find((entry) => entry.type === "inbound-rtp");
+  const { totalSamplesReceived, concealedSamples, removedSamplesForAcceleration } = inbound;
+  return {
+    playedFrames: difference(totalSamplesReceived, concealedSamples),
+    concealedFrames: concealedSamples ?? null,
+    skippedFrames: removedSamplesForAcceleration ?? null,
+    receivedPackets: inbound.packetsReceived ?? null,
+    lostPackets: inbound.packetsLost ?? null,
+    latePackets: inbound.packetsDiscarded ?? null,
+    underruns: inbound.concealmentEvents ?? null,
+    bufferFrames: null,
+  };
+};
+
+window.page = () => ({ start, describe, accept, ready, report, counters });
+
+function difference(whole, part) {
+  return whole === undefined || part === undefined ? null : whole - part;
+}
 
 function stereo(sdp) {
   const opus = /a=rtpmap:(\d+) opus\/48000\/2/.exec(sdp)[1];

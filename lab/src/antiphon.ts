@@ -1,0 +1,161 @@
+/** The product under test, seen from outside: its server, its page, and the record of docs/automation.md. */
+
+import { randomBytes } from "node:crypto";
+import { existsSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
+import path from "node:path";
+import type { Browser } from "./browsers.js";
+import { makeFolder, removeFolder, Service, sleep } from "./processes.js";
+import { root } from "./rig.js";
+
+/** Parameters of the room page's address; docs/automation.md says what they mean. */
+export type PageParameters = Partial<
+  Record<"quantum" | "packet" | "buffer" | "lanes" | "bits" | "channels" | "loop", string | number>
+>;
+
+/** What the lab reads of `window.antiphon.stats()`, version 1. Unknown is null. */
+export interface PageStats {
+  version: 1;
+  quantumFrames: number | null;
+  packetFrames: number;
+  transport: "shared" | "port";
+  reportedBaseLatencyMs: number | null;
+  reportedOutputLatencyMs: number | null;
+  reportedInputLatencyMs: number | null;
+  ringOverflows: number;
+  sender: {
+    capturePath: string;
+    capturedFrames: number;
+    sentFrames: number;
+    overrunFrames: number;
+    packets: number;
+  };
+  peers: PagePeer[];
+}
+
+export interface PagePeer {
+  id: string;
+  name: string;
+  connection: string;
+  droppedBacklog: number;
+  receivedPackets: number;
+  lostPackets: number;
+  latePackets: number;
+  malformedPackets: number;
+  playedFrames: number;
+  concealedFrames: number;
+  skippedFrames: number;
+  underruns: number;
+  bufferFrames: number | null;
+  targetFrames: number;
+}
+
+const binary = path.join(root, "target/release/antiphon");
+
+/** Why the product cannot be started; undefined when it can. */
+export function missingProduct(): string | undefined {
+  return existsSync(binary) ? undefined : "target/release/antiphon is not built: make build";
+}
+
+export class Product {
+  private constructor(
+    readonly url: string,
+    private readonly service: Service,
+    private readonly folder: string,
+  ) {}
+
+  static async start(): Promise<Product> {
+    const missing = missingProduct();
+    if (missing) throw new Error(missing);
+    const folder = makeFolder("server");
+    const port = await freePort();
+    const url = `http://127.0.0.1:${port}`;
+    const service = Service.start(
+      [binary, "serve", "--listen", `127.0.0.1:${port}`],
+      process.env,
+      path.join(folder, "log"),
+    );
+    try {
+      await service.until(
+        () =>
+          fetch(url).then(
+            () => true,
+            () => false,
+          ),
+        `answer at ${url}`,
+      );
+    } catch (error) {
+      await service.stop();
+      removeFolder(folder);
+      throw error;
+    }
+    return new Product(url, service, folder);
+  }
+
+  /** A room of its own for every measurement. */
+  newRoom(): string {
+    return randomBytes(16).toString("base64url");
+  }
+
+  lobbyUrl(room: string): string {
+    return `${this.url}/r/${room}`;
+  }
+
+  /** The room page that joins by itself. */
+  roomUrl(room: string, name: string, parameters: PageParameters): string {
+    const query = new URLSearchParams({ autojoin: "1", name });
+    for (const [key, value] of Object.entries(parameters)) query.set(key, String(value));
+    return `${this.lobbyUrl(room)}?${query}`;
+  }
+
+  async stop(): Promise<void> {
+    await this.service.stop();
+    removeFolder(this.folder);
+  }
+}
+
+export async function readStats(page: Browser): Promise<PageStats> {
+  const stats = await page.evaluate(() => {
+    const { antiphon } = window as unknown as { antiphon?: { stats(): unknown } };
+    return (antiphon?.stats() ?? null) as PageStats | null;
+  });
+  if (stats === null) throw new Error("the page has no window.antiphon.stats()");
+  if (stats.version !== 1)
+    throw new Error(`the page's stats have version ${stats.version}, the lab reads version 1`);
+  return stats;
+}
+
+/** Waits until every page hears `peers` others: connected, and playing more frames from look to look. */
+export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds = 30): Promise<void> {
+  const deadline = Date.now() + seconds * 1000;
+  for (const page of pages) {
+    let before = new Map<string, number>();
+    for (;;) {
+      const stats = await readStats(page).catch(() => undefined);
+      const playing = (stats?.peers ?? []).filter(
+        (peer) =>
+          peer.connection === "connected" &&
+          peer.playedFrames > (before.get(peer.id) ?? Number.POSITIVE_INFINITY),
+      );
+      if (playing.length >= peers) break;
+      if (Date.now() > deadline) {
+        const seen = JSON.stringify(stats?.peers ?? "no stats");
+        throw new Error(
+          `after ${seconds} s the page does not play ${peers} peers: ${seen}; errors: ${page.errors.join(" | ")}`,
+        );
+      }
+      before = new Map((stats?.peers ?? []).map((peer) => [peer.id, peer.playedFrames]));
+      await sleep(200);
+    }
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer().on("error", reject);
+    probe.listen(0, "127.0.0.1", () => {
+      const { port } = probe.address() as AddressInfo;
+      probe.close(() => resolve(port));
+    });
+  });
+}
