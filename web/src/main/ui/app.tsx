@@ -12,7 +12,7 @@ import { Wordmark } from "./mark";
 import { PageTitle } from "./page-title";
 import { participantName } from "./participant";
 import { Problems } from "./problems";
-import { Room } from "./room";
+import { MuteMyself, Room } from "./room";
 import { Shortcuts } from "./shortcuts";
 import { useView, ViewProvider } from "./view";
 
@@ -44,11 +44,11 @@ function RoomPage() {
       <a class="skip" href="#main">
         Skip to the room
       </a>
-      <header class="bar">
+      <header class="bar" classList={{ pinned: phase() === "joined" }}>
         <Wordmark />
-        <Signalling />
         <Shortcuts />
         <Show when={phase() === "joined"}>
+          <MuteMyself />
           <button type="button" class="button" onClick={() => view.studio.leave()}>
             <Icon name="log-out" />
             Leave
@@ -56,6 +56,7 @@ function RoomPage() {
         </Show>
       </header>
       <main id="main" tabindex="-1">
+        <Signalling />
         <Switch>
           <Match when={screen() === "lobby"}>
             <Lobby />
@@ -103,7 +104,10 @@ function Ending(props: { title: string; action: string; children: string }) {
     <div class="ending">
       <PageTitle>{props.title}</PageTitle>
       <Problems />
-      <p class="lead">{props.children}</p>
+      {/* Where the session knows why, its own words say what to do. */}
+      <Show when={!view.problems().some((problem) => problem.severity === "error")}>
+        <p class="lead">{props.children}</p>
+      </Show>
       <div class="actions">
         <button
           type="button"

@@ -23,7 +23,8 @@ interface Figure {
   explanation: string;
 }
 
-export function PeerFigures(props: { id: string; name: string }) {
+/** @param props.from how the sentence about distance calls them */
+export function PeerFigures(props: { id: string; name: string; from: "them" | "yourself" }) {
   const view = useView();
   const reading = createMemo(() => {
     const stats = view.stats();
@@ -32,12 +33,21 @@ export function PeerFigures(props: { id: string; name: string }) {
   });
   const recent = createRecent(reading);
   const summary = createMemo(() => verdict(recent()));
+  const metres = createMemo(() => {
+    const delayMs = estimatedDelayMs(reading()?.stats ?? null, reading()?.peer ?? null, recent());
+    return delayMs === null ? null : Math.max(1, Math.round(metresOfAir(delayMs)));
+  });
   const figures = createMemo(() => peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent()));
   return (
     <div class="figures">
       <p class={`verdict ${summary().tone}`}>{summary().text}</p>
       <Show when={summary().advice}>
         <p class="hint">{summary().advice}</p>
+      </Show>
+      <Show when={metres()}>
+        <p class="hint">
+          Like hearing {props.from} from {metres()} m away, not counting both sound cards.
+        </p>
       </Show>
       <FigureList figures={figures} about={props.name} />
     </div>
@@ -107,24 +117,34 @@ function createRecent(
   });
 }
 
+function estimatedDelayMs(
+  stats: Stats | null,
+  peer: PeerStats | null,
+  recent: RecentStream | null,
+): number | null {
+  const bufferMs = framesToMs(recent?.fullestFrames ?? null, stats?.sampleRateHz ?? null);
+  const rttMs = peer?.rttMs ?? null;
+  return bufferMs === null || rttMs === null ? null : bufferMs + rttMs / 2;
+}
+
 function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: RecentStream | null): Figure[] {
   const rateHz = stats?.sampleRateHz ?? null;
   const receiving = peer !== null && peer.receivedPackets > 0;
   const bufferMs = receiving ? framesToMs(peer.bufferFrames, rateHz) : null;
   const targetMs = receiving ? framesToMs(peer.targetFrames, rateHz) : null;
   const rttMs = peer?.rttMs ?? null;
-  const delayMs = bufferMs === null || rttMs === null ? null : bufferMs + rttMs / 2;
+  const delayMs = estimatedDelayMs(stats, peer, recent);
   const open = peer?.lanes.filter((lane) => lane.state === "open") ?? [];
   const overSeconds = recent ? `in ${Math.round(recent.seconds)} s` : "";
   const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
   const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
   return [
     {
-      label: "Delay, estimated",
-      value: delayMs === null ? UNKNOWN : `${formatMs(delayMs)} +`,
-      note: delayMs === null ? "" : `like ${metresOfAir(delayMs).toFixed(0)} m of air, and both sound cards`,
+      label: "Delay",
+      value: formatMs(delayMs),
+      note: delayMs === null ? "" : "estimate, without sound cards",
       explanation:
-        "From them to you: half the round trip plus the buffer now. It is an estimate, for it takes both directions of the network as equally fast, and it leaves out both sound cards, which add more.",
+        "Estimated, from them to you: half the round trip, plus the fullest the buffer was in the last 10 seconds. That takes both directions of the network as equally fast, and leaves out both sound cards, which add more.",
     },
     {
       label: "Round trip",
@@ -169,7 +189,7 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
     },
     {
       label: "Lanes",
-      value: peer ? `${open.length} of ${peer.lanes.length}` : UNKNOWN,
+      value: peer && peer.lanes.length > 0 ? `${open.length} of ${peer.lanes.length}` : UNKNOWN,
       note: open.length > 0 ? laneWords(open.map((lane) => lane.candidateType)) : "",
       explanation:
         "Parallel connections to this player: open ones of those set up. Direct means browser to browser; relayed means through a server on the way, which costs some delay.",

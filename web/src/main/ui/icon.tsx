@@ -1,4 +1,3 @@
-/// <reference types="vite/client" />
 /** Lucide icons, inlined so that they take the text's colour. Always beside words, hence hidden from screen readers. */
 
 import arrowRight from "lucide-static/icons/arrow-right.svg?raw";

@@ -29,23 +29,17 @@ export function Lobby() {
     <form class="lobby" onSubmit={join}>
       <PageTitle>Ready to play?</PageTitle>
       <Problems />
-      <section class="card" aria-labelledby="lobby-name">
-        <h2 id="lobby-name">Who you are</h2>
+      <div class="card">
         <NameField />
-      </section>
+      </div>
       <section class="card" aria-labelledby="lobby-sound">
         <h2 id="lobby-sound">Your sound</h2>
         <Show when={microphone() === "on"} fallback={<MicrophoneStep />}>
           <InputCheck spoken={true} />
           <div class="fields">
             <DeviceFields />
+            <Headphones />
           </div>
-        </Show>
-        <Show when={!view.problems().some((problem) => problem.id === "headphones")}>
-          <p class="headphones">
-            <Icon name="headphones" />
-            Wear headphones: from loudspeakers the others would hear themselves back.
-          </p>
         </Show>
         <details class="disclosure">
           <summary>Advanced</summary>
@@ -71,6 +65,19 @@ export function Lobby() {
         </p>
       </div>
     </form>
+  );
+}
+
+/** Unless the session advises the same. */
+function Headphones() {
+  const view = useView();
+  return (
+    <Show when={!view.problems().some((problem) => problem.id === "headphones")}>
+      <p class="headphones">
+        <Icon name="headphones" />
+        <span>Wear headphones: from loudspeakers the others would hear themselves back.</span>
+      </p>
+    </Show>
   );
 }
 

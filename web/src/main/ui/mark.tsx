@@ -41,12 +41,12 @@ export function Wordmark() {
         <title>Antiphon</title>
         <path class="stave-lines" d="M1 7H31M1 13H31M1 19H31M1 25H31" />
         <g class="choir-a">
-          <rect x="4" y="16" width="6" height="6" rx=".7" />
-          <rect x="10" y="10" width="6" height="6" rx=".7" />
+          <rect x="2" y="16.5" width="5" height="5" rx=".7" />
+          <rect x="9" y="10.5" width="5" height="5" rx=".7" />
         </g>
         <g class="choir-b">
-          <rect x="16" y="10" width="6" height="6" rx=".7" />
-          <rect x="22" y="16" width="6" height="6" rx=".7" />
+          <rect x="18" y="10.5" width="5" height="5" rx=".7" />
+          <rect x="25" y="16.5" width="5" height="5" rx=".7" />
         </g>
       </svg>
       <span>Antiphon</span>

@@ -38,11 +38,12 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
         </div>
         <Show when={participant().connection === "failed"}>
           <p class="hint">
-            No way through the networks between you was found. Ask them to reload the page, or try another
-            network.
+            {participant().isLoop
+              ? "Your browser found no way to itself. Turn the test off and on again."
+              : "No way through the networks between you was found. Ask them to reload the page, or try another network."}
           </p>
         </Show>
-        <Show when={!participant().present}>
+        <Show when={!participant().present && !participant().isLoop}>
           <p class="hint">They lost the server. Sound may go on; they are given a moment to come back.</p>
         </Show>
         <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silent()} />
@@ -73,7 +74,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
           <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
         </div>
-        <PeerFigures id={id} name={name()} />
+        <PeerFigures id={id} name={name()} from={participant().isLoop ? "yourself" : "them"} />
       </section>
     </li>
   );

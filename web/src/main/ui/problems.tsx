@@ -48,8 +48,7 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
         <Show when={problem().command}>
           {(command) => (
             <div class="command">
-              {/* Scrolls sideways by keyboard, too. */}
-              <pre tabindex="0">{command()}</pre>
+              <pre>{command()}</pre>
               <CopyButton text={command()} what="command" />
             </div>
           )}

@@ -6,6 +6,7 @@ export interface StreamCounters {
   latePackets: number;
   playedFrames: number;
   concealedFrames: number;
+  bufferFrames: number | null;
 }
 
 export interface RecentStream {
@@ -19,6 +20,8 @@ export interface RecentStream {
   lateShare: number | null;
   /** Of the frames that were played. Null when none were. */
   concealedShare: number | null;
+  /** The most that waited at any reading. Between two arrivals the buffer only empties; its fullest is what delays. */
+  fullestFrames: number | null;
 }
 
 const WINDOW_MS = 10_000;
@@ -42,15 +45,15 @@ export class RecentWindow {
     this.#readings.push({ timeMs, counters: { ...counters } });
     while (this.#readings.length > 2 && timeMs - this.#readings[1]!.timeMs >= WINDOW_MS)
       this.#readings.shift();
-    return this.#readings.length < 2 ? null : compare(this.#readings[0]!, this.#readings.at(-1)!);
+    return this.#readings.length < 2 ? null : compare(this.#readings);
   }
 }
 
-function compare(
-  from: { timeMs: number; counters: StreamCounters },
-  to: { timeMs: number; counters: StreamCounters },
-): RecentStream {
-  const since = (key: keyof StreamCounters) => Math.max(0, to.counters[key] - from.counters[key]);
+function compare(readings: readonly { timeMs: number; counters: StreamCounters }[]): RecentStream {
+  const from = readings[0]!;
+  const to = readings.at(-1)!;
+  const since = (key: Exclude<keyof StreamCounters, "bufferFrames">) =>
+    Math.max(0, to.counters[key] - from.counters[key]);
   // A packet counted as lost may still arrive: then the count falls, and nothing was lost in the window.
   const lostPackets = since("lostPackets");
   const latePackets = since("latePackets");
@@ -58,6 +61,7 @@ function compare(
   const expectedPackets = since("receivedPackets") + lostPackets;
   const outputFrames = since("playedFrames") + concealedFrames;
   const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
+  const buffers = readings.map((r) => r.counters.bufferFrames).filter((frames) => frames !== null);
   return {
     seconds: (to.timeMs - from.timeMs) / 1000,
     lostPackets,
@@ -66,6 +70,7 @@ function compare(
     lostShare: share(lostPackets, expectedPackets),
     lateShare: share(latePackets, expectedPackets),
     concealedShare: share(concealedFrames, outputFrames),
+    fullestFrames: buffers.length > 0 ? Math.max(...buffers) : null,
   };
 }
 
@@ -83,7 +88,9 @@ export function verdict(recent: RecentStream | null): Verdict {
   if (recent === null || recent.concealedShare === null) {
     return { tone: "unknown", text: "No sound received yet", advice: null };
   }
-  if (recent.concealedFrames === 0) return { tone: "good", text: "Clean: no gaps", advice: null };
+  const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
+  if (recent.concealedFrames === 0)
+    return { tone: "good", text: `Clean: no gaps in ${period}`, advice: null };
   const fewGaps = recent.concealedShare < AUDIBLE_SHARE;
   const advice =
     recent.latePackets > recent.lostPackets
@@ -92,6 +99,6 @@ export function verdict(recent: RecentStream | null): Verdict {
         ? "Most missing packets never came: a network cable instead of Wi-Fi, at either end, helps most."
         : "Their sound stops now and then before it is sent: other programs on their computer may be busy.";
   return fewGaps
-    ? { tone: "fair", text: "Nearly clean: a few short gaps", advice: null }
-    : { tone: "poor", text: "Gaps you can hear", advice };
+    ? { tone: "fair", text: `Nearly clean: a few short gaps in ${period}`, advice: null }
+    : { tone: "poor", text: `Gaps you can hear in ${period}`, advice };
 }

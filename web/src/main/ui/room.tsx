@@ -22,7 +22,7 @@ export function Room() {
     <div class="room">
       <PageTitle class="visually-hidden">The room</PageTitle>
       <Problems />
-      <OwnStrip />
+      <OwnStrip alone={others() === 0} />
       <section class="others" aria-labelledby="others-heading">
         <div class="others-head">
           <h2 id="others-heading">{others() === 0 ? "Nobody else is here yet" : `With you: ${others()}`}</h2>
@@ -48,7 +48,25 @@ export function toggleSelfMuted(view: ReturnType<typeof useView>): void {
   announce(muted ? "You are muted." : "You are heard again.");
 }
 
-function OwnStrip() {
+/** In the page's bar, where it stays in reach however far one has scrolled. */
+export function MuteMyself() {
+  const view = useView();
+  const muted = createMemo(() => view.state().selfMuted);
+  return (
+    <button
+      type="button"
+      class="button toggle mute"
+      aria-pressed={muted()}
+      aria-keyshortcuts="M"
+      onClick={() => toggleSelfMuted(view)}
+    >
+      <Icon name={muted() ? "mic-off" : "mic"} />
+      Mute me
+    </button>
+  );
+}
+
+function OwnStrip(props: { alone: boolean }) {
   const view = useView();
   const muted = createMemo(() => view.state().selfMuted);
   const microphone = createMemo(() => view.state().microphone);
@@ -78,17 +96,9 @@ function OwnStrip() {
         }
       >
         <InputCheck spoken={false} dimmed={muted()} />
-        <button
-          type="button"
-          class="button toggle mute large"
-          aria-pressed={muted()}
-          aria-keyshortcuts="M"
-          onClick={() => toggleSelfMuted(view)}
-        >
-          <Icon name={muted() ? "mic-off" : "mic"} />
-          Mute myself
-        </button>
-        <p class="hint">{muted() ? "You are muted: nobody hears you." : "Everyone in the room hears you."}</p>
+        <p class={muted() ? "muted-words" : "hint"}>
+          {muted() ? "You are muted: nobody hears you." : "Everyone in the room hears you."}
+        </p>
       </Show>
       <details class="disclosure">
         <summary>Sound settings</summary>
@@ -105,7 +115,9 @@ function OwnStrip() {
         <summary>Your numbers</summary>
         <OwnFigures />
       </details>
-      <LoopToggle />
+      <Show when={!props.alone}>
+        <LoopToggle />
+      </Show>
     </section>
   );
 }
@@ -122,12 +134,12 @@ function LoopToggle() {
         aria-describedby="loop-hint"
         onClick={() => void view.attempt(() => view.studio.setLoop(!looping()))}
       >
-        <Icon name="repeat" />
+        <Icon name={looping() ? "check" : "repeat"} />
         Hear yourself through the network
       </button>
       <p class="hint" id="loop-hint">
-        A test: your sound makes the whole way and comes back late, as the others would hear it. Wear
-        headphones, or it howls.
+        A test you can make alone: your sound makes the whole way and comes back as late as the others would
+        hear it. Put on headphones first, or it howls.
       </p>
     </div>
   );
@@ -138,10 +150,7 @@ function EmptyRoom() {
     <div class="empty card">
       <p class="lead">Send this link to the people you play with. Whoever opens it can come in.</p>
       <Invite prominent />
-      <p class="hint">
-        While you wait, try “Hear yourself through the network” with headphones on: it plays your own sound
-        back the way the others will hear it.
-      </p>
+      <LoopToggle />
     </div>
   );
 }

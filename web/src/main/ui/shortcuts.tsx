@@ -33,9 +33,9 @@ export function Shortcuts() {
 
   return (
     <>
-      <button type="button" class="button quiet" onClick={() => dialog.showModal()}>
+      <button type="button" class="button quiet keyboard" onClick={() => dialog.showModal()}>
         <Icon name="keyboard" />
-        Keyboard
+        <span>Keyboard</span>
       </button>
       <dialog ref={dialog} class="dialog" aria-labelledby="shortcuts-heading">
         <h2 id="shortcuts-heading">Keyboard</h2>

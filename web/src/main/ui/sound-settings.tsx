@@ -51,7 +51,7 @@ export function DeviceFields() {
     <>
       <Choice
         label="Input"
-        hint="Your microphone, instrument or audio interface."
+        hint="Microphone, instrument or interface."
         value={settings().inputDeviceId}
         options={deviceOptions(view.state().inputs, "The system's default input")}
         onChoice={(id) => change({ inputDeviceId: id })}
@@ -67,7 +67,7 @@ export function DeviceFields() {
       >
         <Choice
           label="Output"
-          hint="Best: wired headphones on the same interface as the input."
+          hint="Best: wired headphones."
           value={settings().outputDeviceId}
           options={deviceOptions(view.state().outputs, "The system's default output")}
           onChoice={(id) => change({ outputDeviceId: id })}
@@ -100,10 +100,7 @@ function ChannelsField() {
         </For>
       </div>
       <p class="hint">
-        <Show
-          when={settings().channels > 2}
-          fallback="Mono for one microphone, stereo for a keyboard or a pair of microphones."
-        >
+        <Show when={settings().channels > 2} fallback="Stereo for a keyboard or two microphones.">
           {settings().channels} channels, set under Advanced.
         </Show>
       </p>
@@ -201,6 +198,11 @@ function BufferField() {
             max={MAX_BUFFER_FRAMES}
             step="16"
             value={fixed() ?? lastFixed}
+            onKeyDown={(event) => {
+              if (event.key !== "Enter") return;
+              event.preventDefault(); // the lobby's form would join
+              event.currentTarget.blur();
+            }}
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
               if (!Number.isFinite(frames)) return;
