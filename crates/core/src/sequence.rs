@@ -2,14 +2,19 @@
 
 /// A jump of more than this is believed only when the next datagram continues it.
 const MAX_JUMP: i64 = 65_536;
+/// A smaller jump back is a sender that started anew if this many datagrams in a row go on from it. More than two, because a lane
+/// or a relay that was held up may deliver a few old ones in a row.
+const RESTART_RUN: u32 = 64;
 /// How far behind the newest a duplicate can be told from a straggler, in datagrams. Longer than any buffer holds.
 const WINDOW: u64 = 1_024;
 
 /// What a sequence number says about its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Not seen before. Play it.
+    /// The newest so far. Play it.
     New,
+    /// Not seen before, but newer ones overtook it. Play it if there is time.
+    Overtaken,
     /// Seen before. Drop it.
     Duplicate,
     /// So old that nobody can tell whether it was seen. Drop it.
@@ -37,9 +42,14 @@ pub struct SequenceCounts {
 #[derive(Debug, Default)]
 pub struct SequenceTracker {
     newest: Option<u64>,
+    /// The first since the (re)start.
+    first: u64,
     /// Bit `n % WINDOW` says whether number `n` of the last `WINDOW` was seen.
     seen: [u64; (WINDOW / 64) as usize],
     doubtful_next: Option<u32>,
+    /// What would continue the last ancient datagrams, and how many those are.
+    ancient_next: u32,
+    ancient_run: u32,
     counts: SequenceCounts,
 }
 
@@ -73,10 +83,11 @@ impl SequenceTracker {
             return Arrival::New;
         }
         let behind = ahead.unsigned_abs();
-        if behind >= WINDOW || behind > newest {
-            return Arrival::Ancient;
+        if behind >= WINDOW {
+            return self.ancient(sequence);
         }
-        let (word, bit) = position(newest - behind);
+        let number = newest - behind;
+        let (word, bit) = position(number);
         if self.seen[word] & bit != 0 {
             self.counts.duplicate += 1;
             return Arrival::Duplicate;
@@ -85,15 +96,32 @@ impl SequenceTracker {
         self.counts.received += 1;
         self.counts.reordered += 1;
         // A straggler from before the first datagram of all was never counted as lost.
-        self.counts.lost = self.counts.lost.saturating_sub(1);
-        Arrival::New
+        if number > self.first {
+            self.counts.lost -= 1;
+        }
+        Arrival::Overtaken
+    }
+
+    fn ancient(&mut self, sequence: u32) -> Arrival {
+        self.ancient_run = match self.ancient_run {
+            run if run > 0 && sequence == self.ancient_next => run + 1,
+            _ => 1,
+        };
+        self.ancient_next = sequence.wrapping_add(1);
+        if self.ancient_run == RESTART_RUN {
+            self.start(sequence);
+            return Arrival::Restart;
+        }
+        Arrival::Ancient
     }
 
     fn start(&mut self, sequence: u32) {
         // One whole turn up, so that stragglers from before the first have a number too.
         let first = u64::from(sequence) + (1 << 32);
         self.newest = Some(first);
+        self.first = first;
         self.doubtful_next = None;
+        self.ancient_run = 0;
         self.seen = Default::default();
         let (word, bit) = position(first);
         self.seen[word] |= bit;
@@ -105,6 +133,7 @@ impl SequenceTracker {
             let (word, bit) = position(n);
             self.seen[word] &= !bit;
         }
+        self.ancient_run = 0;
         let next = newest + ahead;
         // With a jump beyond the window every bit was cleared above, wherever the next number's bit is.
         let (word, bit) = position(next);
@@ -145,8 +174,8 @@ mod tests {
     #[test]
     fn stragglers_fill_the_gap_they_left() {
         let (tracker, arrivals) = handle_all(&[10, 13, 11, 13, 11]);
-        use Arrival::{Duplicate, New};
-        assert_eq!(arrivals, [New, New, New, Duplicate, Duplicate]);
+        use Arrival::{Duplicate, New, Overtaken};
+        assert_eq!(arrivals, [New, New, Overtaken, Duplicate, Duplicate]);
         let counts = SequenceCounts {
             received: 3,
             lost: 1,
@@ -159,7 +188,45 @@ mod tests {
     #[test]
     fn too_old_to_tell_is_ancient() {
         let (_, arrivals) = handle_all(&[0, 2_000, 2_000 - WINDOW as u32, 2_001 - WINDOW as u32]);
-        assert_eq!(arrivals[2..], [Arrival::Ancient, Arrival::New]);
+        assert_eq!(arrivals[2..], [Arrival::Ancient, Arrival::Overtaken]);
+    }
+
+    #[test]
+    fn a_straggler_from_before_the_first_fills_no_gap() {
+        let (tracker, _) = handle_all(&[10, 12, 9]);
+        assert_eq!(tracker.counts().lost, 1);
+    }
+
+    #[test]
+    fn a_sender_that_starts_anew_from_0_is_believed_soon() {
+        let mut tracker = SequenceTracker::default();
+        for n in 0..5_000 {
+            tracker.handle(n);
+        }
+        let mut restarted = 0;
+        for n in 0..1_000 {
+            match tracker.handle(n) {
+                Arrival::Ancient => assert!(n < RESTART_RUN),
+                Arrival::Restart => restarted += 1,
+                arrival => assert_eq!(arrival, Arrival::New),
+            }
+        }
+        assert_eq!((restarted, tracker.counts().lost), (1, 0));
+    }
+
+    #[test]
+    fn a_held_up_lane_is_no_new_sender() {
+        let mut tracker = SequenceTracker::default();
+        for n in 0..5_000 {
+            tracker.handle(n);
+        }
+        // Old datagrams in a row, but fewer than a new sender would send, or with newer ones between them.
+        for n in 0..u32::from(u8::MAX) {
+            assert_eq!(tracker.handle(n), Arrival::Ancient);
+            if n % (RESTART_RUN - 1) == 0 {
+                assert_eq!(tracker.handle(5_000 + n), Arrival::New);
+            }
+        }
     }
 
     #[test]
