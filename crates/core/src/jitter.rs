@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::pcm;
+use crate::sequence::Arrival;
 use crate::spread::Spread;
 use crate::wire::{AudioHeader, SampleRate};
 
@@ -155,12 +156,20 @@ impl JitterBuffer {
         self.playing.then_some(ahead.max(0) as u64)
     }
 
+    /// Frames received that wait to be played, behind gaps or not.
+    pub fn held_frames(&self) -> u64 {
+        let faded = self.skip.map_or(0, |skip| skip.done);
+        (self.present.count() - faded) as u64
+    }
+
     /// The delay aimed at, in frames from the most prompt arrivals.
     pub fn target_frames(&self) -> u64 {
-        match self.target {
-            Target::Fixed(frames) => u64::from(frames),
-            Target::Auto => self.automatic_target() as u64,
-        }
+        let wanted = match self.target {
+            Target::Fixed(frames) => i64::from(frames),
+            Target::Auto => self.automatic_target(),
+        };
+        // Beyond the target, there must be room for the packets of a burst.
+        wanted.clamp(0, self.depth() / 2) as u64
     }
 
     /// Changes the target. A stream that plays starts anew with its next packet.
@@ -172,24 +181,34 @@ impl JitterBuffer {
         }
     }
 
-    /// Stores a packet's frames. `restart` says that its sequence does not continue the one before.
+    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
+    /// [`Arrival::Restart`].
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
     /// RT: no alloc, no lock, O(frames + capacity / 64).
-    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], restart: bool) {
+    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], arrival: Arrival) {
         let frames = usize::from(header.frames);
         let channels = usize::from(header.channels);
         let start = header.timestamp;
         let arrival_delay = self.rendered.wrapping_sub(start) as i64;
 
         let late = arrival_delay.wrapping_sub(self.delay);
+        let is_straggler = arrival == Arrival::Overtaken;
+        let is_hopeless =
+            !self.playing || channels != self.channels || late > self.seconds(STALL_SECONDS);
+        if is_straggler && is_hopeless {
+            // It says nothing of the stream as it is now, so nothing is decided by it.
+            self.counts.late_packets += 1;
+            self.counts.late_frames += frames as u64;
+            return;
+        }
         if !self.playing {
             self.start(start, arrival_delay);
-        } else if restart
+        } else if arrival == Arrival::Restart
             || channels != self.channels
             || late > self.seconds(STALL_SECONDS)
             || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
-            || (frames as i64).wrapping_sub(late) > self.depth()
+            || (frames as i64).saturating_sub(late) > self.depth()
         {
             self.resync(arrival_delay);
         }
@@ -197,7 +216,9 @@ impl JitterBuffer {
         self.spread.add(arrival_delay, header.frames);
         if arrival_delay.wrapping_sub(self.delay) > 0 {
             self.counts.late_packets += 1;
-            self.late_run_frames += frames as u64;
+            if !is_straggler {
+                self.late_run_frames += frames as u64;
+            }
             self.grow();
         } else {
             self.late_run_frames = 0;
@@ -303,7 +324,7 @@ impl JitterBuffer {
             let first = self.playhead().wrapping_sub(skip.fade as u64);
             let cleared = self.present.clear(first, skip.fade + skip.distance);
             self.counts.skipped_frames += (cleared - skip.fade) as u64;
-            self.delay -= skip.distance as i64;
+            self.delay = self.delay.wrapping_sub(skip.distance as i64);
             self.skip = None;
         }
         run
@@ -345,15 +366,18 @@ impl JitterBuffer {
 
     /// Starts anew from a packet that arrives now, aiming as deep as before.
     fn resync(&mut self, arrival_delay: i64) {
-        let depth = (self.target_frames() as i64).min(self.depth() / 2);
+        let target = self.target_frames() as i64;
         self.forget_arrivals();
         self.counts.resyncs += 1;
-        self.delay = arrival_delay.wrapping_add(depth);
+        self.delay = arrival_delay.wrapping_add(target);
         self.newest_end = self.playhead();
+        // What is missing from here on is missed, whatever media time it was before.
+        self.counted_from = self.newest_end;
     }
 
     fn forget_arrivals(&mut self) {
-        self.counts.skipped_frames += self.present.clear_all() as u64;
+        self.counts.skipped_frames += self.held_frames();
+        self.present.clear_all();
         self.spread.clear();
         self.skip = None;
         self.spare = 0;
@@ -365,10 +389,15 @@ impl JitterBuffer {
         if self.target == Target::Auto
             && self.skip.is_none()
             && let Some(needed) = self.spread.exceeded_by(LATE_BUDGET)
-            && needed > self.delay
         {
-            self.delay = needed;
-            self.spare = 0;
+            // Not so far that the frames held no longer fit between the playhead and the end of the buffer.
+            let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
+            let room = self.depth().saturating_sub(ahead);
+            let growth = needed.wrapping_sub(self.delay).min(room);
+            if growth > 0 {
+                self.delay = self.delay.wrapping_add(growth);
+                self.spare = 0;
+            }
         }
     }
 
@@ -378,10 +407,10 @@ impl JitterBuffer {
         self.spread.forget(KEEP_AT_REVIEW);
         let (needed, tolerated) = match self.target {
             Target::Auto => (self.spread.exceeded_by(LATE_BUDGET), SPARE_FRAMES),
-            Target::Fixed(frames) => (
+            Target::Fixed(_) => (
                 self.spread
                     .exceeded_by(PROMPT_SHARE)
-                    .map(|prompt| prompt.wrapping_add(i64::from(frames))),
+                    .map(|prompt| prompt.wrapping_add(self.target_frames() as i64)),
                 self.seconds(FIXED_SPARE_SECONDS),
             ),
         };
@@ -429,7 +458,8 @@ impl JitterBuffer {
                 let out = &mut self.samples[channel * capacity + slot..][..run];
                 pcm::decode_channel(header.format, part, channel, self.channels, out);
             }
-            self.present.set(media, run);
+            // A sender that sends a frame twice, under two sequence numbers, is heard once.
+            self.counts.skipped_frames += (run - self.present.set(media, run)) as u64;
             from += run;
         }
     }
@@ -468,15 +498,15 @@ impl Presence {
         media as usize & (self.capacity() - 1)
     }
 
-    /// Returns how many were set.
-    fn clear_all(&mut self) -> usize {
-        let set = self
-            .words
+    fn count(&self) -> usize {
+        self.words
             .iter()
             .map(|word| word.count_ones() as usize)
-            .sum();
+            .sum()
+    }
+
+    fn clear_all(&mut self) {
         self.words.fill(0);
-        set
     }
 
     /// Frames present in a row from `media` on, at most `most`.
@@ -505,8 +535,14 @@ impl Presence {
         count.min(most)
     }
 
-    fn set(&mut self, media: u64, frames: usize) {
-        self.each_word(media, frames, |word, mask| *word |= mask);
+    /// Returns how many were not set before.
+    fn set(&mut self, media: u64, frames: usize) -> usize {
+        let mut new = 0;
+        self.each_word(media, frames, |word, mask| {
+            new += (!*word & mask).count_ones() as usize;
+            *word |= mask;
+        });
+        new
     }
 
     /// Returns how many were set.

@@ -72,6 +72,8 @@ pub struct StreamStats {
     pub ancient_packets: u64,
     /// Frames waiting; `None` while nothing plays.
     pub buffered_frames: Option<u64>,
+    /// Frames received that wait to be played, those behind a gap included.
+    pub held_frames: u64,
     /// The delay aimed at, in frames from the most prompt arrivals.
     pub target_frames: u64,
     /// Channels of the newest packet; `None` before the first.
@@ -218,6 +220,7 @@ impl Player {
             malformed_packets: stream.malformed_packets,
             ancient_packets: stream.ancient_packets,
             buffered_frames: stream.jitter.buffered_frames(),
+            held_frames: stream.jitter.held_frames(),
             target_frames: stream.jitter.target_frames(),
             channels: stream.format.map(|_| stream.jitter.channels() as u8),
             format: stream.format,
@@ -264,10 +267,9 @@ impl Player {
 impl Stream {
     fn handle_audio(&mut self, header: &AudioHeader, samples: &[u8]) {
         match self.sequence.handle(header.sequence) {
-            arrival @ (Arrival::New | Arrival::Restart) => {
+            arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
                 self.format = Some(header.format);
-                self.jitter
-                    .insert(header, samples, arrival == Arrival::Restart);
+                self.jitter.insert(header, samples, arrival);
             }
             Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,

@@ -1,0 +1,244 @@
+//! The jitter buffer's rules, one test for each, driven through the player as hosts do.
+
+mod support;
+
+use antiphon_core::{Command, Player, Target};
+use support::{datagram, header, media_of, player, quantum, stats};
+
+const ID: u32 = 1;
+
+fn fixed(frames: u32) -> Player {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Fixed(frames));
+    player
+}
+
+fn add(player: &mut Player, target: Target) {
+    player.handle_command(Command::Add(ID)).expect("fits");
+    player
+        .handle_command(Command::Target(ID, target))
+        .expect("is there");
+}
+
+fn send(player: &mut Player, sequence: u32, timestamp: u64, frames: usize) {
+    player.handle_datagram(ID, &datagram(&header(sequence, timestamp, frames)));
+}
+
+/// `received = played + skipped + late + held`.
+fn assert_accounts(player: &Player, received_frames: u64) {
+    let stats = stats(player, ID);
+    let jitter = stats.jitter;
+    assert_eq!(
+        received_frames,
+        jitter.played_frames + jitter.skipped_frames + jitter.late_frames + stats.held_frames,
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn loss_after_a_restart_to_an_earlier_media_time_is_counted() {
+    let mut player = fixed(64);
+    for n in 0..100 {
+        send(&mut player, n, 1_000_000 + 64 * u64::from(n), 64);
+        quantum(&mut player, 64);
+    }
+    // A new sender: other sequence numbers, media time from 0 again.
+    for n in 0..10 {
+        send(&mut player, 900_000_000 + n, 64 * u64::from(n), 64);
+        quantum(&mut player, 64);
+    }
+    let before = stats(&player, ID).jitter;
+    assert_eq!(before.resyncs, 1);
+    for _ in 0..10 {
+        quantum(&mut player, 64);
+    }
+    let after = stats(&player, ID).jitter;
+    assert_eq!(after.underruns, before.underruns + 1);
+    assert!(after.concealed_frames >= before.concealed_frames + 9 * 64);
+    // And a second without a packet ends the playing.
+    for _ in 0..1_000 {
+        quantum(&mut player, 64);
+    }
+    assert_eq!(stats(&player, ID).buffered_frames, None);
+}
+
+/// A steady stream with an automatic target, for `quanta` quanta of 16 frames. The first target is much more than it
+/// needs, so that after the first review (1 s, 3,000 quanta) it skips.
+fn steady(quanta: u64) -> Player {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    for n in 0..quanta {
+        send(&mut player, n as u32, 16 * n, 16);
+        quantum(&mut player, 16);
+        assert_accounts(&player, 16 * (n + 1));
+    }
+    player
+}
+
+#[test]
+fn a_skip_cut_short_counts_each_frame_once() {
+    let mut cut = 0;
+    for quanta in 2_990..3_020 {
+        let mut player = steady(quanta);
+        let before = stats(&player, ID);
+        player
+            .handle_command(Command::Target(ID, Target::Fixed(1_000)))
+            .expect("is there");
+        assert_accounts(&player, 16 * quanta);
+        let skipped = stats(&player, ID).jitter.skipped_frames;
+        assert_eq!(skipped - before.jitter.skipped_frames, before.held_frames);
+        cut += u32::from(before.jitter.skipped_frames == 0);
+    }
+    assert!((1..30).contains(&cut), "the skip was not among them: {cut}");
+}
+
+#[test]
+fn a_skip_fades_from_the_frames_it_leaves_to_those_it_comes_to() {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    let mut heard = Vec::new();
+    for n in 0..4_000 {
+        send(&mut player, n, 16 * u64::from(n), 16);
+        heard.extend(quantum(&mut player, 16));
+    }
+    let skipped = stats(&player, ID).jitter.skipped_frames;
+    assert!(skipped > 500, "{skipped}");
+    // The tags rise by one each frame, so the fade is known: frame n of N is `media + distance × (n + ½) / N`.
+    let number = |n: usize| f64::from(heard[n]) * 8_388_608.0;
+    let steps_by_one = |n: usize| number(n) - number(n - 1) == 1.0;
+    let first = heard.iter().position(|&s| s != 0.0).expect("plays");
+    let begin = (first + 1..).find(|&n| !steps_by_one(n)).expect("skips");
+    let end = (begin..).find(|&n| steps_by_one(n)).expect("ends") - 1;
+    let fade = end - begin;
+    assert!((16..=128).contains(&fade), "{fade}");
+    for n in 0..fade {
+        let old = number(begin - 1) + 1.0 + n as f64;
+        let expected = old + skipped as f64 * (n as f64 + 0.5) / fade as f64;
+        let found = number(begin + n);
+        assert!((found - expected).abs() < 0.02, "{n}: {found} {expected}");
+    }
+    for n in end..heard.len() {
+        let passed = (n - begin + 1) as f64;
+        assert_eq!(number(n), number(begin - 1) + passed + skipped as f64);
+    }
+}
+
+#[test]
+fn a_packet_half_the_clock_away_starts_anew() {
+    // Lateness of exactly i64::MIN: neither early nor late in two's complement.
+    let mut player = fixed(0);
+    send(&mut player, 0, 0, 16);
+    send(&mut player, 1, 1 << 63, 16);
+    assert_eq!(stats(&player, ID).jitter.resyncs, 1);
+    assert_accounts(&player, 32);
+    let out = quantum(&mut player, 16);
+    assert_eq!(media_of(out[0]), Some((1 << 63) % support::TAGS));
+}
+
+#[test]
+fn a_target_beyond_the_buffer_is_cut_to_it() {
+    let mut player = fixed(u32::MAX);
+    assert_eq!(stats(&player, ID).target_frames, 2_048);
+    let mut heard = Vec::new();
+    for n in 0..100 {
+        send(&mut player, n, 64 * u64::from(n), 64);
+        heard.extend(quantum(&mut player, 64));
+    }
+    let first = heard.iter().position(|&sample| sample != 0.0);
+    assert_eq!(first, Some(2_048));
+    assert!((0..4_000).all(|n| media_of(heard[2_048 + n]) == Some(n as u64)));
+}
+
+#[test]
+fn growing_never_makes_frames_to_come_share_a_slot() {
+    // A small buffer with frames far ahead, then packets so late that the delay wants to grow by more than there is room for.
+    let mut player = player(1, 1, 2_048);
+    add(&mut player, Target::Auto);
+    let mut heard = Vec::new();
+    for n in 0..200 {
+        send(&mut player, n, 64 * u64::from(n), 64);
+        heard.extend(quantum(&mut player, 64));
+    }
+    for n in 1..60 {
+        // Nothing for a while, then what was due and what comes next all at once.
+        let sequence = 200 + 40 * n;
+        let media = 64 * u64::from(sequence);
+        for _ in 0..40 {
+            heard.extend(quantum(&mut player, 64));
+        }
+        for late in [20, 0, 30, 10] {
+            send(
+                &mut player,
+                sequence - late,
+                media - 64 * u64::from(late),
+                64,
+            );
+        }
+    }
+    let mut last = None;
+    for media in heard.into_iter().filter_map(media_of) {
+        assert!(Some(media) > last, "{media} after {last:?}");
+        last = Some(media);
+    }
+}
+
+#[test]
+fn frames_sent_twice_under_two_sequence_numbers_are_played_once_and_counted() {
+    let mut player = fixed(128);
+    let mut received = 0;
+    let mut heard = Vec::new();
+    for n in 0..50 {
+        send(&mut player, 2 * n, 64 * u64::from(n), 64);
+        send(&mut player, 2 * n + 1, 64 * u64::from(n) + 20, 64);
+        received += 128;
+        heard.extend(quantum(&mut player, 64));
+        assert_accounts(&player, received);
+    }
+    assert!((0..64 * 40).all(|n| media_of(heard[128 + n]) == Some(n as u64)));
+}
+
+#[test]
+fn hostile_media_times_never_panic_and_stay_accounted_for() {
+    let mut random = support::Random(7);
+    let edges = [0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, u64::MAX - 100];
+    for target in [Target::Auto, Target::Fixed(0), Target::Fixed(u32::MAX)] {
+        let mut player = player(1, 1, 2_048);
+        add(&mut player, target);
+        let mut received = 0;
+        for sequence in 0..20_000 {
+            let edge = edges[random.below(edges.len() as u64) as usize];
+            let media = edge.wrapping_add(random.below(5_000)).wrapping_sub(2_500);
+            let frames = 1 + random.below(200) as usize;
+            send(&mut player, sequence, media, frames);
+            received += frames as u64;
+            if random.below(3) == 0 {
+                quantum(&mut player, 1 + random.below(1_024) as usize);
+            }
+            assert_accounts(&player, received);
+        }
+    }
+}
+
+#[test]
+fn a_straggler_does_not_move_the_rest() {
+    for target in [Target::Auto, Target::Fixed(128)] {
+        let mut player = player(1, 1, 32_768);
+        add(&mut player, target);
+        let mut heard = Vec::new();
+        for n in 0..6_000u32 {
+            // One packet takes 0.3 s more than the others: longer than any stall, but newer ones are there.
+            let sequence = match n {
+                4_000..4_225 => n + 1,
+                4_225 => 4_000,
+                _ => n,
+            };
+            send(&mut player, sequence, 64 * u64::from(sequence), 64);
+            heard.extend(quantum(&mut player, 64));
+        }
+        let jitter = stats(&player, ID).jitter;
+        assert_eq!((jitter.late_packets, jitter.late_frames), (1, 64));
+        assert_eq!((jitter.concealed_frames, jitter.resyncs), (64, 0));
+        let delay = |n: usize| media_of(heard[n]).map(|media| n as u64 - media);
+        assert_eq!(delay(64 * 3_990), delay(64 * 5_990));
+    }
+}
