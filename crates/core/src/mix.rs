@@ -70,12 +70,11 @@ impl Strip {
     pub fn mix(&mut self, input: &[f32], output: &mut [f32], frames: usize, any_soloed: bool) {
         let heard = !self.muted && (self.soloed || !any_soloed);
         let gain = if heard { self.gain } else { 0.0 };
-        let wanted = [
-            gain * (1.0 - self.pan).min(1.0),
-            gain * (1.0 + self.pan).min(1.0),
-        ];
         let sources = input.len() / frames;
         let outputs = output.len() / frames;
+        // One output has no sides: nothing may be panned out of it.
+        let pan = if outputs == 1 { 0.0 } else { self.pan };
+        let wanted = [gain * (1.0 - pan).min(1.0), gain * (1.0 + pan).min(1.0)];
         let routes = if sources == 1 {
             outputs.min(2)
         } else {
@@ -142,6 +141,22 @@ mod tests {
         assert_eq!(mixed(strip, &[0.5], 1, 1), [0.5]);
         assert_eq!(mixed(strip, &[0.1, 0.2, 0.25, 0.5], 2, 1), [0.35, 0.7]);
         assert_eq!(mixed(strip, &[0.1, 0.2], 4, 1), [0.1, 0.2, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn pan_fades_out_the_other_side_only() {
+        let mut strip = Strip::new(48_000);
+        strip.set_pan(0.5);
+        let settled = |strip: &mut Strip, outputs| {
+            mixed(strip, &[1.0; 1_024], outputs, 512);
+            mixed(strip, &[1.0, 1.0], outputs, 1)
+        };
+        assert_eq!(settled(&mut strip, 2), [0.5, 1.0]);
+        strip.set_pan(-1.0);
+        assert_eq!(settled(&mut strip, 2), [1.0, 0.0]);
+        // One output has no sides.
+        strip.set_pan(1.0);
+        assert_eq!(settled(&mut strip, 1), [2.0]);
     }
 
     #[test]

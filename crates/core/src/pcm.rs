@@ -7,6 +7,8 @@ use crate::wire::SampleFormat;
 
 const S16_SCALE: f32 = 32_768.0;
 const S24_SCALE: f32 = 8_388_608.0;
+/// No float sample is larger, so that no mix of them is infinite or NaN: that would silence filters after us for good.
+const LARGEST_FLOAT: f32 = 1e30;
 
 /// Rounds half away from zero and clamps to `±scale`, in `f64`, where adding a half cannot itself round. NaN gives 0.
 fn quantise(sample: f32, scale: f32) -> i32 {
@@ -49,7 +51,8 @@ pub fn encode_channel(
     }
 }
 
-/// Reads one channel of interleaved wire bytes into `out`; NaN and infinities become 0.
+/// Reads one channel of interleaved wire bytes into `out`; floats that are no sound (NaN, infinities,
+/// beyond ±10^30) become 0.
 ///
 /// RT: no alloc, no lock, O(frames).
 pub fn decode_channel(
@@ -81,7 +84,11 @@ pub fn decode_channel(
                 let at = channel * 4;
                 let value =
                     f32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
-                *sample = if value.is_finite() { value } else { 0.0 };
+                *sample = if value.abs() <= LARGEST_FLOAT {
+                    value
+                } else {
+                    0.0
+                };
             }
         }
     }
@@ -135,7 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn out_of_range_clamps_and_non_finite_is_silence() {
+    fn out_of_range_clamps_and_what_is_no_sound_is_silence() {
+        assert_eq!(decode(SampleFormat::F32, &(-1e30f32).to_le_bytes()), -1e30);
         assert_eq!(encode(SampleFormat::S16, 2.0)[..2], i16::MAX.to_le_bytes());
         assert_eq!(encode(SampleFormat::S16, -2.0)[..2], i16::MIN.to_le_bytes());
         assert_eq!(encode(SampleFormat::S16, f32::NAN)[..2], [0, 0]);
@@ -143,7 +151,13 @@ mod tests {
             encode(SampleFormat::S24, f32::INFINITY)[..3],
             [0xff, 0xff, 0x7f]
         );
-        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for poison in [
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MIN,
+            1.01e30,
+        ] {
             assert_eq!(decode(SampleFormat::F32, &poison.to_le_bytes()), 0.0);
         }
     }

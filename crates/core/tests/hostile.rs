@@ -1,0 +1,251 @@
+//! Whatever comes from the network: dropped and counted, never a panic, never heard in another stream.
+
+mod support;
+
+use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::{Command, Player, SampleFormat, SampleRate, Target};
+use proptest::prelude::*;
+use support::{Random, datagram, header, player, quantum, stats};
+
+const GOOD: u32 = 1;
+const BAD: u32 = 2;
+
+/// Bytes, any, or those of a good datagram with some changed, cut or added.
+fn anything() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = proptest::collection::vec(any::<u8>(), 0..1_200);
+    let mutated = (
+        (any::<u32>(), any::<u64>(), 1..200usize),
+        proptest::collection::vec((0..240usize, any::<u8>()), 0..4),
+        prop_oneof![Just(None), (0..300usize).prop_map(Some)],
+    )
+        .prop_map(|((sequence, timestamp, frames), changes, length)| {
+            let mut bytes = datagram(&header(sequence, timestamp, frames));
+            for (at, value) in changes {
+                let at = at % bytes.len();
+                bytes[at] = value;
+            }
+            if let Some(length) = length {
+                bytes.resize(length, 0xa5);
+            }
+            bytes
+        });
+    prop_oneof![bytes, mutated]
+}
+
+/// What `docs/protocol.md` says, in the plainest words.
+fn is_well_formed(bytes: &[u8]) -> bool {
+    if bytes.len() > 1_000 || bytes.len() < 2 || bytes[0] != 1 {
+        return false;
+    }
+    match bytes[1] {
+        1 => {
+            if bytes.len() < 20 {
+                return false;
+            }
+            let width = match bytes[2] % 16 {
+                1 => 2,
+                2 => 3,
+                3 => 4,
+                _ => return false,
+            };
+            let frames = usize::from(bytes[6]) + 256 * usize::from(bytes[7]);
+            bytes[2] / 16 <= 3
+                && (1..=8).contains(&bytes[3])
+                && (1..=512).contains(&frames)
+                && bytes.len() == 20 + frames * usize::from(bytes[3]) * width
+        }
+        2 | 3 => bytes.len() == 16 && bytes[2..4] == [0, 0],
+        _ => false,
+    }
+}
+
+/// Plays the same good stream with or without a hostile one beside it, muted, and returns all that was heard.
+fn heard_beside(hostile: &[Vec<u8>], target: Target) -> Vec<f32> {
+    let mut player = player(1, 2, 4_096);
+    for command in [
+        Command::Add(GOOD),
+        Command::Target(GOOD, target),
+        Command::Add(BAD),
+        Command::Mute(BAD, true),
+    ] {
+        player.handle_command(command).expect("fits");
+    }
+    let mut random = Random(3);
+    let mut heard = Vec::new();
+    let mut hostile = hostile.iter();
+    for n in 0..300u32 {
+        if random.below(20) > 0 {
+            let bytes = datagram(&header(n, 64 * u64::from(n), 64));
+            player.handle_datagram(GOOD, &bytes);
+        }
+        for _ in 0..random.below(4) {
+            if let Some(bytes) = hostile.next() {
+                player.handle_datagram(BAD, bytes);
+                player.handle_datagram(3, bytes);
+            }
+        }
+        heard.extend(quantum(&mut player, 1 + random.below(127) as usize));
+    }
+    heard
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn parsing_accepts_exactly_what_the_protocol_says(bytes in anything()) {
+        let parsed = wire::parse(&bytes);
+        prop_assert_eq!(parsed.is_ok(), is_well_formed(&bytes));
+        match parsed {
+            Ok(Datagram::Audio(header, samples)) => {
+                let mut written = vec![0; 20];
+                header.write(&mut written);
+                written.extend(samples);
+                prop_assert_eq!(&written, &bytes);
+                prop_assert_eq!(header.datagram_bytes(), bytes.len());
+            }
+            Ok(Datagram::Probe(probe)) => prop_assert_eq!(&probe.to_bytes()[..], &bytes),
+            Err(_) => {}
+        }
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_datagram_is_counted_once(
+        datagrams in proptest::collection::vec(anything(), 1..100),
+        quantum_frames in 1..1_024usize,
+    ) {
+        let mut player = player(1, 1, 4_096);
+        player.handle_command(Command::Add(BAD)).expect("fits");
+        let mut frames = 0;
+        for bytes in &datagrams {
+            let before = stats(&player, BAD).sequence.received;
+            player.handle_datagram(BAD, bytes);
+            if stats(&player, BAD).sequence.received > before
+                && let Ok(Datagram::Audio(header, _)) = wire::parse(bytes)
+            {
+                frames += u64::from(header.frames);
+            }
+            let out = quantum(&mut player, quantum_frames);
+            prop_assert!(out.iter().all(|sample| sample.is_finite()));
+        }
+        let known = stats(&player, BAD);
+        let sum = known.sequence.received
+            + known.sequence.duplicate
+            + known.ancient_packets
+            + known.malformed_packets;
+        prop_assert_eq!(sum, datagrams.len() as u64);
+        let jitter = known.jitter;
+        prop_assert_eq!(
+            frames,
+            jitter.played_frames + jitter.skipped_frames + jitter.late_frames + known.held_frames
+        );
+    }
+
+    #[test]
+    fn a_hostile_stream_changes_nothing_in_another(
+        datagrams in proptest::collection::vec(anything(), 1..400),
+        is_fixed in any::<bool>(),
+    ) {
+        let target = if is_fixed { Target::Fixed(200) } else { Target::Auto };
+        let alone = heard_beside(&[], target);
+        let beside = heard_beside(&datagrams, target);
+        // A strip that was just muted fades for 10 ms, so that much of the hostile stream may be heard.
+        let differ = alone.iter().zip(&beside).filter(|(a, b)| a != b).count();
+        prop_assert!(differ <= 480, "{differ} frames differ");
+    }
+}
+
+fn send_raw(player: &mut Player, id: u32, sequence: u32, sample: f32) {
+    let mut bytes = datagram(&header(sequence, 64 * u64::from(sequence), 64));
+    for at in (20..bytes.len()).step_by(4) {
+        bytes[at..at + 4].copy_from_slice(&sample.to_le_bytes());
+    }
+    player.handle_datagram(id, &bytes);
+}
+
+#[test]
+fn the_mix_is_always_finite() {
+    for sample in [1e30, f32::MAX, f32::MIN, f32::INFINITY, f32::NAN, 1e-45] {
+        let mut player = player(1, 2, 4_096);
+        for command in [
+            Command::Add(GOOD),
+            Command::Add(BAD),
+            Command::Target(BAD, Target::Fixed(0)),
+            Command::Gain(BAD, 4.0),
+            Command::Target(GOOD, Target::Fixed(0)),
+            Command::Gain(GOOD, 4.0),
+        ] {
+            player.handle_command(command).expect("fits");
+        }
+        for n in 0..50 {
+            send_raw(&mut player, BAD, n, sample);
+            send_raw(&mut player, GOOD, n, -sample);
+            let out = quantum(&mut player, 64);
+            assert!(out.iter().all(|s| s.is_finite()), "{sample} gave {out:?}");
+        }
+    }
+}
+
+#[test]
+fn each_refusal_is_counted_as_what_it_is() {
+    let mut player = player(1, 1, 4_096);
+    player.handle_command(Command::Add(BAD)).expect("fits");
+    let good = datagram(&header(5_000, 0, 64));
+    let mut refused = 0;
+    let mut refuse = |player: &mut Player, bytes: &[u8]| {
+        player.handle_datagram(BAD, bytes);
+        refused += 1;
+        assert_eq!(stats(player, BAD).malformed_packets, refused, "{bytes:?}");
+        assert_eq!(stats(player, BAD).sequence.received, 0);
+    };
+    for end in 0..good.len() {
+        refuse(&mut player, &good[..end]);
+    }
+    for (at, value) in [
+        (0, 0),
+        (0, 2),
+        (1, 0),
+        (1, 4),
+        (2, 0x10),
+        (2, 0x43),
+        (3, 0),
+        (3, 9),
+        (6, 65),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        refuse(&mut player, &bytes);
+    }
+    refuse(&mut player, &vec![1; MAX_DATAGRAM_BYTES + 1]);
+    let other_rate = wire::AudioHeader {
+        rate: SampleRate::Hz44100,
+        ..header(5_000, 0, 64)
+    };
+    refuse(&mut player, &datagram(&other_rate));
+    let probe = wire::Probe {
+        is_reply: false,
+        id: 1,
+        time_ns: 2,
+    };
+    refuse(&mut player, &probe.to_bytes());
+
+    // Replays: of what is in the window, and of what is older than it.
+    player.handle_datagram(BAD, &good);
+    player.handle_datagram(BAD, &good);
+    assert_eq!(stats(&player, BAD).sequence.duplicate, 1);
+    player.handle_datagram(BAD, &datagram(&header(7_000, 64, 64)));
+    player.handle_datagram(BAD, &good);
+    assert_eq!(stats(&player, BAD).ancient_packets, 1);
+    // A jump without a witness.
+    player.handle_datagram(BAD, &datagram(&header(1 << 31, 64, 64)));
+    assert_eq!(stats(&player, BAD).malformed_packets, refused + 1);
+    assert_eq!(stats(&player, BAD).format, Some(SampleFormat::F32));
+    // Nobody's.
+    player.handle_datagram(9, &good);
+    assert_eq!(player.stray_datagrams(), 1);
+}
