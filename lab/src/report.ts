@@ -40,6 +40,8 @@ export interface RunInfo {
   cpu: string;
   quantumFrames: number;
   sessions: number;
+  /** Scheduling priority of the browsers. */
+  niceness: number;
   timing: { settleSeconds: number; pulseSeconds: number; steadySeconds: number };
 }
 
@@ -154,7 +156,7 @@ export function summarize(
 
 ${info.browsers} · kernel ${info.kernel} · PipeWire ${info.pipewire} · Node ${info.node} · ${info.cores} cores, ${info.cpu}.
 ${info.sessions} interleaved session(s); in each leg ${timing.settleSeconds} s of settling, ${timing.pulseSeconds} s of coded pulses (8 a second), ${timing.steadySeconds} s of steady tone.
-Virtual sound cards with a quantum of ${info.quantumFrames} frames; figures are as heard, with nothing subtracted.
+Virtual sound cards with a quantum of ${info.quantumFrames} frames; browsers at nice ${info.niceness}. Figures are as heard, with nothing subtracted.
 
 ${noise(measured, info)}
 
@@ -233,6 +235,7 @@ function noise(measured: readonly Measured[], info: RunInfo): string {
   if (missedShare > 0.001)
     complaints.push(`the graph ran without the device for ${percent(missedShare)} of the time`);
   if (steal > 0.03) complaints.push(`the host took up to ${percent(steal)} of the processor away`);
+  if (busiest > 0.95) complaints.push("the processors had no idle time");
   for (const { config, session, result, leg } of measured) {
     if (leg !== "setup A" || !result) continue;
     const ms = latenciesMs(result.directions);
