@@ -19,9 +19,9 @@ test.each([
     const page = await browser.open(`${server.origin}/test/browser/index.html`);
     const result = await page.evaluate(`run(${SEED})`);
     expect(result).toMatchObject({ firstError: "", errors: 0, missing: 0 });
-    expect(result.elements).toBe(4_000_000 + 2_000_000 + 500_000 + 500_000 + 2 * 500_000 + 1_000_000);
-    expect(result.records).toBe(100_000 + 50_000 + 20_000);
-    expect(result.wraps).toBeGreaterThan(500_000);
+    expect(result.elements).toBe(500_000 + 2_000_000 + 200_000 + 500_000 + 2 * 500_000 + 1_000_000);
+    expect(result.records).toBe(20_000 + 30_000 + 20_000);
+    expect(result.wraps).toBeGreaterThan(70_000);
     expect(result.ends).toHaveLength(18);
   } finally {
     await browser.close();

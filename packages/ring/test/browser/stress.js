@@ -62,12 +62,12 @@ async function run(seed = 1, scale = 1) {
 
   // Worker to worker, one pair at a time: two ends want two cores.
   for (const spec of [
-    elements(Float32Array, 8, seed, 4_000_000 * scale),
+    elements(Float32Array, 8, seed, 500_000 * scale),
     elements(Float32Array, 4096, seed + 1, 2_000_000 * scale),
-    elements(Uint8Array, 64, seed + 2, 500_000 * scale),
+    elements(Uint8Array, 64, seed + 2, 200_000 * scale),
     elements(Int32Array, 512, seed + 3, 500_000 * scale),
-    records(256, seed + 4, 100_000 * scale),
-    records(16384, seed + 5, 50_000 * scale, 1200),
+    records(256, seed + 4, 20_000 * scale),
+    records(16384, seed + 5, 30_000 * scale, 1200),
   ]) {
     reports.push(
       ...(await Promise.all([inWorker(produced(spec)), inWorker(consumed(spec))])).map((r) => [spec, r]),
