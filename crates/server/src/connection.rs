@@ -234,12 +234,7 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
                 );
             }
             Some(Ok(Message::Close(_))) | None => return connection.outbox.end(End::Close(1000)),
-            Some(Err(error)) => {
-                // Text that is not UTF-8, a frame beyond any measure, or a broken connection: the last words are a try.
-                tracing::debug!(connection = connection.id.0, %error, "broken");
-                connection.outbox.end(End::Close(1008));
-                return;
-            }
+            Some(Err(error)) => return broken(connection, &error),
         };
         if !messages.take(1, hub.now()) || !bytes.take(text.len(), hub.now()) {
             return connection.refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
@@ -247,6 +242,27 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
         if handle_text(connection, room, &text, &mut greeted).is_break() {
             return;
         }
+    }
+}
+
+/// A frame beyond any measure, text that is not UTF-8, or a connection that is gone: the last words are a try.
+fn broken(connection: &Connection, error: &axum::Error) {
+    let error = error.to_string();
+    if error.contains("too long") || error.contains("too big") {
+        connection.refuse(
+            DropReason::Oversized,
+            ErrorCode::BadMessage,
+            "this message is far too long",
+        );
+    } else if error.contains("UTF-8") {
+        connection.refuse(
+            DropReason::NotText,
+            ErrorCode::BadMessage,
+            "messages are UTF-8 text",
+        );
+    } else {
+        tracing::debug!(connection = connection.id.0, error, "broken");
+        connection.outbox.end(End::Abort);
     }
 }
 
@@ -285,7 +301,7 @@ fn handle_text(
             *greeted = true;
             connection.handle_hello(room.clone(), hello);
         }
-        message if *greeted => connection.handle_message(message, text.len()),
+        message if *greeted => connection.handle_message(message),
         _ => {
             return refuse(
                 DropReason::BadMessage,

@@ -217,9 +217,9 @@ impl Connection {
     }
 
     /// Anything after the hello.
-    pub(crate) fn handle_message(&self, message: ClientMessage, bytes: usize) {
+    pub(crate) fn handle_message(&self, message: ClientMessage) {
         self.hub
-            .with_rooms(|rooms, now| rooms.handle_message(self.id, message, bytes, now));
+            .with_rooms(|rooms, now| rooms.handle_message(self.id, message, now));
     }
 
     /// Ends the connection for what its page did.

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::value::RawValue;
+
 use crate::{
     ice::IceServer,
     signalling::{
@@ -65,7 +67,7 @@ pub enum Output {
     DroppedWhileAway,
 }
 
-/// Signals for someone who is away are kept until it is back: at most this many bytes.
+/// What is kept for someone who is away has at most this many bytes of data.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 
 /// All rooms of a server.
@@ -98,11 +100,14 @@ struct Member {
 #[derive(Debug)]
 enum Presence {
     Here(ConnectionId),
-    Away {
-        until: Duration,
-        kept: Vec<ServerMessage>,
-        kept_bytes: usize,
-    },
+    Away { until: Duration, kept: Kept },
+}
+
+/// Signals for someone who is away, with their senders.
+#[derive(Debug, Default)]
+struct Kept {
+    signals: Vec<(ParticipantId, Box<RawValue>)>,
+    bytes: usize,
 }
 
 impl Rooms {
@@ -168,13 +173,15 @@ impl Rooms {
                 resumed,
             },
         });
-        if let Presence::Away { until, kept, .. } = before {
+        if let Presence::Away { until, kept } = before {
             self.deadlines.remove(&(until, room_name, hello.id));
-            self.outputs
-                .extend(kept.into_iter().map(|message| Output::Send {
+            for (from, data) in kept.signals {
+                let message = ServerMessage::Signal { from, data };
+                self.outputs.push_back(Output::Send {
                     to: vec![connection],
                     message,
-                }));
+                });
+            }
         }
     }
 
@@ -249,12 +256,11 @@ impl Rooms {
         }
     }
 
-    /// A connection that said hello says something else. `bytes` is the message's length on the wire.
+    /// A connection that said hello says something else.
     pub fn handle_message(
         &mut self,
         connection: ConnectionId,
         message: ClientMessage,
-        bytes: usize,
         now: Duration,
     ) {
         let Some((room_name, id)) = self.seats.get(&connection).cloned() else {
@@ -266,46 +272,7 @@ impl Rooms {
                 self.handle_closed(connection, now);
             }
             ClientMessage::Signal { to, data } => {
-                let message = ServerMessage::Signal { from: id, data };
-                match self
-                    .rooms
-                    .get_mut(&room_name)
-                    .and_then(|room| room.member_mut(to))
-                {
-                    Some(Member {
-                        presence: Presence::Here(receiver),
-                        ..
-                    }) => {
-                        self.outputs.push_back(Output::Send {
-                            to: vec![*receiver],
-                            message,
-                        });
-                    }
-                    Some(Member {
-                        presence:
-                            Presence::Away {
-                                kept, kept_bytes, ..
-                            },
-                        ..
-                    }) => {
-                        if *kept_bytes + bytes > MAX_KEPT_BYTES {
-                            self.outputs.push_back(Output::DroppedWhileAway);
-                        } else {
-                            *kept_bytes += bytes;
-                            kept.push(message);
-                        }
-                    }
-                    None => {
-                        let message = ServerMessage::error(
-                            ErrorCode::UnknownPeer,
-                            format!("{to} is not in this room"),
-                        );
-                        self.outputs.push_back(Output::Send {
-                            to: vec![connection],
-                            message,
-                        });
-                    }
-                }
+                self.pass_on(connection, &room_name, id, to, data)
             }
             ClientMessage::Rename { name } => {
                 let room = self.rooms.get_mut(&room_name).expect("a seat is in a room");
@@ -323,6 +290,42 @@ impl Rooms {
         }
     }
 
+    fn pass_on(
+        &mut self,
+        connection: ConnectionId,
+        room_name: &RoomName,
+        from: ParticipantId,
+        to: ParticipantId,
+        data: Box<RawValue>,
+    ) {
+        let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
+        let output = match room.member_mut(to).map(|member| &mut member.presence) {
+            Some(Presence::Here(receiver)) => Output::Send {
+                to: vec![*receiver],
+                message: ServerMessage::Signal { from, data },
+            },
+            Some(Presence::Away { kept, .. }) => {
+                let bytes = kept.bytes + data.get().len();
+                if bytes <= MAX_KEPT_BYTES {
+                    kept.bytes = bytes;
+                    return kept.signals.push((from, data));
+                }
+                Output::DroppedWhileAway
+            }
+            None => {
+                let message = ServerMessage::error(
+                    ErrorCode::UnknownPeer,
+                    format!("{to} is not in this room"),
+                );
+                Output::Send {
+                    to: vec![connection],
+                    message,
+                }
+            }
+        };
+        self.outputs.push_back(output);
+    }
+
     /// A connection is gone, whatever the cause: its participant is away until it resumes or its grace ends.
     pub fn handle_closed(&mut self, connection: ConnectionId, now: Duration) {
         let Some((room_name, id)) = self.seats.remove(&connection) else {
@@ -332,8 +335,7 @@ impl Rooms {
         let room = self.rooms.get_mut(&room_name).expect("a seat is in a room");
         room.member_mut(id).expect("a seat has a member").presence = Presence::Away {
             until,
-            kept: Vec::new(),
-            kept_bytes: 0,
+            kept: Kept::default(),
         };
         self.deadlines.insert((until, room_name.clone(), id));
         self.tell_others(&room_name, id, ServerMessage::Away { id });
@@ -366,6 +368,13 @@ impl Rooms {
             .get_mut(room_name)
             .expect("a member is in a room");
         room.members.retain(|member| member.id != id);
+        // Nobody hears from those they do not know.
+        for member in &mut room.members {
+            if let Presence::Away { kept, .. } = &mut member.presence {
+                kept.signals.retain(|(from, _)| *from != id);
+                kept.bytes = kept.signals.iter().map(|(_, data)| data.get().len()).sum();
+            }
+        }
         self.participants -= 1;
         if room.members.is_empty() {
             self.rooms.remove(room_name);

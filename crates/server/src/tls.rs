@@ -16,8 +16,13 @@ pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
 }
 
 /// Reads the files again after every SIGHUP and after every change, for ever. What cannot be read changes nothing.
-pub(crate) async fn keep_fresh(config: RustlsConfig, files: TlsFiles) {
-    let mut hang_ups = HangUps::new();
+/// From the moment of the call, a SIGHUP no longer ends the process.
+pub(crate) fn keep_fresh(config: RustlsConfig, files: TlsFiles) -> impl Future<Output = ()> {
+    let hang_ups = HangUps::new();
+    reload(config, files, hang_ups)
+}
+
+async fn reload(config: RustlsConfig, files: TlsFiles, mut hang_ups: HangUps) {
     let mut seen = modified(&files);
     loop {
         let asked = tokio::select! {

@@ -1,0 +1,221 @@
+//! `antiphon serve` as its user sees it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Output, Stdio},
+};
+
+fn antiphon(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
+    command.args(arguments);
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ANTIPHON_"))
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Ends the server with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("antiphon.toml");
+    let text = "listen = \"127.0.0.1:1001\"\nmax_rooms = 11\nmax_participants = 12\nmax_messages_per_s = 13\n\
+                ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,hunter2\"]\n\
+                turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter3\"\n";
+    fs::write(&file, text).expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let (code, shown, _) = run(antiphon(&["serve", "--print-config", "--max-rooms", "31"])
+        .env("ANTIPHON_CONFIG", file)
+        .env("ANTIPHON_MAX_ROOMS", "21")
+        .env("ANTIPHON_MAX_PARTICIPANTS", "22")
+        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 192.0.2.2"));
+    assert_eq!(code, Some(0));
+    for line in [
+        "max_rooms = 31",
+        "max_participants = 22",
+        "max_messages_per_s = 13",
+        "max_participants_per_room = 32",
+        "listen = \"127.0.0.1:1001\"",
+        "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
+        "ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,***\"]",
+        "turn_secret = \"***\"",
+    ] {
+        assert!(
+            shown.lines().any(|shown| shown == line),
+            "{line} is not in\n{shown}"
+        );
+    }
+    assert!(!shown.contains("hunter"));
+}
+
+#[test]
+fn mistakes_are_explained_and_secrets_are_not_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("antiphon.toml");
+    fs::write(&file, "max_rooms = 1\n\nturn_sekret = \"hunter2\"\n").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    for (arguments, explained) in [
+        (
+            vec!["--config", file],
+            "line 3: unknown field `turn_sekret`",
+        ),
+        (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
+        (vec!["--tls-cert", "cert.pem"], "--tls-key"),
+        (vec!["--turn-url", "turn:turn.example.org"], "--turn-secret"),
+        (
+            vec!["--ice-server", "turn:turn.example.org"],
+            "USER,CREDENTIAL",
+        ),
+        (vec!["--public-url", "music.example.org"], "https://HOST"),
+        (vec!["--listen", "8080"], "--listen"),
+        (vec!["--log", "loud="], "--log"),
+    ] {
+        let (code, _, stderr) = run(antiphon(&["serve"]).args(&arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_explained() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let (code, _, stderr) = run(&mut antiphon(&[
+        "serve",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+    ]));
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.contains("another program has this port") && stderr.contains("--listen 127.0.0.1:"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn prints_a_link_serves_it_and_stops_when_told() {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let mut server = Server(
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts"),
+    );
+    let mut lines = BufReader::new(server.0.stdout.take().expect("piped"))
+        .lines()
+        .map_while(Result::ok);
+    let link = lines
+        .find_map(|line| {
+            line.trim()
+                .strip_prefix("http://localhost:")
+                .map(str::to_owned)
+        })
+        .expect("a link");
+    let (port, room) = link.split_once("/r/").expect("a link to a room");
+    assert_eq!(room.len(), 22);
+    let next = lines
+        .next()
+        .into_iter()
+        .chain(lines.next())
+        .collect::<String>();
+    assert!(next.contains("send the same link"), "{next}");
+
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("connects");
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    #[cfg(unix)]
+    {
+        let told = Command::new("kill")
+            .args(["-TERM", &server.0.id().to_string()])
+            .status();
+        assert!(told.expect("kill runs").success());
+        assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+        let mut log = String::new();
+        server
+            .0
+            .stderr
+            .take()
+            .expect("piped")
+            .read_to_string(&mut log)
+            .expect("a log");
+        assert!(
+            log.lines().all(|line| line.starts_with('{')),
+            "JSON, line by line: {log}"
+        );
+        assert!(log.contains("stopping"), "{log}");
+    }
+}
+
+#[test]
+fn warns_about_plain_http_for_others() {
+    let mut command = antiphon(&["serve", "--listen", "0.0.0.0:0"]);
+    let mut server = Server(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts"),
+    );
+    let mut lines = BufReader::new(server.0.stderr.take().expect("piped"))
+        .lines()
+        .map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("WARN")
+        && line.contains("microphone")
+        && line.contains("--tls-cert")));
+}
+
+#[test]
+fn help_teaches_by_examples() {
+    for (arguments, example) in [
+        (&["--help"][..], "antiphon serve  "),
+        (
+            &["serve", "--help"],
+            "--tls-cert fullchain.pem --tls-key privkey.pem",
+        ),
+        (&["open", "--help"], "antiphon open --browser firefox LINK"),
+    ] {
+        let (code, help, _) = run(&mut antiphon(arguments));
+        assert_eq!(code, Some(0));
+        assert!(
+            help.contains("Examples:") && help.contains(example),
+            "{help}"
+        );
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 110),
+            "{help}"
+        );
+    }
+    let (code, _, help) = run(&mut antiphon(&[]));
+    assert_eq!(code, Some(2), "no command is a mistake");
+    assert!(help.contains("Examples:"), "{help}");
+}

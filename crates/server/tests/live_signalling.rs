@@ -1,0 +1,367 @@
+//! The signalling of `docs/protocol.md`, spoken to a real server over real WebSockets.
+
+mod running;
+
+use std::{net::IpAddr, time::Duration};
+
+use antiphon_server::{
+    Secret,
+    ice::{IceServer, TurnService},
+};
+use running::{ROOM, Running, hello};
+use serde_json::json;
+use tokio_tungstenite::tungstenite::{
+    Message,
+    protocol::frame::{
+        Frame,
+        coding::{Data, OpCode},
+    },
+};
+
+#[tokio::test]
+async fn people_join_talk_rename_and_leave() {
+    let server = Running::start(|_| {}).await;
+    let (mut ann, welcome) = server.join(1).await;
+    let ann_id = welcome["id"].clone();
+    assert_eq!(
+        welcome,
+        json!({
+            "type": "welcome", "version": 1, "id": ann_id, "room": ROOM, "sample_rate_hz": 48000,
+            "participants": [], "ice_servers": [], "resumed": false,
+        })
+    );
+    let (mut bob, welcome) = server.join(2).await;
+    let bob_id = welcome["id"].clone();
+    assert_eq!(
+        welcome["participants"],
+        json!([{ "id": ann_id, "name": "Person 1", "present": true }])
+    );
+    let joined = json!({ "type": "joined", "participant": { "id": bob_id, "name": "Person 2", "present": true } });
+    assert_eq!(ann.hear().await, joined);
+
+    ann.say(json!({ "type": "signal", "to": bob_id, "data": { "kind": "lanes", "count": 4 } }))
+        .await;
+    let signal =
+        json!({ "type": "signal", "from": ann_id, "data": { "kind": "lanes", "count": 4 } });
+    assert_eq!(bob.hear().await, signal);
+    bob.say(json!({ "type": "rename", "name": "Bob" })).await;
+    assert_eq!(
+        ann.hear().await,
+        json!({ "type": "renamed", "id": bob_id, "name": "Bob" })
+    );
+    ann.say(json!({ "type": "signal", "to": "0".repeat(32), "data": {} }))
+        .await;
+    assert_eq!(ann.hear().await["code"], "unknown_peer");
+    bob.say(json!({ "type": "leave" })).await;
+    assert_eq!(bob.closed().await, 1000);
+    assert_eq!(
+        ann.hear().await,
+        json!({ "type": "left", "id": bob_id }),
+        "ann stayed after her mistake"
+    );
+    assert_eq!(server.dropped("unknown_peer").await, 1);
+    assert_eq!(server.metric("antiphon_participants").await, 1);
+    assert_eq!(
+        server
+            .metric("antiphon_messages_received_total{type=\"hello\"}")
+            .await,
+        2
+    );
+    assert_eq!(
+        server
+            .metric("antiphon_messages_sent_total{type=\"welcome\"}")
+            .await,
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_dropped_connection_is_resumed_or_times_out() {
+    let server = Running::start(|config| config.rooms.grace = Duration::from_millis(300)).await;
+    let (mut ann, _) = server.join(1).await;
+    let (bob, welcome) = server.join(2).await;
+    let id = welcome["id"].clone();
+    assert_eq!(ann.hear().await["type"], "joined");
+    drop(bob);
+    assert_eq!(ann.hear().await, json!({ "type": "away", "id": id }));
+    let (bob, welcome) = server.join(2).await;
+    assert_eq!((&welcome["id"], &welcome["resumed"]), (&id, &json!(true)));
+    assert_eq!(ann.hear().await, json!({ "type": "back", "id": id }));
+    drop(bob);
+    assert_eq!(ann.hear().await, json!({ "type": "away", "id": id }));
+    assert_eq!(ann.hear().await, json!({ "type": "left", "id": id }));
+    drop(ann);
+    server.expect_metric("antiphon_rooms", 0).await;
+    server.expect_metric("antiphon_connections", 0).await;
+}
+
+#[tokio::test]
+async fn a_second_connection_replaces_the_first() {
+    let server = Running::start(|_| {}).await;
+    let (mut first, _) = server.join(1).await;
+    let (_second, welcome) = server.join(1).await;
+    assert_eq!(welcome["resumed"], true);
+    assert_eq!(first.refused().await, ("replaced".into(), 1000));
+    server.expect_metric("antiphon_connections", 1).await;
+    assert_eq!(server.metric("antiphon_participants").await, 1);
+}
+
+#[tokio::test]
+async fn what_breaks_the_protocol_is_told_counted_and_closed() {
+    let server = Running::start(|_| {}).await;
+    let other_version = json!({ "type": "hello", "version": 2 }).to_string();
+    let wrong_field = json!({ "type": "leave", "surplus": 1 }).to_string();
+    let before_hello = json!({ "type": "leave" }).to_string();
+    let not_utf8 = Frame::message(vec![0xff; 4], OpCode::Data(Data::Text), true);
+    for (message, code, reason) in [
+        (Message::text("no JSON"), "bad_message", "bad_message"),
+        (Message::text(wrong_field), "bad_message", "bad_message"),
+        (Message::text(before_hello), "bad_message", "bad_message"),
+        (Message::text(other_version), "bad_version", "bad_version"),
+        (
+            Message::text(" ".repeat(65_537)),
+            "bad_message",
+            "oversized",
+        ),
+        (Message::binary(vec![0; 4]), "bad_message", "not_text"),
+        (Message::Frame(not_utf8), "bad_message", "not_text"),
+    ] {
+        let mut page = server.connect().await;
+        let before = server.dropped(reason).await;
+        page.send(message).await;
+        assert_eq!(page.refused().await, (code.to_owned(), 1008), "{reason}");
+        assert_eq!(server.dropped(reason).await, before + 1, "{reason}");
+    }
+    let (mut page, _) = server.join(1).await;
+    page.say(hello(1)).await;
+    assert_eq!(
+        page.refused().await,
+        ("bad_message".into(), 1008),
+        "hello twice"
+    );
+}
+
+#[tokio::test]
+async fn a_frame_beyond_any_measure_ends_the_connection() {
+    let server = Running::start(|_| {}).await;
+    let (mut page, _) = server.join(1).await;
+    page.send(Message::text("x".repeat(1 << 20))).await;
+    server.expect_metric("antiphon_connections", 0).await;
+    assert_eq!(server.dropped("oversized").await, 1);
+}
+
+#[tokio::test]
+async fn whoever_sends_too_fast_is_stopped() {
+    let server = Running::start(|config| config.connections.messages_per_s = 1).await;
+    let (mut page, _) = server.join(1).await;
+    for n in 0..25 {
+        page.say(json!({ "type": "rename", "name": format!("Name {n}") }))
+            .await;
+    }
+    assert_eq!(page.refused().await, ("too_fast".into(), 1008));
+    assert_eq!(server.dropped("too_fast").await, 1);
+
+    let server = Running::start(|config| config.connections.bytes_per_s = 1_000).await;
+    let (mut page, welcome) = server.join(1).await;
+    page.say(json!({ "type": "signal", "to": welcome["id"], "data": { "x": "x".repeat(10_000) } }))
+        .await;
+    assert_eq!(
+        page.refused().await,
+        ("too_fast".into(), 1008),
+        "bytes count too"
+    );
+}
+
+#[tokio::test]
+async fn rooms_and_the_server_can_be_full() {
+    let server = Running::start(|config| {
+        config.rooms.participants_per_room = 1;
+        config.rooms.participants = 2;
+    })
+    .await;
+    let (_ann, _) = server.join(1).await;
+    let mut page = server.connect().await;
+    page.say(hello(2)).await;
+    assert_eq!(page.refused().await, ("room_full".into(), 1008));
+    let mut rooms = Vec::new();
+    for (person, room) in [(3, "second-room-012345"), (4, "third-room-0123456")] {
+        let mut page = server.try_connect(room, None).await.expect("connects");
+        page.say(hello(person)).await;
+        rooms.push(page);
+    }
+    assert_eq!(rooms[0].hear().await["type"], "welcome");
+    assert_eq!(rooms[1].refused().await, ("server_full".into(), 1008));
+    assert_eq!(
+        (
+            server.dropped("room_full").await,
+            server.dropped("server_full").await
+        ),
+        (1, 1)
+    );
+}
+
+#[tokio::test]
+async fn only_pages_of_this_server_may_connect() {
+    let server =
+        Running::start(|config| config.public_origin = Some("https://music.example.org".into()))
+            .await;
+    let own = format!("http://{}", server.address);
+    for origin in [Some(own.as_str()), Some("https://music.example.org"), None] {
+        assert!(server.try_connect(ROOM, origin).await.is_ok(), "{origin:?}");
+    }
+    let port = server.address.port();
+    for origin in [
+        "https://evil.example.org",
+        "null",
+        "http://localhost",
+        "https://music.example.org.evil.example",
+        "https://music.example.org:8443",
+        &format!("ftp://{}", server.address),
+        &format!("http://127.0.0.1.evil.example:{port}"),
+    ] {
+        assert_eq!(
+            server.try_connect(ROOM, Some(origin)).await.err(),
+            Some(403),
+            "{origin}"
+        );
+    }
+    assert_eq!(server.dropped("foreign_origin").await, 7);
+    assert_eq!(server.try_connect("short", None).await.err(), Some(404));
+}
+
+#[tokio::test]
+async fn an_address_has_its_share_of_connections() {
+    let server = Running::start(|config| config.connections.per_address = 2).await;
+    let (_first, _second) = (server.connect().await, server.connect().await);
+    assert_eq!(server.try_connect(ROOM, None).await.err(), Some(429));
+    assert_eq!(server.dropped("too_many_connections").await, 1);
+}
+
+#[tokio::test]
+async fn hello_must_come_in_time() {
+    let server =
+        Running::start(|config| config.connections.hello_timeout = Duration::from_millis(50)).await;
+    let mut page = server.connect().await;
+    assert_eq!(page.refused().await, ("bad_message".into(), 1008));
+    assert_eq!(server.dropped("hello_timeout").await, 1);
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_dropped_and_a_living_one_is_not() {
+    let server = Running::start(|config| {
+        config.connections.ping_interval = Duration::from_millis(50);
+        config.connections.silence_timeout = Duration::from_millis(400);
+    })
+    .await;
+    let (mut listening, _) = server.join(1).await;
+    let (_deaf, welcome) = server.join(2).await; // it never reads, so it never answers a ping
+    assert_eq!(listening.hear().await["type"], "joined");
+    assert_eq!(
+        listening.hear().await,
+        json!({ "type": "away", "id": welcome["id"] })
+    );
+    assert_eq!(server.dropped("silent").await, 1);
+    listening.say(json!({ "type": "leave" })).await;
+    assert_eq!(listening.closed().await, 1000);
+}
+
+#[tokio::test]
+async fn a_page_that_does_not_read_is_dropped_and_delays_nobody() {
+    let server = Running::start(|config| config.connections.bytes_per_s = 1 << 24).await;
+    let (mut ann, _) = server.join(1).await;
+    let (_deaf, welcome) = server.join(2).await;
+    let deaf = welcome["id"].clone();
+    assert_eq!(ann.hear().await["type"], "joined");
+    // The kernel's own buffers take some megabytes before the outbox fills.
+    let large = json!({ "type": "signal", "to": deaf, "data": { "x": "x".repeat(60_000) } });
+    for _ in 0..300 {
+        ann.say(large.clone()).await;
+    }
+    assert_eq!(ann.hear().await, json!({ "type": "away", "id": deaf }));
+    assert_eq!(server.dropped("slow_client").await, 1);
+    server.expect_metric("antiphon_connections", 1).await;
+}
+
+#[tokio::test]
+async fn everyone_is_told_when_the_server_stops() {
+    let mut server = Running::start(|_| {}).await;
+    let (mut joined, _) = server.join(1).await;
+    let mut silent = server.connect().await;
+    server.stop();
+    for page in [&mut joined, &mut silent] {
+        assert_eq!(page.refused().await, ("shutting_down".into(), 1001));
+    }
+    drop((joined, silent));
+    server.ended.await.expect("no panic").expect("a good end");
+}
+
+#[tokio::test]
+async fn a_page_that_will_not_go_does_not_keep_the_server() {
+    let mut server = Running::start(|_| {}).await;
+    let (_deaf, _) = server.join(1).await;
+    server.stop();
+    let ended = tokio::time::timeout(Duration::from_secs(8), server.ended).await;
+    ended
+        .expect("in time")
+        .expect("no panic")
+        .expect("a good end");
+}
+
+#[tokio::test]
+async fn a_welcome_names_the_ice_servers() {
+    let server = Running::start(|config| {
+        config.ice.servers = vec!["stun:stun.example.org".parse::<IceServer>().expect("valid")];
+        config.ice.turn = Some(TurnService {
+            urls: vec!["turn:turn.example.org".into()],
+            secret: Secret::new("north"),
+            ttl_s: 3_600,
+        });
+    })
+    .await;
+    let (_page, welcome) = server.join(1).await;
+    assert_eq!(
+        welcome["ice_servers"][0],
+        json!({ "urls": ["stun:stun.example.org"] })
+    );
+    let turn = &welcome["ice_servers"][1];
+    assert_eq!(turn["urls"], json!(["turn:turn.example.org"]));
+    let id = welcome["id"].as_str().expect("an id");
+    assert!(
+        turn["username"]
+            .as_str()
+            .is_some_and(|name| name.ends_with(id)),
+        "{turn}"
+    );
+    assert_eq!(
+        turn["credential"].as_str().map(str::len),
+        Some(28),
+        "20 bytes in base64"
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
+    for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1])], 3)] {
+        let server = Running::start(|config| {
+            config.connections.per_address = 1;
+            config.trusted_proxies = trusted;
+        })
+        .await;
+        let mut upgraded = 0;
+        let mut open = Vec::new();
+        for client in ["192.0.2.1", "192.0.2.2", "198.51.100.9, 192.0.2.3"] {
+            use tokio_tungstenite::{connect_async, tungstenite::client::IntoClientRequest};
+            let mut request = format!("ws://{}/ws/{ROOM}", server.address)
+                .into_client_request()
+                .expect("a request");
+            request
+                .headers_mut()
+                .insert("x-forwarded-for", client.parse().expect("a header"));
+            if let Ok(connection) = connect_async(request).await {
+                upgraded += 1;
+                open.push(connection);
+            }
+        }
+        assert_eq!(upgraded, admitted);
+    }
+}

@@ -1,0 +1,221 @@
+//! The web app and the pages around it, over real HTTP and real TLS.
+
+mod running;
+
+use std::{fs, sync::Arc};
+
+use antiphon_server::{TlsFiles, has_web_app};
+use running::{ROOM, Running, get};
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        pki_types::{CertificateDer, ServerName},
+    },
+};
+
+#[tokio::test]
+async fn every_answer_isolates_the_page_and_hides_where_it_is() {
+    let server = Running::start(|_| {}).await;
+    for path in [
+        "/",
+        &format!("/r/{ROOM}"),
+        "/r/short",
+        "/plain.css",
+        "/healthz",
+        "/nothing",
+        "/ws/short",
+    ] {
+        let answer = server.get(path, &[]).await;
+        for (name, value) in [
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-embedder-policy", "require-corp"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("referrer-policy", "no-referrer"),
+            ("x-content-type-options", "nosniff"),
+        ] {
+            assert_eq!(
+                answer.headers.get(name).map(String::as_str),
+                Some(value),
+                "{name} of {path}"
+            );
+        }
+        let policy = &answer.headers["content-security-policy"];
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self' 'wasm-unsafe-eval';"),
+            "{policy}"
+        );
+        assert!(answer.headers["permissions-policy"].contains("microphone=(self)"));
+        assert!(
+            !answer.headers.contains_key("strict-transport-security"),
+            "not on plain HTTP"
+        );
+    }
+}
+
+#[tokio::test]
+async fn pages_are_found_or_explained() {
+    let server = Running::start(|_| {}).await;
+    // Without the app, a page that says how to build it.
+    let expected = if has_web_app() { 200 } else { 503 };
+    for path in ["/", &format!("/r/{ROOM}")] {
+        let answer = server.get(path, &[]).await;
+        assert_eq!(answer.status, expected, "{path}");
+        assert_eq!(answer.headers["content-type"], "text/html; charset=utf-8");
+        assert!(has_web_app() || answer.body.contains("make build"));
+    }
+    for path in [
+        "/r/short",
+        &format!("/r/{ROOM}/x"),
+        "/nothing",
+        "/../Cargo.toml",
+        "/%2e%2e/Cargo.toml",
+        "/r/",
+    ] {
+        let answer = server.get(path, &[]).await;
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.body.contains("ask for it again"), "{path}");
+    }
+    let health = server.get("/healthz", &[]).await;
+    assert_eq!(
+        (health.status, health.headers["content-type"].as_str()),
+        (200, "application/json")
+    );
+    assert!(health.body.contains(r#""status":"ok""#));
+    assert_eq!(
+        server.get("/metrics", &[]).await.status,
+        404,
+        "only on a port of its own"
+    );
+}
+
+/// Debug builds read the app from its folder: where it was built, its files are served as they should be.
+#[tokio::test]
+async fn files_have_types_tags_and_ages() {
+    if !has_web_app() {
+        return;
+    }
+    let server = Running::start(|_| {}).await;
+    let page = server.get("/", &[]).await;
+    assert_eq!(page.headers["cache-control"], "no-cache");
+    let tag = page.headers["etag"].clone();
+    assert_eq!(
+        server.get("/", &[("if-none-match", &tag)]).await.status,
+        304
+    );
+    assert_eq!(
+        server
+            .get("/", &[("if-none-match", "W/\"other\"")])
+            .await
+            .status,
+        200
+    );
+
+    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/dist/assets");
+    for entry in fs::read_dir(assets).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().expect("a name");
+        let answer = server.get(&format!("/assets/{name}"), &[]).await;
+        assert_eq!(answer.status, 200, "{name}");
+        assert_eq!(
+            answer.headers["cache-control"],
+            "public, max-age=31536000, immutable"
+        );
+        let expected = match name.rsplit('.').next() {
+            Some("js") => "text/javascript; charset=utf-8",
+            Some("css") => "text/css; charset=utf-8",
+            Some("wasm") => "application/wasm",
+            _ => continue,
+        };
+        assert_eq!(answer.headers["content-type"], expected, "{name}");
+        let compressed = server
+            .get(
+                &format!("/assets/{name}"),
+                &[("accept-encoding", "gzip, br")],
+            )
+            .await;
+        assert_eq!(compressed.headers["content-encoding"], "br", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn serves_tls_from_files_and_reads_them_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    let trusted = new_certificate(&files);
+    let server = Running::start(|config| config.tls = Some(files.clone())).await;
+    let answer = get_tls(&server, trusted.clone())
+        .await
+        .expect("a trusted connection");
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.headers["strict-transport-security"],
+        "max-age=31536000"
+    );
+
+    #[cfg(target_os = "linux")]
+    {
+        let renewed = new_certificate(&files);
+        let hang_up = std::process::Command::new("kill")
+            .args(["-HUP", &std::process::id().to_string()])
+            .status();
+        assert!(hang_up.expect("kill runs").success());
+        let reloaded = async {
+            while get_tls(&server, renewed.clone()).await.is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), reloaded)
+            .await
+            .expect("the new certificate");
+        assert!(
+            get_tls(&server, trusted).await.is_none(),
+            "the old one is gone"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_unusable_certificate_is_an_error_that_names_it() {
+    let config = antiphon_server::Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        tls: Some(TlsFiles {
+            cert: "no-such-cert.pem".into(),
+            key: "no-such-key.pem".into(),
+        }),
+        ..Default::default()
+    };
+    let error = antiphon_server::Server::bind(config)
+        .await
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        error.contains("no-such-cert.pem") && error.contains("no-such-key.pem"),
+        "{error}"
+    );
+}
+
+fn new_certificate(files: &TlsFiles) -> CertificateDer<'static> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    fs::write(&files.cert, made.cert.pem()).expect("written");
+    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    made.cert.der().clone()
+}
+
+async fn get_tls(server: &Running, trusted: CertificateDer<'static>) -> Option<running::Answer> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted).expect("a root");
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(server.address).await.expect("connects");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .ok()?;
+    Some(get(stream, "localhost", "/healthz", &[]).await)
+}
