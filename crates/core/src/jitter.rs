@@ -12,7 +12,7 @@ use alloc::vec;
 
 use crate::pcm;
 use crate::sequence::Arrival;
-use crate::spread::Spread;
+use crate::spread::{BIN_FRAMES, Spread};
 use crate::wire::{AudioHeader, SampleRate};
 
 /// How far ahead of the playhead the jitter buffer aims to receive.
@@ -21,7 +21,7 @@ pub enum Target {
     /// Follows the measured spread of arrivals.
     Auto,
     /// Frames between the arrival of a stream's first packet and its playout; kept, but for the corrections that
-    /// clocks running apart and stalls make unavoidable.
+    /// clocks running apart and stalls make unavoidable, and never much less than that from the most prompt packets.
     Fixed(u32),
 }
 
@@ -30,9 +30,10 @@ pub enum Target {
 const LATE_BUDGET: f32 = 0.000_3;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
-/// How often the delay is reviewed, and how much of the spread's past is kept at each review: half after 6 s.
+/// How often the delay is reviewed.
 const REVIEW_SECONDS: f32 = 0.5;
-const KEEP_AT_REVIEW: f32 = 0.944;
+/// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
+const REVIEWS_PER_TURN: u32 = 14;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
 /// The same with a fixed target: more than the bursts of capture and rendering, so that only drift and stalls exceed it.
@@ -92,6 +93,7 @@ pub struct JitterBuffer {
     counted_from: u64,
     spread: Spread,
     next_review: u64,
+    reviews_left: u32,
     skip: Option<Skip>,
     /// Frames the last review found too many, until enough frames are at hand to skip them.
     spare: usize,
@@ -123,6 +125,7 @@ impl JitterBuffer {
             counted_from: 0,
             spread: Spread::default(),
             next_review: 0,
+            reviews_left: REVIEWS_PER_TURN,
             skip: None,
             spare: 0,
             missing_frames: 0,
@@ -154,6 +157,11 @@ impl JitterBuffer {
     pub fn buffered_frames(&self) -> Option<u64> {
         let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
         self.playing.then_some(ahead.max(0) as u64)
+    }
+
+    /// True when nothing is heard, and has not been for as long as a stall.
+    pub fn is_starved(&self) -> bool {
+        !self.playing || self.missing_frames as i64 > self.seconds(STALL_SECONDS)
     }
 
     /// Frames received that wait to be played, behind gaps or not.
@@ -377,6 +385,7 @@ impl JitterBuffer {
 
     fn forget_arrivals(&mut self) {
         self.counts.skipped_frames += self.held_frames();
+        self.reviews_left = REVIEWS_PER_TURN;
         self.present.clear_all();
         self.spread.clear();
         self.skip = None;
@@ -390,32 +399,48 @@ impl JitterBuffer {
             && self.skip.is_none()
             && let Some(needed) = self.spread.exceeded_by(LATE_BUDGET)
         {
-            // Not so far that the frames held no longer fit between the playhead and the end of the buffer.
-            let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
-            let room = self.depth().saturating_sub(ahead);
-            let growth = needed.wrapping_sub(self.delay).min(room);
-            if growth > 0 {
-                self.delay = self.delay.wrapping_add(growth);
-                self.spare = 0;
-            }
+            self.lengthen_to(needed);
         }
     }
 
-    /// Now and then: forget a little, and find out how much longer than needed the delay is.
+    /// Not so far that the frames held no longer fit between the playhead and the end of the buffer.
+    fn lengthen_to(&mut self, delay: i64) {
+        let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
+        let room = self.depth().saturating_sub(ahead);
+        let growth = delay.wrapping_sub(self.delay).min(room);
+        if growth > 0 {
+            self.delay = self.delay.wrapping_add(growth);
+            self.spare = 0;
+        }
+    }
+
+    /// Now and then: forget what is old, and find out how much longer than needed the delay is.
     fn review(&mut self) {
         self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
-        self.spread.forget(KEEP_AT_REVIEW);
+        self.reviews_left -= 1;
+        if self.reviews_left == 0 {
+            self.reviews_left = REVIEWS_PER_TURN;
+            self.spread.turn();
+        }
         let (needed, tolerated) = match self.target {
             Target::Auto => (self.spread.exceeded_by(LATE_BUDGET), SPARE_FRAMES),
-            Target::Fixed(_) => (
-                self.spread
-                    .exceeded_by(PROMPT_SHARE)
-                    .map(|prompt| prompt.wrapping_add(self.target_frames() as i64)),
-                self.seconds(FIXED_SPARE_SECONDS),
-            ),
+            Target::Fixed(_) => {
+                let target = self.target_frames() as i64;
+                let prompt = self.spread.exceeded_by(PROMPT_SHARE);
+                (
+                    prompt.map(|prompt| prompt.wrapping_add(target)),
+                    self.seconds(FIXED_SPARE_SECONDS),
+                )
+            }
         };
         let spare = needed.map_or(0, |needed| self.delay.wrapping_sub(needed));
         self.spare = if spare > tolerated { spare as usize } else { 0 };
+        // A slow sender eats up a fixed delay from below.
+        if let (Target::Fixed(_), Some(needed), None) = (self.target, needed, self.skip)
+            && spare < -(self.target_frames() as i64 / 4).max(2 * BIN_FRAMES)
+        {
+            self.lengthen_to(needed);
+        }
     }
 
     /// Begins to skip what is spare, as soon as there are frames on both sides of it to fade between.

@@ -266,7 +266,8 @@ impl Player {
 
 impl Stream {
     fn handle_audio(&mut self, header: &AudioHeader, samples: &[u8]) {
-        match self.sequence.handle(header.sequence) {
+        let is_starved = self.jitter.is_starved();
+        match self.sequence.handle(header.sequence, is_starved) {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
                 self.format = Some(header.format);
                 self.jitter.insert(header, samples, arrival);

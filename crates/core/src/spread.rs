@@ -1,31 +1,33 @@
-//! How late packets come: a histogram of arrival delays that forgets.
+//! How late packets come: a histogram of arrival delays over the recent past.
 //!
 //! A delay is counted in frames between two clocks: *frames the player has rendered* minus *media time of the packet*.
 //! Its absolute value means nothing; its spread is exactly what the jitter buffer must absorb,
 //! bursts of the capturing and of the rendering browser included, and no clock is read to know it.
 
 /// Resolution of the histogram, in frames.
-const BIN_FRAMES: i64 = 16;
+pub const BIN_FRAMES: i64 = 16;
 /// Spread covered: 8,192 frames, 170 ms at 48 kHz. What comes later than that is a stall, not jitter.
 const BINS: usize = 512;
-/// Weights below this many frames are forgotten altogether.
-const NEGLIGIBLE_FRAMES: f32 = 0.5;
 
-/// A forgetting histogram of arrival delays, weighted by frames.
+/// A histogram of arrival delays, weighted by frames, in two generations: each [`turn`](Self::turn) forgets the older.
+///
+/// Not an exponential average: after a disturbance that would need many times its half-life to fall below a small share.
 #[derive(Debug)]
 pub struct Spread {
-    bins: [f32; BINS],
-    total: f32,
+    recent: [u32; BINS],
+    older: [u32; BINS],
     /// Delay at the lower edge of bin 0; a multiple of nothing, set by the first packet.
     origin: i64,
+    is_empty: bool,
 }
 
 impl Default for Spread {
     fn default() -> Self {
         Self {
-            bins: [0.0; BINS],
-            total: 0.0,
+            recent: [0; BINS],
+            older: [0; BINS],
             origin: 0,
+            is_empty: true,
         }
     }
 }
@@ -40,7 +42,8 @@ impl Spread {
     ///
     /// RT: no alloc, no lock, O(bins) at most.
     pub fn add(&mut self, delay: i64, frames: u16) {
-        if self.total == 0.0 {
+        if self.is_empty {
+            self.is_empty = false;
             self.origin = delay.wrapping_sub(BIN_FRAMES * BINS as i64 / 2);
         }
         let bin = delay.wrapping_sub(self.origin).div_euclid(BIN_FRAMES);
@@ -50,49 +53,50 @@ impl Spread {
         } else if bin > last {
             self.shift(bin - last);
         }
-        self.bins[bin.clamp(0, last) as usize] += f32::from(frames);
-        self.total += f32::from(frames);
+        let weight = &mut self.recent[bin.clamp(0, last) as usize];
+        *weight = weight.saturating_add(u32::from(frames));
     }
 
-    /// Multiplies all weights by `keep` (0 to 1): the past counts less.
+    /// Begins a new generation, and forgets the one before the last.
     ///
     /// RT: no alloc, no lock, O(bins).
-    pub fn forget(&mut self, keep: f32) {
-        self.total = 0.0;
-        for bin in &mut self.bins {
-            *bin *= keep;
-            if *bin < NEGLIGIBLE_FRAMES {
-                *bin = 0.0;
-            }
-            self.total += *bin;
-        }
+    pub fn turn(&mut self) {
+        self.older = self.recent;
+        self.recent.fill(0);
     }
 
-    /// The least delay that only a `share` (0 to 1) of all frames exceeded; `None` before the first packet.
+    /// The least delay that only a `share` (0 to 1) of all frames exceeded; `None` if no packet is remembered.
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn exceeded_by(&self, share: f32) -> Option<i64> {
-        let mut above = 0.0;
-        let allowed = self.total * share;
-        let bin = self.bins.iter().rposition(|weight| {
+        let total: u64 = self.weights().sum();
+        let allowed = (total as f32 * share) as u64;
+        let mut above = 0;
+        let bin = self.weights().rposition(|weight| {
             above += weight;
             above > allowed
         })?;
         Some(self.origin.wrapping_add((bin as i64 + 1) * BIN_FRAMES - 1))
     }
 
+    fn weights(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+        let both = self.recent.iter().zip(&self.older);
+        both.map(|(&recent, &older)| u64::from(recent) + u64::from(older))
+    }
+
     /// Moves the covered range by `bins`; what falls off is forgotten.
     fn shift(&mut self, bins: i64) {
         self.origin = self.origin.wrapping_add(bins.wrapping_mul(BIN_FRAMES));
         let distance = (bins.unsigned_abs() as usize).min(BINS);
-        if bins > 0 {
-            self.bins.copy_within(distance.., 0);
-            self.bins[BINS - distance..].fill(0.0);
-        } else {
-            self.bins.copy_within(..BINS - distance, distance);
-            self.bins[..distance].fill(0.0);
+        for weights in [&mut self.recent, &mut self.older] {
+            if bins > 0 {
+                weights.copy_within(distance.., 0);
+                weights[BINS - distance..].fill(0);
+            } else {
+                weights.copy_within(..BINS - distance, distance);
+                weights[..distance].fill(0);
+            }
         }
-        self.total = self.bins.iter().sum();
     }
 }
 
@@ -125,13 +129,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_no_longer_counts() {
+    fn what_is_two_turns_old_no_longer_counts() {
         let mut spread = Spread::default();
         spread.add(1_000, 64);
-        for _ in 0..20 {
-            spread.forget(0.5);
-            spread.add(0, 64);
-        }
+        spread.turn();
+        spread.add(0, 64);
+        assert!(spread.exceeded_by(0.0).expect("has packets") >= 1_000);
+        spread.turn();
         assert!(spread.exceeded_by(0.0).expect("has packets") < BIN_FRAMES);
+        spread.turn();
+        assert_eq!(spread.exceeded_by(0.0), None);
     }
 }

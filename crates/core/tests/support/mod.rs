@@ -1,6 +1,8 @@
 //! What the tests share: packets whose samples name themselves, and readers of them.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod sim;
+
 use antiphon_core::wire::AudioHeader;
 use antiphon_core::{Player, PlayerConfig, SampleFormat, SampleRate, StreamStats};
 

@@ -1,0 +1,226 @@
+//! A sender, a network and a player in virtual time, as scripted plans: conditions, run, check.
+//! `cargo test -p antiphon-core --test sim -- --nocapture` prints how near the delay comes to what is needed.
+
+mod support;
+
+use antiphon_core::{Command, Target};
+use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, Sim, Window};
+use support::{datagram, header, stats};
+
+/// What an automatic target may conceal where nothing is lost.
+const MOST_CONCEALED: f64 = 0.001;
+
+fn print(what: &str, window: &Window) {
+    println!(
+        "{what}: need {} frames, delay {}, concealed {:.3} %, skipped {}, resyncs {}, underruns {}",
+        window.need_frames,
+        window
+            .delay_frames
+            .map_or("unknown".into(), |d| d.to_string()),
+        100.0 * window.concealed_share(),
+        window.after.jitter.skipped_frames - window.before.jitter.skipped_frames,
+        window.resyncs(),
+        window.after.jitter.underruns - window.before.jitter.underruns,
+    );
+}
+
+#[test]
+fn bursts_of_capture_and_rendering_are_absorbed() {
+    for packet in [64, 128] {
+        for render_burst in [64, 128, 256, 512, 1_024] {
+            for capture_burst in [128, 1_024] {
+                let conditions = Conditions {
+                    capture_burst,
+                    render_burst,
+                    ..CHROMIUM
+                };
+                let mut sim = Sim::new(conditions, Target::Auto, packet, 1);
+                sim.run(2.0);
+                let settling = sim.run(13.0);
+                let settled = sim.run(45.0);
+                print(
+                    &format!(
+                        "capture {capture_burst} packet {packet} render {render_burst}, first 15 s"
+                    ),
+                    &settling,
+                );
+                print("    then", &settled);
+                assert!(settling.concealed_share() <= MOST_CONCEALED);
+                assert!(settled.concealed_share() <= MOST_CONCEALED);
+                assert!(settled.excess_frames() <= 128, "{settled:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_delay_shrinks_back_after_a_disturbance() {
+    for disturbed_s in [0.1, 1.0, 10.0] {
+        let mut sim = Sim::new(CHROMIUM, Target::Auto, 64, 2);
+        sim.run(20.0);
+        let before = sim.run(10.0);
+        sim.conditions.network_jitter_s = 60.0 * MS;
+        let during = sim.run(disturbed_s);
+        sim.conditions = CHROMIUM;
+        let shrinking = sim.run(15.0);
+        let after = sim.run(20.0);
+        println!("disturbed for {disturbed_s} s");
+        for (what, window) in [
+            ("  before", before),
+            ("  during", during),
+            ("  15 s after", shrinking),
+            ("  35 s after", after),
+        ] {
+            print(what, &window);
+        }
+        let excess = shrinking.delay_frames.expect("plays") - before.delay_frames.expect("plays");
+        assert!(excess <= 256, "{excess} frames too many after 15 s");
+        assert!(after.concealed_share() <= MOST_CONCEALED);
+    }
+}
+
+#[test]
+fn loss_is_concealed_and_nothing_else() {
+    for loss in [0.01, 0.05] {
+        let mut sim = Sim::new(Conditions { loss, ..QUIET }, Target::Auto, 64, 3);
+        sim.run(5.0);
+        let window = sim.run(60.0);
+        print(&format!("loss of {} %", 100.0 * loss), &window);
+        let lost = window.after.sequence.lost - window.before.sequence.lost;
+        assert!(window.concealed_frames().abs_diff(64 * lost) <= 64 * 60);
+        assert!((window.concealed_share() - loss).abs() < 0.2 * loss + MOST_CONCEALED);
+        assert_eq!(window.resyncs(), 0);
+    }
+}
+
+#[test]
+fn reordering_and_duplicates_cost_delay_but_no_frames() {
+    let conditions = Conditions {
+        network_jitter_s: 10.0 * MS,
+        duplication: 0.1,
+        ..QUIET
+    };
+    let mut sim = Sim::new(conditions, Target::Auto, 64, 4);
+    sim.run(2.0);
+    let window = sim.run(60.0);
+    print("reordered", &window);
+    assert!(window.after.sequence.reordered > 1_000);
+    assert!(window.after.sequence.duplicate > 1_000);
+    assert!(window.concealed_share() <= MOST_CONCEALED);
+    assert!(window.excess_frames() <= 128);
+}
+
+#[test]
+fn after_a_stall_the_delay_is_what_it_was() {
+    for (what, target) in [("automatic", Target::Auto), ("fixed", Target::Fixed(2_048))] {
+        for held in [true, false] {
+            let mut sim = Sim::new(CHROMIUM, target, 64, 5);
+            sim.run(20.0);
+            let before = sim.run(10.0);
+            if held {
+                sim.network_held_until_s = sim.now_s() + 1.0;
+            } else {
+                sim.sender_paused_until_s = sim.now_s() + 1.0;
+            }
+            let stall = sim.run(2.0);
+            let soon = sim.run(15.0);
+            let late = sim.run(30.0);
+            println!(
+                "{what}, {}",
+                if held {
+                    "packets held for 1 s"
+                } else {
+                    "no packets for 1 s"
+                }
+            );
+            print("  before", &before);
+            print("  stall and 1 s", &stall);
+            print("  15 s", &soon);
+            print("  45 s", &late);
+            // 1 s missing, and no more than the delay's new start besides.
+            assert!(stall.concealed_frames() < 48_000 * 6 / 5);
+            assert!(late.concealed_share() <= MOST_CONCEALED);
+            let excess = soon.delay_frames.expect("plays") - before.delay_frames.expect("plays");
+            let allowed = if target == Target::Auto { 256 } else { 2_400 };
+            assert!(excess <= allowed, "{excess} frames too many after 15 s");
+        }
+    }
+}
+
+#[test]
+fn a_sender_may_start_anew_at_any_time() {
+    for played_s in [3.0, 30.0, 120.0] {
+        let mut sim = Sim::new(CHROMIUM, Target::Auto, 64, 6);
+        sim.run(played_s);
+        sim.restart_sender();
+        let first = sim.run(3.0);
+        let then = sim.run(10.0);
+        print(&format!("restarted after {played_s} s"), &first);
+        print("  then", &then);
+        assert!(first.delay_frames.is_some(), "silent 3 s after the restart");
+        assert!(then.concealed_share() <= MOST_CONCEALED);
+    }
+}
+
+#[test]
+fn clocks_apart_cost_little() {
+    // Until the clocks are matched by resampling, the delay follows them by skips and by gaps.
+    let plans = [
+        (QUIET, Target::Auto),
+        (CHROMIUM, Target::Auto),
+        (QUIET, Target::Fixed(512)),
+        (CHROMIUM, Target::Fixed(2_048)),
+    ];
+    for (conditions, target) in plans {
+        for skew_ppm in [-200.0, 200.0] {
+            let mut sim = Sim::new(conditions, target, 64, 7);
+            sim.skew_ppm = skew_ppm;
+            sim.run(10.0);
+            let window = sim.run(600.0);
+            let burst = conditions.capture_burst;
+            print(
+                &format!("{target:?}, bursts of {burst}, sender {skew_ppm:+} ppm"),
+                &window,
+            );
+            assert!(window.concealed_share() < 0.001, "{window:?}");
+            assert_eq!(window.resyncs(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_comes_and_goes_leaves_the_others_untouched() {
+    let run = |with_guest: bool| {
+        let mut sim = Sim::new(CHROMIUM, Target::Auto, 64, 8);
+        for visit in 0..5 {
+            sim.run(2.0);
+            let guest = 10 + visit;
+            if with_guest {
+                // Muted, so that only a fault would be heard.
+                for command in [Command::Add(guest), Command::Mute(guest, true)] {
+                    sim.player.handle_command(command).expect("fits");
+                }
+                sim.run(0.1);
+                let silence = antiphon_core::wire::AudioHeader {
+                    channels: 2,
+                    ..header(visit, 0, 64)
+                };
+                sim.player.handle_datagram(guest, &datagram(&silence));
+                sim.run(1.9);
+                assert!(stats(&sim.player, guest).jitter.played_frames > 0);
+                sim.player
+                    .handle_command(Command::Remove(guest))
+                    .expect("is there");
+            } else {
+                sim.run(0.1);
+                sim.run(1.9);
+            }
+        }
+        (sim.heard, stats(&sim.player, ID))
+    };
+    let (alone, alone_stats) = run(false);
+    let (visited, visited_stats) = run(true);
+    assert_eq!(alone_stats, visited_stats);
+    let differ = alone.iter().zip(&visited).filter(|(a, b)| a != b).count();
+    assert_eq!(differ, 0);
+}
