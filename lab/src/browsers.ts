@@ -96,10 +96,15 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
   const program = findProgram(browser === "chromium" ? "chromium" : "firefox-esr")!;
   const wrapper = path.join(folder, browser);
   const pidFile = path.join(folder, "pid");
-  writeFileSync(
-    wrapper,
-    `#!/bin/sh\necho $$ > '${pidFile}'\nexec ${dieWithParent.join(" ")} '${program}' "$@"\n`,
-  );
+  const niceness = options.niceness ?? defaultNiceness();
+  const lines = [
+    "#!/bin/sh",
+    `echo $$ > '${pidFile}'`,
+    // Where the kernel groups processes by session, priorities count only inside a group, and the group has its own.
+    `echo ${niceness} 2> /dev/null > /proc/$$/autogroup`,
+    `exec ${[...dieWithParent, "nice", "-n", niceness].join(" ")} '${program}' "$@"`,
+  ];
+  writeFileSync(wrapper, `${lines.join("\n")}\n`);
   chmodSync(wrapper, 0o755);
   const kill = () => {
     if (existsSync(pidFile)) {
