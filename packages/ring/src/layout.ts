@@ -7,11 +7,14 @@
  * byte 256  data              capacity, a power of two, so that `index & mask` is the place of an index
  * ```
  *
- * Each line has one writer. A line is 128 bytes: a cache line of the widest machines in use, and two of
- * the usual 64 bytes, which some prefetchers fetch in pairs. The indices run freely through 2^32 and are
- * kept as int32, since their difference modulo 2^32 is all that counts and int32 never leaves the
- * engines' fast integer path. "Seen last" copies live in the storage and not in the object, so that a
- * role can be handed over to another thread (with synchronisation of its own) without any call.
+ * Each line has one writer. A line is 128 bytes: a cache line of the widest machines in use, and two of the usual 64
+ * bytes, which some prefetchers fetch in pairs. "Seen last" copies live in the storage and not in the object, so that a role
+ * can be handed over to another thread (with synchronisation of its own) without any call.
+ *
+ * The indices run freely through the capacity and wrap at 2^30, a multiple of every capacity: only differences modulo 2^30
+ * count. Not at 2^32, because engines with compressed pointers (Chromium) keep whole numbers of up to 31 bits inside a
+ * pointer, but larger ones on the heap: there, each `Atomics.store` of a larger index left up to 7 bytes of garbage on average,
+ * after some hours of audio only.
  */
 
 /** Word (4 bytes) of the write index: published by the producer. */
@@ -28,8 +31,11 @@ export const HEADER_BYTES = 256;
 /** Number of int32 words in the header. */
 export const HEADER_WORDS = 64;
 
-/** Greatest capacity, in elements or bytes: differences of indices have to fit an int32. */
-export const MAX_CAPACITY = 2 ** 30;
+/** Indices count modulo 2^30. */
+export const INDEX_MASK = 2 ** 30 - 1;
+
+/** Greatest capacity, in elements or bytes: a full ring and an empty one have to differ modulo 2^30. */
+export const MAX_CAPACITY = 2 ** 29;
 
 /** Where the indices and the data of a ring live: shared between threads, or private to one. */
 export type RingStorage = SharedArrayBuffer | ArrayBuffer;
@@ -37,7 +43,7 @@ export type RingStorage = SharedArrayBuffer | ArrayBuffer;
 /** The smallest power of two that is at least `wanted` and at least `least` (a power of two itself). */
 export function roundUpCapacity(wanted: number, least: number, unit: string): number {
   if (!Number.isInteger(wanted) || wanted < 1 || wanted > MAX_CAPACITY) {
-    throw new RangeError(`ring capacity must be a whole number of ${unit} from 1 to 2^30, got ${wanted}`);
+    throw new RangeError(`ring capacity must be a whole number of ${unit} from 1 to 2^29, got ${wanted}`);
   }
   let capacity = least;
   while (capacity < wanted) capacity *= 2;

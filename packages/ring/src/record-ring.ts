@@ -3,6 +3,7 @@ import {
   capacityOf,
   HEADER_BYTES,
   HEADER_WORDS,
+  INDEX_MASK,
   READ,
   READ_SEEN,
   type RingStorage,
@@ -20,6 +21,8 @@ export const CORRUPT = -3;
 
 /** Each record is an int32 length, an int32 tag and the payload, padded to a multiple of this. */
 const ALIGN = 8;
+/** Takes an index to a multiple of 8 below 2^30, whatever a corrupt memory holds. */
+const ALIGNED = INDEX_MASK & -ALIGN;
 const RECORD_HEADER_BYTES = 8;
 
 /**
@@ -28,7 +31,7 @@ const RECORD_HEADER_BYTES = 8;
  */
 const LOOP_WINS = 16;
 
-const NONE = new Uint8Array(0);
+const NONE: Uint8Array = new Uint8Array(0);
 
 /**
  * A wait-free queue of byte records, each with a u32 tag, from one producer thread to one consumer thread.
@@ -59,11 +62,10 @@ export class RecordRing {
   readonly #bytes: Uint8Array;
   readonly #words: Int32Array;
   readonly #mask: number;
-  #foreign: Uint8Array = NONE;
-  #foreignLength = 0;
-  #foreignWords: Int32Array = new Int32Array(0);
+  readonly #source = new Foreign();
+  readonly #sink = new Foreign();
 
-  /** Size of the storage of a ring of at least `capacityBytes`. *Units* bytes. *Errors* RangeError if not in 1 to 2^30. */
+  /** Size of the storage of a ring of at least `capacityBytes`. *Units* bytes. *Errors* RangeError if not in 1 to 2^29. */
   static byteLengthFor(capacityBytes: number): number {
     return HEADER_BYTES + roundUpCapacity(capacityBytes, 2 * ALIGN, "bytes");
   }
@@ -72,7 +74,7 @@ export class RecordRing {
    * Makes the storage of an empty ring of at least `capacityBytes`, to be given to both sides.
    *
    * `shared` false makes a plain ArrayBuffer, for a ring inside one thread.
-   * *Errors* RangeError if `capacityBytes` is not in 1 to 2^30; Error if the page has no SharedArrayBuffer.
+   * *Errors* RangeError if `capacityBytes` is not in 1 to 2^29; Error if the page has no SharedArrayBuffer.
    */
   static createStorage(capacityBytes: number, shared = true): RingStorage {
     return allocate(RecordRing.byteLengthFor(capacityBytes), shared);
@@ -104,8 +106,8 @@ export class RecordRing {
    * To the producer a lower bound, to others a snapshot. RT.
    */
   get availableWriteBytes(): number {
-    const used = (Atomics.load(this.#index, WRITE) - Atomics.load(this.#index, READ)) | 0;
-    const room = used < 0 || used > this.capacityBytes ? 0 : this.capacityBytes - used;
+    const used = (Atomics.load(this.#index, WRITE) - Atomics.load(this.#index, READ)) & ALIGNED;
+    const room = used > this.capacityBytes ? 0 : this.capacityBytes - used;
     return room < RECORD_HEADER_BYTES ? -1 : room - RECORD_HEADER_BYTES;
   }
 
@@ -150,18 +152,18 @@ export class RecordRing {
    */
   nextLengthBytes(): number {
     const index = this.#index;
-    const read = index[READ] & -ALIGN;
-    let ready = (index[WRITE_SEEN] - read) | 0;
+    const read = index[READ] & ALIGNED;
+    let ready = (index[WRITE_SEEN] - read) & ALIGNED;
     if (ready < ALIGN || ready > this.capacityBytes) {
-      const write = Atomics.load(index, WRITE) & -ALIGN;
+      const write = Atomics.load(index, WRITE) & ALIGNED;
       index[WRITE_SEEN] = write;
-      ready = (write - read) | 0;
+      ready = (write - read) & ALIGNED;
       if (ready === 0) return EMPTY;
-      if (ready < 0 || ready > this.capacityBytes) return this.#drop(write);
+      if (ready > this.capacityBytes) return this.#drop(write);
     }
     const length = this.#words[(read & this.#mask) >> 2];
     if (length < 0 || length > ready - RECORD_HEADER_BYTES)
-      return this.#drop(Atomics.load(index, WRITE) & -ALIGN);
+      return this.#drop(Atomics.load(index, WRITE) & ALIGNED);
     return length;
   }
 
@@ -177,20 +179,21 @@ export class RecordRing {
     const length = this.nextLengthBytes();
     if (length < 0) return length;
     const index = this.#index;
-    const read = index[READ] & -ALIGN;
+    const read = index[READ] & ALIGNED;
     const start = read & this.#mask;
     this.tag = this.#words[(start >> 2) + 1] >>> 0;
     this.lengthBytes = length;
     const fits = length <= dst.length - dstOffset;
     if (fits) this.#take((start + RECORD_HEADER_BYTES) & this.#mask, dst, dstOffset, length);
     else this.skippedRecords++;
-    Atomics.store(index, READ, (read + recordBytes(length)) | 0);
+    Atomics.store(index, READ, (read + recordBytes(length)) & ALIGNED);
     return fits ? length : TOO_LONG;
   }
 
   /** Empties the ring. Only while no other thread uses it. `start`, a multiple of 8, is the value of both indices: see `Ring.reset`. */
   reset(start = 0): void {
-    for (const word of [READ, READ_SEEN, WRITE, WRITE_SEEN]) Atomics.store(this.#index, word, start & -ALIGN);
+    for (const word of [READ, READ_SEEN, WRITE, WRITE_SEEN])
+      Atomics.store(this.#index, word, start & ALIGNED);
   }
 
   /** Writes the header of a record if there is room; returns the place of its payload, or -1. */
@@ -202,13 +205,13 @@ export class RecordRing {
     }
     const index = this.#index;
     const need = recordBytes(length);
-    const write = index[WRITE] & -ALIGN;
-    let used = (write - index[READ_SEEN]) | 0;
-    if (used < 0 || need > this.capacityBytes - used) {
-      const read = Atomics.load(index, READ) & -ALIGN;
+    const write = index[WRITE] & ALIGNED;
+    let used = (write - index[READ_SEEN]) & ALIGNED;
+    if (need > this.capacityBytes - used) {
+      const read = Atomics.load(index, READ) & ALIGNED;
       index[READ_SEEN] = read;
-      used = (write - read) | 0;
-      if (used < 0 || need > this.capacityBytes - used) return -1;
+      used = (write - read) & ALIGNED;
+      if (need > this.capacityBytes - used) return -1;
     }
     const start = write & this.#mask;
     this.#words[start >> 2] = length;
@@ -218,7 +221,7 @@ export class RecordRing {
 
   #publish(length: number): void {
     const index = this.#index;
-    Atomics.store(index, WRITE, ((index[WRITE] & -ALIGN) + recordBytes(length)) | 0);
+    Atomics.store(index, WRITE, ((index[WRITE] & ALIGNED) + recordBytes(length)) & ALIGNED);
   }
 
   #drop(write: number): number {
@@ -233,49 +236,87 @@ export class RecordRing {
       this.#bytes.set(src, to);
       return;
     }
-    const bytes = this.#bytes;
-    const mask = this.#mask;
-    const address = src.byteOffset + from;
-    let i = 0;
-    if (count > LOOP_WINS && ((address | to) & 3) === 0) {
-      const words = this.#words;
-      const foreign = this.#wordsOf(src);
-      const first = (address - foreign.byteOffset) >> 2;
-      for (let word = 0; i <= count - 4; word++, i += 4) {
-        words[((to + i) & mask) >> 2] = foreign[first + word];
-      }
-    }
-    for (; i < count; i++) bytes[(to + i) & mask] = src[from + i];
+    const first = Math.min(count, this.capacityBytes - to);
+    this.#source.copyOut(src, from, this.#bytes, this.#words, to, first);
+    if (first < count) this.#source.copyOut(src, from + first, this.#bytes, this.#words, 0, count - first);
   }
 
   /** Copies `count` bytes out of the ring, from place `from`, across its end if need be. */
   #take(from: number, dst: Uint8Array, to: number, count: number): void {
-    const bytes = this.#bytes;
-    const mask = this.#mask;
-    const address = dst.byteOffset + to;
+    const first = Math.min(count, this.capacityBytes - from);
+    this.#sink.copyIn(dst, to, this.#bytes, this.#words, from, first);
+    if (first < count) this.#sink.copyIn(dst, to + first, this.#bytes, this.#words, 0, count - first);
+  }
+}
+
+/** An array of the caller's, with a view of its whole words that is kept until another array comes. */
+class Foreign {
+  #bytes: Uint8Array = NONE;
+  #length = 0;
+  #words: Int32Array = new Int32Array(0);
+
+  /** From `bytes` into the ring. */
+  copyOut(
+    bytes: Uint8Array,
+    from: number,
+    ring: Uint8Array,
+    ringWords: Int32Array,
+    to: number,
+    count: number,
+  ): void {
     let i = 0;
-    if (count > LOOP_WINS && ((address | from) & 3) === 0) {
-      const words = this.#words;
-      const foreign = this.#wordsOf(dst);
-      const first = (address - foreign.byteOffset) >> 2;
-      for (let word = 0; i <= count - 4; word++, i += 4) {
-        foreign[first + word] = words[((from + i) & mask) >> 2];
-      }
+    if (count > LOOP_WINS && (((bytes.byteOffset + from) | to) & 3) === 0) {
+      const words = this.#wordsOf(bytes);
+      copyWords(words, (bytes.byteOffset + from - words.byteOffset) >> 2, ringWords, to >> 2, count >> 2);
+      i = count & -4;
     }
-    for (; i < count; i++) dst[to + i] = bytes[(from + i) & mask];
+    for (; i < count; i++) ring[to + i] = bytes[from + i];
   }
 
-  /** The whole words inside `bytes`, by a view that is kept until another array comes. */
+  /** From the ring into `bytes`. */
+  copyIn(
+    bytes: Uint8Array,
+    to: number,
+    ring: Uint8Array,
+    ringWords: Int32Array,
+    from: number,
+    count: number,
+  ): void {
+    let i = 0;
+    if (count > LOOP_WINS && (((bytes.byteOffset + to) | from) & 3) === 0) {
+      const words = this.#wordsOf(bytes);
+      copyWords(ringWords, from >> 2, words, (bytes.byteOffset + to - words.byteOffset) >> 2, count >> 2);
+      i = count & -4;
+    }
+    for (; i < count; i++) bytes[to + i] = ring[from + i];
+  }
+
   #wordsOf(bytes: Uint8Array): Int32Array {
-    if (bytes !== this.#foreign || bytes.length !== this.#foreignLength) {
+    if (bytes !== this.#bytes || bytes.length !== this.#length) {
       const start = (bytes.byteOffset + 3) & -4;
       const end = bytes.byteOffset + bytes.length;
-      this.#foreignWords = new Int32Array(bytes.buffer, start, (end - start) >> 2);
-      this.#foreign = bytes;
-      this.#foreignLength = bytes.length;
+      this.#words = new Int32Array(bytes.buffer, start, (end - start) >> 2);
+      this.#bytes = bytes;
+      this.#length = bytes.length;
     }
-    return this.#foreignWords;
+    return this.#words;
   }
+}
+
+/** Unrolled: half the time of the plain loop, in V8. */
+function copyWords(src: Int32Array, from: number, dst: Int32Array, to: number, count: number): void {
+  let i = 0;
+  for (; i <= count - 8; i += 8) {
+    dst[to + i] = src[from + i];
+    dst[to + i + 1] = src[from + i + 1];
+    dst[to + i + 2] = src[from + i + 2];
+    dst[to + i + 3] = src[from + i + 3];
+    dst[to + i + 4] = src[from + i + 4];
+    dst[to + i + 5] = src[from + i + 5];
+    dst[to + i + 6] = src[from + i + 6];
+    dst[to + i + 7] = src[from + i + 7];
+  }
+  for (; i < count; i++) dst[to + i] = src[from + i];
 }
 
 /** Bytes that a record of `length` bytes takes in the ring. */

@@ -3,6 +3,7 @@ import {
   capacityOf,
   HEADER_BYTES,
   HEADER_WORDS,
+  INDEX_MASK,
   READ,
   READ_SEEN,
   type RingStorage,
@@ -48,7 +49,7 @@ export type ViewCallback<T extends NumericArray> = (first: T, second: T) => numb
 
 /**
  * Copies. `TypedArray.set` of a whole array is the fastest copy above a few elements and makes no garbage; to copy a part,
- * it needs a view of the part, which is garbage unless it is kept. A loop makes none, at 3 to 6 times the time for 128
+ * it needs a view of the part, which is garbage unless it is kept. A loop makes none, at about twice the time for 128
  * elements. Hence: `set` for whole arrays and for blocks whose views are kept, loops for the rest up to LOOP_LIMIT.
  * Measured by bench/, which see.
  */
@@ -87,7 +88,7 @@ export class Ring<T extends NumericArray> {
   /**
    * Size of the storage of a ring of at least `capacity` elements.
    *
-   * *Units* elements in (1 to 2^30), bytes out. *Errors* RangeError if out of range.
+   * *Units* elements in (1 to 2^29), bytes out. *Errors* RangeError if out of range.
    */
   static byteLengthFor<T extends NumericArray>(capacity: number, type: NumericArrayConstructor<T>): number {
     return HEADER_BYTES + roundUpCapacity(capacity, 1, "elements") * type.BYTES_PER_ELEMENT;
@@ -97,7 +98,7 @@ export class Ring<T extends NumericArray> {
    * Makes the storage of an empty ring of at least `capacity` elements, to be given to both sides.
    *
    * `shared` false makes a plain ArrayBuffer, for a ring inside one thread.
-   * *Errors* RangeError if `capacity` is not in 1 to 2^30; Error if the page has no SharedArrayBuffer.
+   * *Errors* RangeError if `capacity` is not in 1 to 2^29; Error if the page has no SharedArrayBuffer.
    */
   static createStorage<T extends NumericArray>(
     capacity: number,
@@ -147,7 +148,7 @@ export class Ring<T extends NumericArray> {
   /** Elements that can be popped, 0 to capacity. To the consumer a lower bound, to others a snapshot. RT. */
   get availableRead(): number {
     const write = Atomics.load(this.#index, WRITE);
-    return clamp((write - Atomics.load(this.#index, READ)) | 0, this.capacity);
+    return this.#checked((write - Atomics.load(this.#index, READ)) & INDEX_MASK);
   }
 
   /** Elements that can be pushed, 0 to capacity. To the producer a lower bound, to others a snapshot. RT. */
@@ -267,10 +268,11 @@ export class Ring<T extends NumericArray> {
   /**
    * Empties the ring. Only while no other thread uses it.
    *
-   * `start` is the value of both indices, any int32 or uint32: tests start just below 2^32 to see them overflow.
+   * `start` is the value of both indices, modulo 2^30: tests start just below 2^30 to see them overflow.
    */
   reset(start = 0): void {
-    for (const word of [READ, READ_SEEN, WRITE, WRITE_SEEN]) Atomics.store(this.#index, word, start | 0);
+    for (const word of [READ, READ_SEEN, WRITE, WRITE_SEEN])
+      Atomics.store(this.#index, word, start & INDEX_MASK);
   }
 
   /** Place in `data` of the next element to be written. @internal */
@@ -286,40 +288,40 @@ export class Ring<T extends NumericArray> {
   /** Room for the producer, at most `count`. Asks the other side only if the room seen last is too small. @internal */
   grantWrite(count: number): number {
     const index = this.#index;
-    const used = (index[WRITE] - index[READ_SEEN]) | 0;
-    if (used >= 0 && count <= this.capacity - used) return count;
+    const used = (index[WRITE] - index[READ_SEEN]) & INDEX_MASK;
+    if (count <= this.capacity - used) return count;
     const read = Atomics.load(index, READ);
     index[READ_SEEN] = read;
-    const room = this.capacity - clamp((index[WRITE] - read) | 0, this.capacity);
+    const room = this.capacity - this.#checked((index[WRITE] - read) & INDEX_MASK);
     return Math.min(room, count);
   }
 
   /** Elements for the consumer, at most `count`. @internal */
   grantRead(count: number): number {
     const index = this.#index;
-    const ready = (index[WRITE_SEEN] - index[READ]) | 0;
+    const ready = (index[WRITE_SEEN] - index[READ]) & INDEX_MASK;
     if (count <= ready && ready <= this.capacity) return count;
     const write = Atomics.load(index, WRITE);
     index[WRITE_SEEN] = write;
-    return Math.min(clamp((write - index[READ]) | 0, this.capacity), count);
+    return Math.min(this.#checked((write - index[READ]) & INDEX_MASK), count);
   }
 
   /** Publishes `count` written elements. @internal */
   commitWrite(count: number): void {
     const index = this.#index;
-    Atomics.store(index, WRITE, (index[WRITE] + count) | 0);
+    Atomics.store(index, WRITE, (index[WRITE] + count) & INDEX_MASK);
   }
 
   /** Gives the room of `count` read elements back. @internal */
   commitRead(count: number): void {
     const index = this.#index;
-    Atomics.store(index, READ, (index[READ] + count) | 0);
+    Atomics.store(index, READ, (index[READ] + count) & INDEX_MASK);
   }
-}
 
-/** A negative fill means that the read index was loaded after the other side had moved on, or garbage: 0. */
-function clamp(fill: number, capacity: number): number {
-  return fill < 0 ? 0 : Math.min(fill, capacity);
+  /** A difference above the capacity is a third thread's snapshot torn by progress, or garbage: nothing there. */
+  #checked(fill: number): number {
+    return fill <= this.capacity ? fill : 0;
+  }
 }
 
 function checkRange(length: number, offset: number, count: number): void {
@@ -358,8 +360,23 @@ function copyOut<T extends NumericArray>(data: T, at: number, dst: T, offset: nu
 }
 
 function copy<T extends NumericArray>(src: T, from: number, dst: T, to: number, count: number): void {
-  if (count > LOOP_LIMIT) dst.set(view(src, from, count), to);
-  else for (let i = 0; i < count; i++) dst[to + i] = src[from + i];
+  if (count > LOOP_LIMIT) {
+    dst.set(view(src, from, count), to);
+    return;
+  }
+  let i = 0;
+  // Unrolled: half the time of the plain loop, in V8.
+  for (; i <= count - 8; i += 8) {
+    dst[to + i] = src[from + i];
+    dst[to + i + 1] = src[from + i + 1];
+    dst[to + i + 2] = src[from + i + 2];
+    dst[to + i + 3] = src[from + i + 3];
+    dst[to + i + 4] = src[from + i + 4];
+    dst[to + i + 5] = src[from + i + 5];
+    dst[to + i + 6] = src[from + i + 6];
+    dst[to + i + 7] = src[from + i + 7];
+  }
+  for (; i < count; i++) dst[to + i] = src[from + i];
 }
 
 function view<T extends NumericArray>(data: T, offset: number, count: number): T {
