@@ -26,7 +26,9 @@ export type NumericArray =
 /** The constructor of a typed array, `Float32Array` for instance. */
 export interface NumericArrayConstructor<T extends NumericArray> {
   readonly BYTES_PER_ELEMENT: number;
-  new (buffer: ArrayBufferLike, byteOffset?: number, length?: number): T;
+  /** What `T` is inferred from: the array over any buffer, and not just over an ArrayBuffer. */
+  readonly prototype: T;
+  new (buffer: ArrayBufferLike, byteOffset?: number, length?: number): NoInfer<T>;
 }
 
 /**

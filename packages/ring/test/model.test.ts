@@ -37,7 +37,8 @@ test.each([
   Float32Array,
   Float64Array,
 ])("%o ring", (type) => {
-  const make = type as unknown as new (length: number) => Float32Array;
+  // Only the element type differs: to the compiler all are arrays of numbers.
+  const Type = type as unknown as Float32ArrayConstructor;
   fc.assert(
     fc.property(
       fc.integer({ min: 0, max: 10 }),
@@ -46,14 +47,14 @@ test.each([
       operations,
       (log2, first, shared, steps) => {
         const capacity = 2 ** log2;
-        const storage = Ring.createStorage(capacity, type as Float32ArrayConstructor, shared);
-        const ring = new Ring<Float32Array>(storage, type as Float32ArrayConstructor);
+        const storage = Ring.createStorage(capacity, Type, shared);
+        const ring = new Ring(storage, Type);
         ring.reset(first);
         ring.prepareBlocks(Math.max(1, capacity / 4));
         const model: number[] = [];
         let next = 0;
         const fresh = (length: number): Float32Array => {
-          const array = new make(length);
+          const array = new Type(length);
           for (let i = 0; i < length; i++) array[i] = next++ % 101;
           return array;
         };
@@ -85,7 +86,7 @@ test.each([
             expect(pushed).toBe(array.length);
             model.push(...array);
           } else if (operation <= 7) {
-            const array = new make(operation === 5 ? count : count + offset + 2).fill(111);
+            const array = new Type(operation === 5 ? count : count + offset + 2).fill(111);
             const to = operation === 5 ? 0 : offset;
             const expected = model.slice(0, count);
             const popped =

@@ -77,16 +77,16 @@ test.each([
       Float32Array,
       Float64Array,
     };
-    const Type = types[type];
+    // As if it were of floats: this thread only sets the indices and looks at them.
+    const Type = types[type] as unknown as Float32ArrayConstructor;
     const byteLength = Ring.byteLengthFor(capacity, Type);
     const storage = fenced(byteLength);
-    const ring = new Ring<Float32Array>(storage, Type as Float32ArrayConstructor, CANARY_BYTES, byteLength);
+    const ring = new Ring(storage, Type, CANARY_BYTES, byteLength);
     ring.reset(2 ** 32 - count / 2);
     const place = { byteOffset: CANARY_BYTES, byteLength };
     await bothEnds({ kind: "elements", storage, type, seed: capacity + 1, count, ...place });
     expectCanariesAlive(storage);
     expect(ring.empty).toBe(true);
-    ring.push(new Float32Array(0));
   },
 );
 

@@ -54,7 +54,7 @@ export async function serve(mounts = {}) {
   };
 }
 
-/** Starts Chromium. `open(url)` gives a page with `evaluate`. */
+/** Starts Chromium. `open(url)` gives a page whose `evaluate(script)` resolves to the script's value. */
 export async function launchChromium() {
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -76,12 +76,12 @@ export async function launchChromium() {
     async open(url) {
       const page = await browser.newPage();
       await page.goto(url);
-      return page;
+      return { evaluate: (script) => page.evaluate(script) };
     },
   };
 }
 
-/** Starts Firefox. `open(url)` gives a page with `evaluate`. */
+/** Starts Firefox. `open(url)` gives a page whose `evaluate(script)` resolves to the script's value. */
 export async function launchFirefox() {
   const browser = await puppeteer.launch({
     browser: "firefox",
@@ -96,7 +96,7 @@ export async function launchFirefox() {
     async open(url) {
       const page = await browser.newPage();
       await page.goto(url);
-      return page;
+      return { evaluate: (script) => page.evaluate(script) };
     },
   };
 }
