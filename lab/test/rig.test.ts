@@ -1,0 +1,76 @@
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { listen } from "../src/analysis.js";
+import { mic, playback, Rig, sampleRateHz, speaker } from "../src/rig.js";
+import { writeScore } from "../src/signal.js";
+
+const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 2, steadySeconds: 0.5, tailSeconds: 0.5 });
+let rig: Rig;
+
+beforeAll(async () => {
+  rig = await Rig.start({ cards: ["A", "B"] });
+});
+
+afterAll(() => rig.stop());
+
+it("reads its own loop as exactly one quantum, at every pulse", async () => {
+  const { heard, summary } = await rig.pass({
+    plays: [{ take: score.take, to: playback("A") }],
+    hears: [speaker("A")],
+  });
+  expect(summary.quantum_frames).toBe(rig.quantumFrames);
+  const { hits, missed, crosstalkDb } = listen(heard[0]!, score);
+  expect(missed).toBe(0);
+  expect(new Set(hits.map((hit) => hit.latencyFrames))).toEqual(new Set([rig.quantumFrames]));
+  expect(crosstalkDb).toBe(-96);
+});
+
+it("gives 16-bit material back exactly", async () => {
+  const { heard } = await rig.pass({
+    plays: [{ take: score.take, to: playback("A") }],
+    hears: [speaker("A")],
+  });
+  const [played, back] = [score.take[0]!, heard[0]![0]!];
+  const shift = rig.quantumFrames;
+  expect(back.subarray(shift)).toEqual(played.subarray(0, played.length - shift));
+});
+
+it("keeps its cards apart: a microphone's sound reaches no speaker, and no other card", async () => {
+  const { heard } = await rig.pass({
+    plays: [{ take: score.take, to: mic("A") }],
+    hears: [speaker("A"), speaker("B")],
+  });
+  for (const side of heard.flat()) expect(side.every((sample) => sample === 0)).toBe(true);
+});
+
+it("names the ports there are when a port is missing", async () => {
+  const wrong = rig.pass({ plays: [], hears: [["spkZ:monitor_FL"]], seconds: 0.1 });
+  await expect(wrong).rejects.toThrow(/spkZ:monitor_FL.*spkA:monitor_FL/s);
+});
+
+it("leaves no process and no folder behind, and another rig can follow", async () => {
+  const second = await Rig.start({ cards: ["X"], quantumFrames: 128 });
+  const { heard } = await second.pass({
+    plays: [{ take: score.take, to: playback("X") }],
+    hears: [speaker("X")],
+  });
+  expect(listen(heard[0]!, score).hits[0]!.latencyFrames).toBe(128);
+  await second.stop();
+  expect(existsSync(second.folder)).toBe(false);
+  expect(processesIn(second.folder)).toEqual([]);
+  expect(processesIn(rig.folder)).not.toEqual([]);
+});
+
+/** Command lines of all processes whose environment names the folder. */
+function processesIn(folder: string): string[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((pid) => {
+      try {
+        if (!readFileSync(`/proc/${pid}/environ`, "latin1").includes(folder)) return [];
+        return [readFileSync(`/proc/${pid}/cmdline`, "latin1").replaceAll("\0", " ")];
+      } catch {
+        return []; // It ended meanwhile, or is another user's.
+      }
+    });
+}
