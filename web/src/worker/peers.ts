@@ -9,11 +9,13 @@ import {
   writeProbe,
 } from "../shared/wire";
 
-/** A lane holding more than this unsent is no use: what would queue is better dropped. */
+/** A lane that still holds more than this of what was captured before is no use: what would queue is better dropped. */
 const MAX_BACKLOG_BYTES = 2_000;
+/** Standing backlog that says more lanes are needed. */
+const CROWDED_BYTES = 1_000;
 const MAX_LANES = 8;
 const PROBE_INTERVAL_MS = 500;
-/** Lanes are added when more than this share of a review's datagrams found a backlog on every lane... */
+/** Lanes are added when more than this share of a review's datagrams found every lane crowded... */
 const BACKLOG_SHARE = 0.01;
 const REVIEW_INTERVAL_MS = 1_000;
 /** ...and taken away after so long without any. */
@@ -25,6 +27,8 @@ interface Lane {
   /** False for the far end of the loop, which only receives. */
   readonly sends: boolean;
   readonly channel: RTCDataChannel;
+  /** What the browser had not sent when the newest frames were captured. What they add themselves is no backlog. */
+  standingBytes: number;
   sent: number;
   received: number;
   rttMs: number | null;
@@ -36,7 +40,7 @@ interface Peer {
   droppedBacklog: number;
   oversized: number;
   offered: number;
-  /** Datagrams of this review that found every lane with a backlog, dropped ones included. */
+  /** Datagrams of this review that found every lane crowded, dropped ones included. */
   crowded: number;
   reviewedAtMs: number;
   crowdedAtMs: number;
@@ -58,7 +62,17 @@ export class Peers {
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
-    const lane: Lane = { number, epoch, sends, channel, sent: 0, received: 0, rttMs: null, probedAtMs: 0 };
+    const lane: Lane = {
+      number,
+      epoch,
+      sends,
+      channel,
+      standingBytes: 0,
+      sent: 0,
+      received: 0,
+      rttMs: null,
+      probedAtMs: 0,
+    };
     peer.lanes = peer.lanes.filter((other) => {
       const replaced = other.number === number && other.sends === sends;
       if (replaced) other.channel.close();
@@ -85,6 +99,13 @@ export class Peers {
     this.#peers.delete(stream);
   }
 
+  /** Before the datagrams of newly captured frames: takes stock of what is still queued of older ones. */
+  beginBurst(): void {
+    for (const { lanes } of this.#peers.values()) {
+      for (const lane of lanes) lane.standingBytes = lane.channel.bufferedAmount;
+    }
+  }
+
   send(datagram: Uint8Array<ArrayBuffer>): void {
     for (const peer of this.#peers.values()) this.#sendTo(peer, datagram);
   }
@@ -102,8 +123,8 @@ export class Peers {
     }
     if (best === null) return;
     peer.offered++;
-    if (backlog > 0) peer.crowded++;
-    if (backlog > MAX_BACKLOG_BYTES || !trySend(best.channel, datagram)) {
+    if (best.standingBytes > CROWDED_BYTES) peer.crowded++;
+    if (best.standingBytes > MAX_BACKLOG_BYTES || !trySend(best.channel, datagram)) {
       peer.droppedBacklog++;
       return;
     }

@@ -159,6 +159,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
       if (stream !== 0 && this.#engine.readStats(stream)) numbers.set(this.#engine.stats, at + 1);
     }
     links.stats.end();
+    // allow postMessage: no shared memory, so a copy goes through the port
     links.statsPort?.postMessage(numbers);
   }
 }

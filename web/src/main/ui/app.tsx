@@ -7,6 +7,7 @@ import type { Participant, StudioApi } from "../model";
 import { Announcer, announce } from "./announcer";
 import { Home } from "./home";
 import { Icon } from "./icon";
+import { keepFocus } from "./keep-focus";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
 import { PageTitle } from "./page-title";
@@ -40,7 +41,7 @@ function RoomPage() {
   const screen = createMemo(() => (phase() === "joining" ? "lobby" : phase()));
   announceRoom();
   return (
-    <div class="page">
+    <div class="page" ref={(page) => keepFocus(page)}>
       <a class="skip" href="#main">
         Skip to the room
       </a>

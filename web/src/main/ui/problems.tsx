@@ -9,21 +9,36 @@ import { createIds, createRow, useView } from "./view";
 const severityWords = { error: "Problem", warning: "Warning", advice: "Advice" } as const;
 const severityIcons = { error: "circle-alert", warning: "triangle-alert", advice: "info" } as const;
 
-/**
- * Both live regions stay in the page while empty, for a screen reader announces only what enters a region it knew.
+/*
+ * The live regions stay in the page while empty, for a screen reader announces only what enters a region it knew.
  */
+
 export function Problems() {
+  return (
+    <>
+      <Errors />
+      <Advice />
+    </>
+  );
+}
+
+export function Errors() {
   const view = useView();
   const errors = createMemo(() => view.problems().filter((p) => p.severity === "error"));
+  return (
+    <div class="problems" role="alert" aria-atomic="false">
+      <ProblemList problems={errors} />
+    </div>
+  );
+}
+
+/** Warnings, too: all that does not stop one from playing. */
+export function Advice() {
+  const view = useView();
   const others = createMemo(() => view.problems().filter((p) => p.severity !== "error"));
   return (
-    <div class="problems">
-      <div role="alert" aria-atomic="false">
-        <ProblemList problems={errors} />
-      </div>
-      <div role="status" aria-atomic="false">
-        <ProblemList problems={others} />
-      </div>
+    <div class="problems advice" role="status" aria-atomic="false">
+      <ProblemList problems={others} />
     </div>
   );
 }
