@@ -89,6 +89,8 @@ pub struct JitterBuffer {
     delay: i64,
     /// Media time after the newest frame received.
     newest_end: u64,
+    /// Media time after the newest frame played: nothing before it is played any more, even when the delay has grown.
+    played_end: u64,
     /// Media time of the first frame: silence before it is waiting, not concealment.
     counted_from: u64,
     spread: Spread,
@@ -122,6 +124,7 @@ impl JitterBuffer {
             rendered: 0,
             delay: 0,
             newest_end: 0,
+            played_end: 0,
             counted_from: 0,
             spread: Spread::default(),
             next_review: 0,
@@ -235,6 +238,7 @@ impl JitterBuffer {
         // Frames whose instant has passed are dropped, the rest of the packet still plays.
         let passed = arrival_delay
             .wrapping_sub(self.delay)
+            .max(self.played_end.wrapping_sub(start) as i64)
             .clamp(0, frames as i64) as usize;
         self.counts.late_frames += passed as u64;
         self.store(start, passed, frames, header, samples);
@@ -279,6 +283,7 @@ impl JitterBuffer {
         if run > 0 {
             self.copy_out(playhead, out, stride, at, run);
             self.present.clear(playhead, run);
+            self.played_end = playhead.wrapping_add(run as u64);
             self.counts.played_frames += run as u64;
             self.missing_frames = 0;
             self.rendered += run as u64;
@@ -333,6 +338,7 @@ impl JitterBuffer {
             let cleared = self.present.clear(first, skip.fade + skip.distance);
             self.counts.skipped_frames += (cleared - skip.fade) as u64;
             self.delay = self.delay.wrapping_sub(skip.distance as i64);
+            self.played_end = self.playhead();
             self.skip = None;
         }
         run
@@ -369,6 +375,7 @@ impl JitterBuffer {
         self.counted_from = timestamp;
         self.delay = arrival_delay.wrapping_add(self.target_frames() as i64);
         self.newest_end = self.playhead();
+        self.played_end = self.newest_end;
         self.next_review = self.rendered + 2 * self.seconds(REVIEW_SECONDS) as u64;
     }
 
@@ -379,6 +386,7 @@ impl JitterBuffer {
         self.counts.resyncs += 1;
         self.delay = arrival_delay.wrapping_add(target);
         self.newest_end = self.playhead();
+        self.played_end = self.newest_end;
         // What is missing from here on is missed, whatever media time it was before.
         self.counted_from = self.newest_end;
     }

@@ -242,3 +242,32 @@ fn a_straggler_does_not_move_the_rest() {
         assert_eq!(delay(64 * 3_990), delay(64 * 5_990));
     }
 }
+
+#[test]
+fn what_comes_after_later_frames_were_played_stays_silent_even_when_the_delay_grows() {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    let mut heard = Vec::new();
+    for n in 0..6_000u32 {
+        // After a while, every tenth packet takes 20 packets more: less than a stall, and often enough to grow for.
+        let sequence = match n {
+            4_000.. if n % 10 == 0 => n - 200,
+            4_000.. if n % 10 == 5 => n - 20,
+            _ => n,
+        };
+        if sequence >= 4_000 || n < 4_000 {
+            send(&mut player, sequence, 16 * u64::from(sequence), 16);
+        }
+        heard.extend(quantum(&mut player, 16));
+    }
+    let jitter = stats(&player, ID).jitter;
+    assert!(jitter.late_frames > 0);
+    let mut last = None;
+    for pair in heard.windows(2) {
+        let (before, now) = (media_of(pair[0]), media_of(pair[1]));
+        if before.is_some() && now == before.map(|media| media + 1) {
+            assert!(now > last, "{now:?} after {last:?}");
+            last = now;
+        }
+    }
+}

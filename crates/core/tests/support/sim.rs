@@ -100,6 +100,8 @@ pub struct Sim {
     pub sender_paused_until_s: f64,
     /// Packets wait in the network until then.
     pub network_held_until_s: f64,
+    /// Frames of the packets that arrived, duplicates not counted.
+    pub arrived_frames: u64,
     /// All that was heard.
     pub heard: Vec<f32>,
     random: Random,
@@ -138,6 +140,7 @@ impl Sim {
             skew_ppm: 0.0,
             sender_paused_until_s: 0.0,
             network_held_until_s: 0.0,
+            arrived_frames: 0,
             heard: Vec::new(),
             random: Random(seed),
             network: BinaryHeap::new(),
@@ -242,7 +245,11 @@ impl Sim {
         };
         let first = f32::from_le_bytes(packet.bytes[20..24].try_into().expect("4 bytes"));
         self.arrivals.push(self.delay_of(first, self.heard.len()));
+        let before = stats(&self.player, ID).sequence.received;
         self.player.handle_datagram(ID, &packet.bytes);
+        if stats(&self.player, ID).sequence.received > before {
+            self.arrived_frames += u64::from(packet.bytes[6]) + 256 * u64::from(packet.bytes[7]);
+        }
     }
 
     /// Of a tagged sample, heard as or arriving before output frame `index`.
