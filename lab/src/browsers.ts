@@ -2,8 +2,6 @@
 
 import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
-import { chromium } from "playwright-core";
-import puppeteer from "puppeteer-core";
 import { dieWithParent, findProgram, makeFolder, removeFolder, requirePrograms } from "./processes.js";
 
 export type BrowserName = "chromium" | "firefox";
@@ -139,6 +137,7 @@ const launchChromium: Launcher = async (options, executablePath, env, end) => {
   const flags = [...chromiumFlags, ...(options.flags ?? [])];
   if (process.getuid?.() === 0) flags.push("--no-sandbox");
   if (options.audioBufferSize !== undefined) flags.push(`--audio-buffer-size=${options.audioBufferSize}`);
+  const { chromium } = await import("playwright-core");
   const browser = await chromium.launch({
     executablePath,
     env,
@@ -180,6 +179,7 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
   // Firefox asks the sound server for its default microphone and ignores PULSE_SOURCE: this hides all others from it.
   if (env.PULSE_SOURCE !== undefined) prefs["media.audio_loopback_dev"] = env.PULSE_SOURCE;
   if (options.cubebFrames !== undefined) prefs["media.cubeb_latency_mtg_frames"] = options.cubebFrames;
+  const { default: puppeteer } = await import("puppeteer-core");
   const browser = await puppeteer.launch({
     browser: "firefox",
     executablePath,

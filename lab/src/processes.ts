@@ -1,17 +1,39 @@
 /** Child processes and temporary folders that never outlive the lab, however it ends. */
 
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 
 const children = new Set<ChildProcess>();
-const folders = new Set<string>();
+
+/** Everything temporary of this process, browser profiles included, is in here. */
+const temporary = path.join(tmpdir(), `antiphon-lab-${process.pid}`);
+removeLeftovers(path.dirname(temporary));
+mkdirSync(temporary, { recursive: true });
+process.env.TMPDIR = temporary;
 
 /** Kills what is left, without waiting. Runs on every way out but SIGKILL, where `dieWithParent` takes over. */
 function cleanUp(): void {
   for (const child of children) child.kill("SIGKILL");
-  for (const folder of folders) rmSync(folder, { recursive: true, force: true, maxRetries: 3 });
+  rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
+}
+
+/** Folders of lab processes that were killed too hard to tidy up. */
+function removeLeftovers(parent: string): void {
+  for (const name of readdirSync(parent)) {
+    const pid = /^antiphon-lab-(\d+)$/.exec(name)?.[1];
+    if (pid && !existsSync(`/proc/${pid}`)) rmSync(path.join(parent, name), { recursive: true, force: true });
+  }
 }
 
 process.on("exit", cleanUp);
@@ -61,14 +83,11 @@ export function findProgram(program: string): string | undefined {
 
 /** A new private folder, removed at the latest when the lab ends. */
 export function makeFolder(name: string): string {
-  const folder = mkdtempSync(path.join(tmpdir(), `antiphon-${name}-`));
-  folders.add(folder);
-  return folder;
+  return mkdtempSync(path.join(temporary, `${name}-`));
 }
 
 export function removeFolder(folder: string): void {
   rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
-  folders.delete(folder);
 }
 
 /** A background process with a log file. */
