@@ -1,0 +1,452 @@
+//! Writes the golden files of `vectors/`, which the Rust and the TypeScript tests both read.
+//!
+//! `cargo run -p antiphon-core --example vectors` writes them, `-- --check` only says whether they are up to date.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use antiphon_core::pcm;
+use antiphon_core::wire::{
+    self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_CHANNELS, MAX_DATAGRAM_BYTES,
+    MAX_PACKET_FRAMES, Malformed, Probe,
+};
+use antiphon_core::{
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
+};
+use serde_json::{Value, json};
+
+/// Goes up when the shape of the files changes.
+const VERSION: u32 = 1;
+const FORMATS: [SampleFormat; 3] = [SampleFormat::S16, SampleFormat::S24, SampleFormat::F32];
+const RATES: [SampleRate; 4] = [
+    SampleRate::Hz44100,
+    SampleRate::Hz48000,
+    SampleRate::Hz88200,
+    SampleRate::Hz96000,
+];
+
+fn main() -> ExitCode {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors");
+    let files: [(&str, Value); 3] = [
+        ("wire.json", wire_vectors()),
+        ("pcm.json", pcm_vectors()),
+        ("stream.json", stream_vectors()),
+    ];
+    let check = std::env::args().any(|argument| argument == "--check");
+    let mut stale = false;
+    for (name, content) in files {
+        let path: PathBuf = folder.join(name);
+        let text = format!("{content:#}\n");
+        if check {
+            let is_current = std::fs::read_to_string(&path).is_ok_and(|found| found == text);
+            stale |= !is_current;
+            println!(
+                "vectors/{name}: {}",
+                if is_current { "current" } else { "stale" }
+            );
+        } else if let Err(error) = std::fs::write(&path, text) {
+            eprintln!("vectors/{name}: {error}");
+            return ExitCode::FAILURE;
+        } else {
+            println!("vectors/{name}: written");
+        }
+    }
+    ExitCode::from(u8::from(stale))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes that are the same each time and look like none in particular.
+fn filler(length: usize) -> impl Iterator<Item = u8> {
+    (0..length).map(|n| (n * 167 + 13) as u8)
+}
+
+fn audio(header: AudioHeader) -> Vec<u8> {
+    let mut bytes = vec![0; AUDIO_HEADER_BYTES];
+    header.write(&mut bytes);
+    bytes.extend(filler(header.datagram_bytes() - AUDIO_HEADER_BYTES));
+    bytes
+}
+
+fn reason(malformed: Malformed) -> &'static str {
+    match malformed {
+        Malformed::Oversized => "oversized",
+        Malformed::Length => "length",
+        Malformed::Version => "version",
+        Malformed::Kind => "kind",
+        Malformed::Encoding => "encoding",
+        Malformed::Channels => "channels",
+        Malformed::Frames => "frames",
+        Malformed::Reserved => "reserved",
+        _ => "other",
+    }
+}
+
+/// A datagram and what [`wire::parse`] makes of it. 64-bit numbers are strings: JSON's are doubles to JavaScript.
+fn described(name: &str, bytes: &[u8]) -> Value {
+    let meaning = match wire::parse(bytes) {
+        Ok(Datagram::Audio(header, samples)) => json!({
+            "kind": "audio",
+            "bits": header.format.bits(),
+            "rate_hz": header.rate.hz(),
+            "channels": header.channels,
+            "stream": header.stream,
+            "frames": header.frames,
+            "sequence": header.sequence,
+            "timestamp": header.timestamp.to_string(),
+            "sample_bytes": samples.len(),
+        }),
+        Ok(Datagram::Probe(probe)) => json!({
+            "kind": if probe.is_reply { "probe_reply" } else { "probe" },
+            "id": probe.id,
+            "time_ns": probe.time_ns.to_string(),
+        }),
+        Err(malformed) => json!({ "malformed": reason(malformed) }),
+    };
+    json!({ "name": name, "bytes": hex(bytes), "meaning": meaning })
+}
+
+fn wire_vectors() -> Value {
+    let mut cases = Vec::new();
+    let mut add = |name: &str, bytes: &[u8]| cases.push(described(name, bytes));
+    let plain = AudioHeader {
+        format: SampleFormat::S16,
+        rate: SampleRate::Hz48000,
+        channels: 2,
+        stream: 0,
+        frames: 4,
+        sequence: 1,
+        timestamp: 128,
+    };
+
+    for format in FORMATS {
+        for rate in RATES {
+            for channels in [1, MAX_CHANNELS as u8] {
+                let header = AudioHeader {
+                    format,
+                    rate,
+                    channels,
+                    frames: 2,
+                    ..plain
+                };
+                let name = format!(
+                    "{} bits, {} Hz, {channels} channels",
+                    format.bits(),
+                    rate.hz()
+                );
+                add(&name, &audio(header));
+            }
+        }
+    }
+    let extremes = [
+        ("all fields 0", 0, 1, 0, 0),
+        (
+            "all fields at their largest",
+            u16::MAX,
+            8,
+            u32::MAX,
+            u64::MAX,
+        ),
+        ("media time beyond 2^53", 1, 3, 1 << 31, (1 << 53) + 1),
+    ];
+    for (name, stream, channels, sequence, timestamp) in extremes {
+        let header = AudioHeader {
+            channels,
+            stream,
+            frames: 1,
+            sequence,
+            timestamp,
+            ..plain
+        };
+        add(name, &audio(header));
+    }
+    let longest = [
+        (
+            "the longest: 245 frames of stereo, 16 bits",
+            SampleFormat::S16,
+            2,
+            245,
+        ),
+        (
+            "the most frames: 490 of mono, 16 bits",
+            SampleFormat::S16,
+            1,
+            490,
+        ),
+    ];
+    for (name, format, channels, frames) in longest {
+        add(
+            name,
+            &audio(AudioHeader {
+                format,
+                channels,
+                frames,
+                ..plain
+            }),
+        );
+    }
+    for is_reply in [false, true] {
+        for (id, time_ns) in [
+            (0, 0),
+            (0x0102_0304, 0x0506_0708_090a_0b0c),
+            (u32::MAX, u64::MAX),
+        ] {
+            let probe = Probe {
+                is_reply,
+                id,
+                time_ns,
+            };
+            let kind = if is_reply { "probe reply" } else { "probe" };
+            add(&format!("{kind} {id}"), &probe.to_bytes());
+        }
+    }
+
+    let good = audio(plain);
+    for length in 0..good.len() {
+        add(&format!("audio cut to {length} bytes"), &good[..length]);
+    }
+    add("audio with a byte too many", &[&good[..], &[0]].concat());
+    let probe = Probe {
+        is_reply: false,
+        id: 7,
+        time_ns: 9,
+    }
+    .to_bytes();
+    for length in 2..probe.len() {
+        add(&format!("probe cut to {length} bytes"), &probe[..length]);
+    }
+    add("probe with a byte too many", &[&probe[..], &[0]].concat());
+    let changes = [
+        ("version 0", 0, 0),
+        ("version 2", 0, 2),
+        ("kind 0", 1, 0),
+        ("kind 4", 1, 4),
+        ("format 0", 2, 0x10),
+        ("format 4", 2, 0x14),
+        ("format 15", 2, 0x1f),
+        ("rate 4", 2, 0x41),
+        ("rate 15", 2, 0xf1),
+        ("no channels", 3, 0),
+        ("9 channels", 3, 9),
+        ("255 channels", 3, 255),
+        ("no frames", 6, 0),
+        ("a frame fewer than there are", 6, 3),
+        ("a frame more than there are", 6, 5),
+        ("a channel fewer than there are", 3, 1),
+        ("a wider format than there is", 2, 0x12),
+    ];
+    for (name, at, value) in changes {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        add(name, &bytes);
+    }
+    let mut many = good.clone();
+    many[6..8].copy_from_slice(&(MAX_PACKET_FRAMES as u16 + 1).to_le_bytes());
+    add("513 frames", &many);
+    for at in [2, 3] {
+        let mut bytes = probe;
+        bytes[at] = 1;
+        add(&format!("probe with reserved byte {at} set"), &bytes);
+    }
+    let frames = AudioHeader {
+        frames: 246,
+        ..plain
+    };
+    add(
+        "true to its header, but longer than 1,000 bytes",
+        &audio(frames),
+    );
+    add("1,001 bytes of nothing", &[0; MAX_DATAGRAM_BYTES + 1]);
+
+    json!({
+        "version": VERSION,
+        "about": "docs/protocol.md, datagrams. Written by crates/core/examples/vectors.rs.",
+        "datagrams": cases,
+    })
+}
+
+fn pcm_vectors() -> Value {
+    let mut encode = Vec::new();
+    let samples: [f32; 16] = [
+        0.0,
+        -0.0,
+        0.5,
+        -0.5,
+        1.0,
+        -1.0,
+        1.5,
+        -1.5,
+        32_767.0 / 32_768.0,
+        8_388_607.0 / 8_388_608.0,
+        0.5 / 32_768.0,
+        -0.5 / 32_768.0,
+        2.5 / 32_768.0,
+        1e-9,
+        f32::MIN_POSITIVE,
+        -0.1,
+    ];
+    for format in FORMATS {
+        for sample in samples {
+            let mut bytes = vec![0; format.bytes()];
+            pcm::encode_channel(format, [sample].into_iter(), 0, 1, &mut bytes);
+            encode.push(json!({
+                "bits": format.bits(),
+                "sample_f32": hex(&sample.to_le_bytes()),
+                "bytes": hex(&bytes),
+            }));
+        }
+    }
+    let mut decode = Vec::new();
+    let wires: [(SampleFormat, &[&[u8]]); 3] = [
+        (
+            SampleFormat::S16,
+            &[&[0, 0], &[0xff, 0x7f], &[0, 0x80], &[0xff, 0xff], &[1, 0]],
+        ),
+        (
+            SampleFormat::S24,
+            &[
+                &[0, 0, 0],
+                &[0xff, 0xff, 0x7f],
+                &[0, 0, 0x80],
+                &[0xff, 0xff, 0xff],
+                &[1, 0, 0],
+            ],
+        ),
+        (
+            SampleFormat::F32,
+            &[
+                &[0, 0, 0x80, 0x3f],
+                &[0, 0, 0xc0, 0x7f],
+                &[0, 0, 0x80, 0x7f],
+                &[0, 0, 0x80, 0xff],
+                &[0xff, 0xff, 0x7f, 0x7f],
+                &[1, 0, 0, 0],
+            ],
+        ),
+    ];
+    for (format, inputs) in wires {
+        for &bytes in inputs {
+            let mut sample = [0.0];
+            pcm::decode_channel(format, bytes, 0, 1, &mut sample);
+            decode.push(json!({
+                "bits": format.bits(),
+                "bytes": hex(bytes),
+                "sample_f32": hex(&sample[0].to_le_bytes()),
+            }));
+        }
+    }
+    json!({
+        "version": VERSION,
+        "about": "Sample conversions; f32 as the hex of its little-endian bytes.",
+        "encode": encode,
+        "decode": decode,
+    })
+}
+
+/// FNV-1a, 64 bits: simple enough to write in any language.
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// A whole stream through sender and player with loss, reordering, duplicates and gain ramps, as hashes of all bytes: native and wasm
+/// must agree to the bit. The reader repeats exactly these steps.
+fn stream_vectors() -> Value {
+    let mut runs = Vec::new();
+    for (bits, channels, packet_frames, quantum) in [
+        (16, 2, 64, 128),
+        (24, 2, 128, 128),
+        (32, 1, 128, 64),
+        (24, 8, 512, 1_024),
+        (16, 3, 17, 100),
+    ] {
+        let mut sender = Sender::new(SenderConfig {
+            rate: SampleRate::Hz48000,
+            format: SampleFormat::from_bits(bits).expect("a format"),
+            channels,
+            packet_frames,
+        });
+        let mut player = Player::new(PlayerConfig {
+            rate: SampleRate::Hz48000,
+            output_channels: 2,
+            max_streams: 4,
+            buffer_frames: 8_192,
+        });
+        for command in [Command::Add(1), Command::Target(1, Target::Auto)] {
+            player.handle_command(command).expect("fits");
+        }
+        let (mut sent, mut heard) = (FNV_OFFSET, FNV_OFFSET);
+        let mut noise = 1u32;
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        let mut held: Option<Vec<u8>> = None;
+        let mut datagrams = 0u32;
+        for n in 0..1_500 {
+            let input: Vec<f32> = (0..channels * quantum)
+                .map(|_| {
+                    noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (noise >> 8) as f32 / 8_388_608.0 - 1.0
+                })
+                .collect();
+            sender.push(&input, quantum);
+            while let Some(length) = sender.poll_datagram(&mut bytes) {
+                let datagram = &bytes[..length];
+                sent = fnv1a(sent, datagram);
+                match datagrams % 97 {
+                    // Lost, sent twice, held back until the one after the next.
+                    11 => {}
+                    23 => {
+                        player.handle_datagram(1, datagram);
+                        player.handle_datagram(1, datagram);
+                    }
+                    41 => held = Some(datagram.to_vec()),
+                    _ => player.handle_datagram(1, datagram),
+                }
+                if datagrams % 97 == 43
+                    && let Some(datagram) = held.take()
+                {
+                    player.handle_datagram(1, &datagram);
+                }
+                datagrams += 1;
+            }
+            match n % 300 {
+                100 => player.handle_command(Command::Gain(1, 0.3)),
+                150 => player.handle_command(Command::Pan(1, -0.7)),
+                200 => player.handle_command(Command::Gain(1, 1.0)),
+                250 => player.handle_command(Command::Pan(1, 0.0)),
+                _ => Ok(()),
+            }
+            .expect("was added");
+            let mut out = vec![0.0; 2 * quantum];
+            player.process_quantum(&mut out);
+            for sample in out {
+                heard = fnv1a(heard, &f32::to_le_bytes(sample));
+            }
+        }
+        let known = player.stream_stats(1).expect("was added");
+        runs.push(json!({
+            "bits": bits,
+            "channels": channels,
+            "packet_frames": packet_frames,
+            "quantum_frames": quantum,
+            "datagrams": datagrams,
+            "sent_fnv1a": format!("{sent:016x}"),
+            "heard_fnv1a": format!("{heard:016x}"),
+            "played_frames": known.jitter.played_frames,
+            "concealed_frames": known.jitter.concealed_frames,
+            "skipped_frames": known.jitter.skipped_frames,
+            "lost_packets": known.sequence.lost,
+        }));
+    }
+    json!({
+        "version": VERSION,
+        "about": "Streams through sender and player, in hashes (FNV-1a, 64 bits) of all datagrams and all samples heard; \
+            the steps are in crates/core/examples/vectors.rs and web/test/node/wire.test.ts.",
+        "quanta": 1_500,
+        "runs": runs,
+    })
+}

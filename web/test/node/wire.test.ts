@@ -1,0 +1,249 @@
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
+import {
+  isProbe,
+  KIND_AUDIO,
+  KIND_PROBE,
+  KIND_PROBE_REPLY,
+  kindOf,
+  MALFORMED,
+  MAX_DATAGRAM_BYTES,
+  probeId,
+  probeReply,
+  probeTimeNs,
+  readAudioHeader,
+  writeProbe,
+} from "../../src/shared/wire";
+
+const root = new URL("../../../", import.meta.url);
+const vectors = (name: string) => JSON.parse(readFileSync(new URL(`vectors/${name}`, root), "utf8"));
+
+interface Meaning {
+  kind?: "audio" | "probe" | "probe_reply";
+  malformed?: keyof typeof MALFORMED;
+  bits: number;
+  rate_hz: number;
+  channels: number;
+  stream: number;
+  frames: number;
+  sequence: number;
+  timestamp: string;
+  id: number;
+  time_ns: string;
+}
+
+describe("the datagrams of vectors/wire.json", () => {
+  const golden = vectors("wire.json");
+  const cases: { name: string; bytes: string; meaning: Meaning }[] = golden.datagrams;
+
+  it("are of the version this test reads, and enough", () => {
+    expect(golden.version).toBe(1);
+    const reasons = new Set(cases.map(({ meaning }) => meaning.malformed ?? meaning.kind));
+    expect([...reasons].sort()).toEqual([...Object.keys(MALFORMED), "audio", "probe", "probe_reply"].sort());
+  });
+
+  it.each(cases)("$name", ({ bytes: text, meaning }) => {
+    // At an odd place in a larger buffer, as in a ring.
+    const copy = Buffer.from(`ffffff${text}ff`, "hex");
+    const bytes = new Uint8Array(copy.buffer, copy.byteOffset + 3, copy.length - 4);
+    const kind = kindOf(bytes);
+    expect(isProbe(bytes)).toBe(meaning.kind === "probe" || meaning.kind === "probe_reply");
+    if (meaning.malformed) {
+      expect(kind).toBe(MALFORMED[meaning.malformed]);
+    } else if (meaning.kind === "audio") {
+      expect(kind).toBe(KIND_AUDIO);
+      expect(readAudioHeader(bytes)).toEqual({
+        bits: meaning.bits,
+        rateHz: meaning.rate_hz,
+        channels: meaning.channels,
+        stream: meaning.stream,
+        frames: meaning.frames,
+        sequence: meaning.sequence,
+        timestamp: BigInt(meaning.timestamp),
+      });
+    } else {
+      const isReply = meaning.kind === "probe_reply";
+      expect(kind).toBe(isReply ? KIND_PROBE_REPLY : KIND_PROBE);
+      expect([probeId(bytes), probeTimeNs(bytes)]).toEqual([meaning.id, BigInt(meaning.time_ns)]);
+      const written = writeProbe(meaning.id, BigInt(meaning.time_ns));
+      expect([...(isReply ? probeReply(written) : written)]).toEqual([...bytes]);
+    }
+  });
+});
+
+/** The engine as it was built last: by make for the web app, or by cargo alone. */
+const engines = ["web/src/main/engine.wasm", "target/wasm32-unknown-unknown/wasm/antiphon_core_wasm.wasm"]
+  .map((path) => new URL(path, root))
+  .filter((url) => existsSync(url))
+  .sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
+
+interface Exports {
+  memory: WebAssembly.Memory;
+  [name: string]: unknown;
+}
+
+function load() {
+  if (!engines[0]) throw new Error("The engine is not built: make build");
+  const module = new WebAssembly.Module(readFileSync(engines[0]));
+  const exports = new WebAssembly.Instance(module, {}).exports as Exports;
+  const call = (name: string, ...args: number[]) => (exports[name] as (...args: number[]) => number)(...args);
+  return { module, exports, call };
+}
+
+/** FNV-1a, 64 bits, in two halves: BigInt would take minutes. */
+class Hash {
+  #high = 0xcbf29ce4;
+  #low = 0x84222325;
+
+  add(bytes: Uint8Array): void {
+    let [high, low] = [this.#high, this.#low];
+    for (const byte of bytes) {
+      low = (low ^ byte) >>> 0;
+      // Times 0x100_0000_01b3: the low half times 0x1b3 with its carry, the high half, and the low half 8 bits up.
+      const product = low * 0x1b3;
+      high = (Math.imul(high, 0x1b3) + Math.floor(product / 2 ** 32) + (low << 8)) >>> 0;
+      low = product >>> 0;
+    }
+    [this.#high, this.#low] = [high, low];
+  }
+
+  toString(): string {
+    return [this.#high, this.#low].map((half) => half.toString(16).padStart(8, "0")).join("");
+  }
+}
+
+interface Run {
+  bits: number;
+  channels: number;
+  packet_frames: number;
+  quantum_frames: number;
+  datagrams: number;
+  sent_fnv1a: string;
+  heard_fnv1a: string;
+  played_frames: number;
+  concealed_frames: number;
+  skipped_frames: number;
+  lost_packets: number;
+}
+
+describe("the engine as WebAssembly", () => {
+  const golden = vectors("stream.json");
+
+  it("imports nothing", () => {
+    expect(WebAssembly.Module.imports(load().module)).toEqual([]);
+  });
+
+  // The steps are those of `stream_vectors` in crates/core/examples/vectors.rs.
+  it.each(golden.runs as Run[])(
+    "sends and plays $bits bits, $channels channels, packets of $packet_frames, quanta of $quantum_frames, bit for bit as native",
+    (run) => {
+      const { exports, call } = load();
+      const { channels, quantum_frames: quantum } = run;
+      expect(call("sender_configure", 48_000, run.bits, channels, run.packet_frames)).toBe(0);
+      expect(call("player_new", 48_000, 2, 4, 8_192)).toBe(0);
+      const pages = exports.memory.buffer.byteLength;
+      const command = (code: number, value: number) => expect(call("player_command", code, 1, value)).toBe(0);
+      command(COMMAND.add, 0);
+      command(COMMAND.target, AUTOMATIC);
+      const memory = exports.memory.buffer;
+      const capture = new Float32Array(memory, call("capture_ptr"), channels * quantum);
+      const datagramArea = new Uint8Array(memory, call("datagram_ptr"), MAX_DATAGRAM_BYTES);
+      const output = new Uint8Array(memory, call("output_ptr"), 2 * quantum * 4);
+      const stats = new Float64Array(memory, call("stats_ptr"), 24);
+
+      const [sent, heard] = [new Hash(), new Hash()];
+      let noise = 1;
+      let datagrams = 0;
+      let held: Uint8Array | null = null;
+      const handle = (datagram: Uint8Array) => {
+        datagramArea.set(datagram);
+        call("player_handle_datagram", 1, datagram.length);
+      };
+      for (let n = 0; n < golden.quanta; n++) {
+        for (let i = 0; i < capture.length; i++) {
+          noise = (Math.imul(noise, 1_664_525) + 1_013_904_223) >>> 0;
+          capture[i] = (noise >>> 8) / 8_388_608 - 1;
+        }
+        call("sender_push", channels, quantum);
+        for (;;) {
+          const length = call("sender_poll_datagram");
+          if (length === 0) break;
+          const datagram = datagramArea.slice(0, length);
+          sent.add(datagram);
+          const turn = datagrams % 97;
+          if (turn === 41) held = datagram;
+          else if (turn !== 11) handle(datagram);
+          if (turn === 23) handle(datagram);
+          if (turn === 43 && held) {
+            handle(held);
+            held = null;
+          }
+          datagrams++;
+        }
+        if (n % 300 === 100) command(COMMAND.gain, 0.3);
+        if (n % 300 === 150) command(COMMAND.pan, -0.7);
+        if (n % 300 === 200) command(COMMAND.gain, 1);
+        if (n % 300 === 250) command(COMMAND.pan, 0);
+        call("player_process_quantum", quantum);
+        heard.add(output);
+      }
+      expect(call("player_stream_stats", 1)).toBe(0);
+      expect({
+        datagrams,
+        sent_fnv1a: `${sent}`,
+        heard_fnv1a: `${heard}`,
+        lost_packets: stats[1],
+        played_frames: stats[7],
+        concealed_frames: stats[8],
+        skipped_frames: stats[9],
+      }).toEqual({
+        datagrams: run.datagrams,
+        sent_fnv1a: run.sent_fnv1a,
+        heard_fnv1a: run.heard_fnv1a,
+        lost_packets: run.lost_packets,
+        played_frames: run.played_frames,
+        concealed_frames: run.concealed_frames,
+        skipped_frames: run.skipped_frames,
+      });
+      expect(exports.memory.buffer.byteLength).toBe(pages);
+    },
+  );
+
+  it("refuses arguments out of range and survives any datagram", () => {
+    const { exports, call } = load();
+    expect(call("player_process_quantum", 128)).toBe(-2);
+    expect(call("sender_poll_datagram")).toBe(-2);
+    for (const wrong of [
+      [48_001, 2, 4, 8_192],
+      [48_000, 0, 4, 8_192],
+      [48_000, 9, 4, 8_192],
+      [48_000, 2, 0, 8_192],
+      [48_000, 2, 257, 8_192],
+      [48_000, 2, 4, 8_191],
+    ]) {
+      expect(call("player_new", ...wrong)).toBe(-1);
+    }
+    expect(call("player_new", 48_000, 2, 4, 8_192)).toBe(0);
+    expect(call("player_command", COMMAND.add, 1, 0)).toBe(0);
+    expect(call("player_command", COMMAND.add, 1, 0)).toBe(-3);
+    expect(call("player_command", 99, 1, 0)).toBe(-1);
+    expect(call("player_handle_datagram", 1, MAX_DATAGRAM_BYTES + 1)).toBe(-1);
+    expect(call("player_process_quantum", 0)).toBe(-1);
+    expect(call("player_process_quantum", 1_025)).toBe(-1);
+    const pages = exports.memory.buffer.byteLength;
+    const area = new Uint8Array(exports.memory.buffer, call("datagram_ptr"), MAX_DATAGRAM_BYTES);
+    const output = new Float32Array(exports.memory.buffer, call("output_ptr"), 2 * 128);
+    const cases: { bytes: string }[] = vectors("wire.json").datagrams;
+    for (let round = 0; round < 50; round++) {
+      for (const { bytes } of cases) {
+        const datagram = Buffer.from(bytes, "hex").subarray(0, MAX_DATAGRAM_BYTES);
+        area.set(datagram);
+        expect(call("player_handle_datagram", 1, datagram.length)).toBe(0);
+      }
+      expect(call("player_process_quantum", 128)).toBe(0);
+      expect(output.every(Number.isFinite)).toBe(true);
+    }
+    expect(exports.memory.buffer.byteLength).toBe(pages);
+  });
+});
