@@ -165,7 +165,8 @@ export class Peer {
   #handleLane(signal: LaneSignal): void {
     if (!Number.isInteger(signal.lane) || signal.lane < 0 || signal.lane >= MAX_LANES) return;
     let lane = this.#slots.get(signal.lane)?.lane;
-    const isNewer = lane === undefined || signal.epoch > lane.epoch;
+    // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
+    const isNewer = signal.kind === "description" && (lane === undefined || signal.epoch > lane.epoch);
     if (isNewer && !this.#offers) lane = this.#make(signal.lane, signal.epoch, 0);
     if (lane?.epoch === signal.epoch) lane.handle(signal);
   }
