@@ -8,7 +8,7 @@ use std::{
 
 use antiphon_server::{Config, Server, StartError, has_web_app, signalling::RoomName};
 use clap::Args;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 
 use crate::{
     Failure,
@@ -73,7 +73,7 @@ impl Serve {
             print!("{}", settings.to_toml());
             return Ok(());
         }
-        start_log(&resolved.log, resolved.log_format)?;
+        start_log(resolved.log, resolved.log_format);
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::running)?;
         runtime.block_on(serve(resolved.config))
     }
@@ -196,18 +196,15 @@ fn advise(error: &StartError) -> String {
     }
 }
 
-fn start_log(level: &str, format: LogFormat) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(level)
-        .map_err(|error| Failure::usage(format!("--log {level}: {error}")))?;
+fn start_log(level: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(level)
         .with_writer(io::stderr)
         .with_target(false);
     match format {
         LogFormat::Human => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }
-    Ok(())
 }
 
 /// Ready after the first SIGINT or SIGTERM; the second one ends the process at once.

@@ -13,6 +13,7 @@ use antiphon_server::{
 };
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize, Serializer};
+use tracing::level_filters::LevelFilter;
 
 /// Each setting is unknown until somebody sets it. The keys of the file are the names of these fields.
 #[derive(Debug, Clone, Default, Args, Deserialize, Serialize)]
@@ -207,7 +208,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug)]
 pub(crate) struct Resolved {
     pub(crate) config: Config,
-    pub(crate) log: String,
+    pub(crate) log: LevelFilter,
     pub(crate) log_format: LogFormat,
 }
 
@@ -220,7 +221,7 @@ impl Settings {
         toml::from_str(&text).map_err(|error| {
             let line = error
                 .span()
-                .map_or(1, |span| text[..span.start].lines().count().max(1));
+                .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             format!("{}, line {line}: {}", path.display(), error.message())
         })
     }
@@ -305,6 +306,10 @@ impl Settings {
             (true, None) => None,
             _ => return Err("--turn-url and --turn-secret go together".into()),
         };
+        let log = settings.log.expect(known);
+        let log = log
+            .parse()
+            .map_err(|_| format!("--log {log}: expected error, warn, info, debug or trace"))?;
         let config = Config {
             listen: settings.listen.expect(known),
             public_origin: settings.public_url.map(|url| origin_of(&url)).transpose()?,
@@ -330,7 +335,7 @@ impl Settings {
         };
         Ok(Resolved {
             config,
-            log: settings.log.expect(known),
+            log,
             log_format: settings.log_format.expect(known),
         })
     }

@@ -91,9 +91,9 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
         ),
         (vec!["--public-url", "music.example.org"], "https://HOST"),
         (vec!["--listen", "8080"], "--listen"),
-        (vec!["--log", "loud="], "--log"),
+        (vec!["--log", "loud"], "--log loud: expected"),
     ] {
-        let (code, _, stderr) = run(antiphon(&["serve"]).args(&arguments));
+        let (code, _, stderr) = run(antiphon(&["serve", "--print-config"]).args(&arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
         assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
         assert!(!stderr.contains("hunter2"), "{stderr}");
