@@ -104,7 +104,8 @@ function Ending(props: { title: string; action: string; children: string }) {
   return (
     <div class="ending">
       <PageTitle>{props.title}</PageTitle>
-      <Problems />
+      <Problems severity="error" />
+      <Problems severity="warning" />
       {/* Where the session knows why, its own words say what to do. */}
       <Show when={!view.problems().some((problem) => problem.severity === "error")}>
         <p class="lead">{props.children}</p>

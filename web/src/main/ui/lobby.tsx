@@ -4,7 +4,7 @@ import { createMemo, Match, Show, Switch } from "solid-js";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
 import { PageTitle } from "./page-title";
-import { Advice, Errors } from "./problems";
+import { Problems } from "./problems";
 import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";
 import { useView } from "./view";
 
@@ -28,7 +28,7 @@ export function Lobby() {
   return (
     <form class="lobby" onSubmit={join}>
       <PageTitle>Ready to play?</PageTitle>
-      <Errors />
+      <Problems severity="error" />
       <div class="card">
         <NameField />
       </div>
@@ -46,7 +46,10 @@ export function Lobby() {
           <AdvancedFields />
         </details>
       </section>
-      <Advice />
+      <div class="aside">
+        <Problems severity="warning" />
+        <Problems severity="advice" />
+      </div>
       <div class="join">
         <button
           type="submit"

@@ -9,43 +9,19 @@ import { createIds, createRow, useView } from "./view";
 const severityWords = { error: "Problem", warning: "Warning", advice: "Advice" } as const;
 const severityIcons = { error: "circle-alert", warning: "triangle-alert", advice: "info" } as const;
 
-/*
- * The live regions stay in the page while empty, for a screen reader announces only what enters a region it knew.
+/**
+ * All problems of one severity. The live region stays in the page while empty, for a screen reader announces only what
+ * enters a region it knew.
  */
-
-export function Problems() {
-  return (
-    <>
-      <Errors />
-      <Advice />
-    </>
-  );
-}
-
-export function Errors() {
+export function Problems(props: { severity: Problem["severity"] }) {
   const view = useView();
-  const errors = createMemo(() => view.problems().filter((p) => p.severity === "error"));
+  const problems = createMemo(() => view.problems().filter((p) => p.severity === props.severity));
+  const ids = createIds(problems);
   return (
-    <div class="problems" role="alert" aria-atomic="false">
-      <ProblemList problems={errors} />
+    <div class="problems" role={props.severity === "error" ? "alert" : "status"} aria-atomic="false">
+      <For each={ids()}>{(id) => <ProblemCard problem={createRow(problems, id)} />}</For>
     </div>
   );
-}
-
-/** Warnings, too: all that does not stop one from playing. */
-export function Advice() {
-  const view = useView();
-  const others = createMemo(() => view.problems().filter((p) => p.severity !== "error"));
-  return (
-    <div class="problems advice" role="status" aria-atomic="false">
-      <ProblemList problems={others} />
-    </div>
-  );
-}
-
-function ProblemList(props: { problems: Accessor<Problem[]> }) {
-  const ids = createIds(() => props.problems());
-  return <For each={ids()}>{(id) => <ProblemCard problem={createRow(() => props.problems(), id)} />}</For>;
 }
 
 function ProblemCard(props: { problem: Accessor<Problem> }) {

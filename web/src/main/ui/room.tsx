@@ -21,7 +21,8 @@ export function Room() {
   return (
     <div class="room">
       <PageTitle class="visually-hidden">The room</PageTitle>
-      <Problems />
+      <Problems severity="error" />
+      <Problems severity="warning" />
       <OwnStrip alone={others() === 0} />
       <section class="others" aria-labelledby="others-heading">
         <div class="others-head">
@@ -37,6 +38,7 @@ export function Room() {
           <For each={ids()}>{(id) => <ParticipantStrip id={id} participants={participants} />}</For>
         </ul>
       </section>
+      <Problems severity="advice" />
     </div>
   );
 }
