@@ -8,10 +8,10 @@ import { Meter, MeterScale } from "./meter";
 import { useView } from "./view";
 
 const words: Record<HeardState, string> = {
-  nothing: "No sound yet. Is the microphone switched on, and is it the right input?",
+  nothing: "No sound at all. Is it switched on, and the right input?",
   quiet: "No sound yet. Play or speak.",
   heard: "We hear you.",
-  clipping: "Too loud: the sound is clipped. Turn the input down at your interface.",
+  clipping: "Too loud: it clips. Turn the input down.",
 };
 const FIGURE_INTERVAL_MS = 500;
 
