@@ -136,7 +136,9 @@ async function settled(...pages: Browser[]): Promise<void> {
     if (before.every((stats, index) => troubles(stats.peers[0]!, after[index]!.peers[0]!).length === 0))
       return;
   }
-  throw new Error(`the stream does not settle: ${JSON.stringify(await statsOf(...pages))}`);
+  const peers = (await statsOf(...pages)).map((stats) => stats.peers[0]!);
+  const seen = peers.map((peer) => mustStay.map((counter) => `${counter} ${peer[counter]}`).join(", "));
+  throw new Error(`the stream does not settle; since joining, A counts: ${seen.join("; B counts: ")}`);
 }
 
 function statsOf(...pages: Browser[]): Promise<PageStats[]> {
