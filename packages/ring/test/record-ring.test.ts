@@ -122,20 +122,21 @@ test("random garbage anywhere in the storage never hangs, throws or writes outsi
     state = (Math.imul(state, 1664525) + 1013904223) | 0;
     return (state >>> 8) % below;
   };
-  let ended = 0;
+  let wrong = 0;
   for (let i = 0; i < 200_000; i++) {
     const place = random(3) === 0 ? [0, 1, 32, 33][random(4)] : 64 + random(64);
     if (random(8) === 0) words[place] = random(2) === 0 ? random(300) - 20 : random(2 ** 24) * 256;
     ring.push(i, out, random(8), random(50));
     ring.push2(i, out.subarray(0, random(10)), out, random(8), random(50));
     const popped = ring.pop(out, random(8));
-    expect(popped).toBeGreaterThanOrEqual(CORRUPT);
-    expect(popped).toBeLessThanOrEqual(64);
-    expect(ring.availableWriteBytes).toBeLessThanOrEqual(ring.maxRecordBytes);
-    for (let steps = 0; ring.pop(out) !== EMPTY; steps++) expect(steps).toBeLessThan(256 / 8 + 4);
-    ended++;
+    if (popped < CORRUPT || popped > 64) wrong++;
+    if (ring.availableWriteBytes > ring.maxRecordBytes) wrong++;
+    let steps = 0;
+    while (ring.pop(out) !== EMPTY && steps < 100) steps++;
+    // 256 bytes hold 32 records at most; a few more pops report what is corrupt.
+    if (steps > 36) wrong++;
   }
-  expect(ended).toBe(200_000);
+  expect(wrong).toBe(0);
   expect(ring.corruptions).toBeGreaterThan(1000);
   expect(all.subarray(0, fence).every((byte) => byte === 0xa5)).toBe(true);
   expect(all.subarray(fence + length).every((byte) => byte === 0xa5)).toBe(true);
