@@ -8,6 +8,8 @@ export type LaneSignal =
 /** As in docs/protocol.md, "Lanes". */
 const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
 
+const NOMINATION_MS = 500;
+
 export class Lane {
   readonly number: number;
   readonly epoch: number;
@@ -100,12 +102,17 @@ export class Lane {
     this.#steps = this.#steps.then(step).catch(() => undefined);
   }
 
+  /** The nomination may follow the connection: asked again until there is one. */
   async #findCandidateType(): Promise<void> {
-    const report = await this.connection.getStats();
-    for (const stat of report.values()) {
-      if (stat.type === "candidate-pair" && stat.state === "succeeded" && stat.nominated) {
-        this.candidateType = report.get(stat.localCandidateId)?.candidateType ?? null;
+    while (this.connected) {
+      const report = await this.connection.getStats();
+      for (const stat of report.values()) {
+        if (stat.type === "candidate-pair" && stat.state === "succeeded" && stat.nominated) {
+          this.candidateType = report.get(stat.localCandidateId)?.candidateType ?? null;
+          return;
+        }
       }
+      await new Promise((resolve) => setTimeout(resolve, NOMINATION_MS));
     }
   }
 }

@@ -78,12 +78,6 @@ export class Studio implements StudioApi {
           "It still works, with more delay. Whoever runs the server should check its COOP and COEP headers.",
       });
     }
-    this.#raise({
-      id: "headphones",
-      severity: "advice",
-      title: "Wear headphones.",
-      remedy: "Loudspeakers feed everybody's sound back into your microphone.",
-    });
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
