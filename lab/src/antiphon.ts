@@ -131,7 +131,11 @@ export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds
   for (const page of pages) {
     let before = new Map<string, number>();
     for (;;) {
-      const stats = await readStats(page).catch(() => undefined);
+      let problem = "";
+      const stats = await readStats(page).catch((error: unknown) => {
+        problem = String(error);
+        return undefined;
+      });
       const playing = (stats?.peers ?? []).filter(
         (peer) =>
           peer.connection === "connected" &&
@@ -139,7 +143,7 @@ export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds
       );
       if (playing.length >= peers) break;
       if (Date.now() > deadline) {
-        const seen = JSON.stringify(stats?.peers ?? "no stats");
+        const seen = stats ? JSON.stringify(stats.peers) : problem;
         throw new Error(
           `after ${seconds} s the page does not play ${peers} peers: ${seen}; errors: ${page.errors.join(" | ")}`,
         );

@@ -50,7 +50,7 @@ export const configs: Record<string, BenchConfig> = {
 
 const help = `Measures mouth-to-ear latency of setup A (microphone straight to speaker in one page), RTC media and Antiphon.
 
-  node lab/dist/bench.js                  all browsers, 3 interleaved sessions, about 20 minutes
+  node lab/dist/bench.js                  all browsers, 3 interleaved sessions, about 25 minutes
   node lab/dist/bench.js --quick          1 short session, about 5 minutes
   node lab/dist/bench.js --out results/2026-01-31-mouth-to-ear
                                           keeps raw.csv, runs.csv and summary.md there

@@ -187,6 +187,7 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
     args: options.flags ?? [],
     extraPrefsFirefox: prefs,
     defaultViewport: null,
+    protocolTimeout: 60_000,
     handleSIGINT: false,
     handleSIGTERM: false,
     handleSIGHUP: false,
