@@ -27,12 +27,13 @@ pub enum Target {
 
 /// Share of frames that may come too late for an automatic target before it grows. Below the 0.1 % promised, because
 /// the spread is known only from the recent past.
-const LATE_BUDGET: f32 = 0.000_3;
+const LATE_BUDGET: f32 = 0.000_5;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
 /// How often the delay is reviewed.
 const REVIEW_SECONDS: f32 = 0.5;
 /// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
+/// The first generations are shorter, one review and then twice as many each time: connecting disturbs, and is over soon.
 const REVIEWS_PER_TURN: u32 = 14;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
@@ -96,6 +97,7 @@ pub struct JitterBuffer {
     spread: Spread,
     next_review: u64,
     reviews_left: u32,
+    reviews_per_turn: u32,
     skip: Option<Skip>,
     /// Frames the last review found too many, until enough frames are at hand to skip them.
     spare: usize,
@@ -128,7 +130,8 @@ impl JitterBuffer {
             counted_from: 0,
             spread: Spread::default(),
             next_review: 0,
-            reviews_left: REVIEWS_PER_TURN,
+            reviews_left: 1,
+            reviews_per_turn: 1,
             skip: None,
             spare: 0,
             missing_frames: 0,
@@ -221,7 +224,7 @@ impl JitterBuffer {
             || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
             || (frames as i64).saturating_sub(late) > self.depth()
         {
-            self.resync(arrival_delay);
+            self.resync(arrival_delay, arrival);
         }
         self.channels = channels;
         self.spread.add(arrival_delay, header.frames);
@@ -380,20 +383,24 @@ impl JitterBuffer {
     }
 
     /// Starts anew from a packet that arrives now, aiming as deep as before.
-    fn resync(&mut self, arrival_delay: i64) {
+    fn resync(&mut self, arrival_delay: i64, arrival: Arrival) {
         let target = self.target_frames() as i64;
         self.forget_arrivals();
         self.counts.resyncs += 1;
         self.delay = arrival_delay.wrapping_add(target);
         self.newest_end = self.playhead();
-        self.played_end = self.newest_end;
+        // The playhead may have moved back. What it passes again was played, unless the sender's clock itself was set back.
+        let again = self.played_end.wrapping_sub(self.newest_end) as i64;
+        if arrival == Arrival::Restart || !(0..self.depth()).contains(&again) {
+            self.played_end = self.newest_end;
+        }
         // What is missing from here on is missed, whatever media time it was before.
         self.counted_from = self.newest_end;
     }
 
     fn forget_arrivals(&mut self) {
         self.counts.skipped_frames += self.held_frames();
-        self.reviews_left = REVIEWS_PER_TURN;
+        (self.reviews_left, self.reviews_per_turn) = (1, 1);
         self.present.clear_all();
         self.spread.clear();
         self.skip = None;
@@ -427,7 +434,8 @@ impl JitterBuffer {
         self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
         self.reviews_left -= 1;
         if self.reviews_left == 0 {
-            self.reviews_left = REVIEWS_PER_TURN;
+            self.reviews_per_turn = (2 * self.reviews_per_turn).min(REVIEWS_PER_TURN);
+            self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
         }
         let (needed, tolerated) = match self.target {
