@@ -21,9 +21,11 @@ export interface Measured {
 /** What Antiphon wants to reach. Ratios of medians of the same session, so that the machine's mood cancels out. */
 export interface Goals {
   /** Antiphon / setup A, at most. */
-  toSetupA: number;
+  toSetupA?: number;
+  /** Antiphon - setup A, ms, at most. */
+  overSetupAMs?: number;
   /** Antiphon / RTC media, at most. */
-  toRtcMedia: number;
+  toRtcMedia?: number;
   /** Concealed frames / all frames played, at most. */
   concealedShare: number;
 }
@@ -180,7 +182,7 @@ ${table(
 
 ## Against the goals
 
-A ratio compares medians of the same session; shown is the median of the ratios.
+A ratio or difference compares medians of the same session; shown is the median over the sessions.
 
 ${table(
   ["browser", "figure", "measured", "goal", "met"],
@@ -278,29 +280,32 @@ function latencyRow(measured: readonly Measured[], config: string, leg: LegName)
 }
 
 function goalRows(measured: readonly Measured[], config: string, goals: Goals): Cell[][] {
-  const ratioTo = (other: LegName) => {
-    const ratios = of(measured, config, "Antiphon").flatMap(({ session, result }) => {
+  const against = (other: LegName, compare: (ours: number, theirs: number) => number) => {
+    const compared = of(measured, config, "Antiphon").flatMap(({ session, result }) => {
       const reference = of(measured, config, other).find((one) => one.session === session)?.result;
       const [ours, theirs] = [result && medianMs(result), reference && medianMs(reference)];
-      return ours && theirs ? [ours / theirs] : [];
+      return ours && theirs ? [compare(ours, theirs)] : [];
     });
-    return quantile(ratios, 0.5);
+    return quantile(compared, 0.5);
   };
+  const ratioTo = (other: LegName) => against(other, (ours, theirs) => ours / theirs);
   const concealed = shareOf(measured, config, "Antiphon", "concealedFrames");
   const row = (
     figure: string,
     value: number | null,
-    goal: number,
+    goal: number | undefined,
     show: (value: number) => string,
   ): Cell[] => [
     config,
     figure,
     value === null ? null : show(value),
-    `≤ ${show(goal)}`,
-    value === null ? null : value <= goal ? "yes" : "no",
+    goal === undefined ? null : `≤ ${show(goal)}`,
+    value === null || goal === undefined ? null : value <= goal ? "yes" : "no",
   ];
+  const overSetupA = against("setup A", (ours, theirs) => ours - theirs);
   return [
     row("Antiphon / setup A", ratioTo("setup A"), goals.toSetupA, (x) => x.toFixed(2)),
+    row("Antiphon − setup A", overSetupA, goals.overSetupAMs, (x) => `${x.toFixed(1)} ms`),
     row("Antiphon / RTC media", ratioTo("RTC media"), goals.toRtcMedia, (x) => x.toFixed(2)),
     row("concealed frames", concealed, goals.concealedShare, percent),
   ];
