@@ -16,6 +16,7 @@ use axum::{
     routing::{any, get},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
+use hyper_util::rt::TokioTimer;
 use tower_http::compression::CompressionLayer;
 
 use crate::{
@@ -28,6 +29,9 @@ use crate::{
 
 /// How long open connections may take to end after the server was asked to stop.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a client may take to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +118,7 @@ impl Server {
         background.spawn(async move { timers.run_timers().await });
         if let Some((listener, _)) = metrics {
             let app = metrics_app(Arc::clone(&hub));
-            let server = axum_server::from_tcp(listener)?;
+            let server = impatient(axum_server::from_tcp(listener)?);
             background.spawn(async move {
                 if let Err(error) = server.serve(app.into_make_service()).await {
                     tracing::error!(%error, "metrics are no longer served");
@@ -136,7 +140,7 @@ impl Server {
                     server.serve(app).await
                 }
                 None => {
-                    axum_server::from_tcp(listener)?
+                    impatient(axum_server::from_tcp(listener)?)
                         .handle(handle.clone())
                         .serve(app)
                         .await
@@ -152,6 +156,18 @@ impl Server {
         let (served, ()) = tokio::join!(serving, stopping);
         served
     }
+}
+
+/// A client that opens connections and never finishes asking cannot hold them.
+fn impatient<A>(
+    mut server: axum_server::Server<SocketAddr, A>,
+) -> axum_server::Server<SocketAddr, A> {
+    server
+        .http_builder()
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    server
 }
 
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

@@ -76,17 +76,26 @@ async fn people_join_talk_rename_and_leave() {
 }
 
 #[tokio::test]
-async fn a_dropped_connection_is_resumed_or_times_out() {
-    let server = Running::start(|config| config.rooms.grace = Duration::from_millis(300)).await;
+async fn a_dropped_connection_is_resumed() {
+    let server = Running::start(|_| {}).await;
     let (mut ann, _) = server.join(1).await;
     let (bob, welcome) = server.join(2).await;
     let id = welcome["id"].clone();
     assert_eq!(ann.hear().await["type"], "joined");
     drop(bob);
     assert_eq!(ann.hear().await, json!({ "type": "away", "id": id }));
-    let (bob, welcome) = server.join(2).await;
+    let (_bob, welcome) = server.join(2).await;
     assert_eq!((&welcome["id"], &welcome["resumed"]), (&id, &json!(true)));
     assert_eq!(ann.hear().await, json!({ "type": "back", "id": id }));
+}
+
+#[tokio::test]
+async fn the_grace_period_ends_by_itself() {
+    let server = Running::start(|config| config.rooms.grace = Duration::from_millis(100)).await;
+    let (mut ann, _) = server.join(1).await;
+    let (bob, welcome) = server.join(2).await;
+    let id = welcome["id"].clone();
+    assert_eq!(ann.hear().await["type"], "joined");
     drop(bob);
     assert_eq!(ann.hear().await, json!({ "type": "away", "id": id }));
     assert_eq!(ann.hear().await, json!({ "type": "left", "id": id }));
@@ -154,7 +163,7 @@ async fn a_frame_beyond_any_measure_ends_the_connection() {
 async fn whoever_sends_too_fast_is_stopped() {
     let server = Running::start(|config| config.connections.messages_per_s = 1).await;
     let (mut page, _) = server.join(1).await;
-    for n in 0..25 {
+    for n in 0..40 {
         page.say(json!({ "type": "rename", "name": format!("Name {n}") }))
             .await;
     }
@@ -249,8 +258,9 @@ async fn hello_must_come_in_time() {
 #[tokio::test]
 async fn a_silent_connection_is_dropped_and_a_living_one_is_not() {
     let server = Running::start(|config| {
-        config.connections.ping_interval = Duration::from_millis(50);
-        config.connections.silence_timeout = Duration::from_millis(400);
+        config.connections.ping_interval = Duration::from_millis(100);
+        // Long for a test, but a page that the machine keeps waiting must not look silent.
+        config.connections.silence_timeout = Duration::from_secs(3);
     })
     .await;
     let (mut listening, _) = server.join(1).await;

@@ -2,11 +2,14 @@
 
 mod running;
 
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use antiphon_server::{TlsFiles, has_web_app};
 use running::{ROOM, Running, get};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tokio_rustls::{
     TlsConnector,
     rustls::{
@@ -139,6 +142,19 @@ async fn files_have_types_tags_and_ages() {
 }
 
 #[tokio::test]
+async fn who_never_finishes_asking_is_not_waited_for() {
+    let server = Running::start(|_| {}).await;
+    let mut stream = TcpStream::connect(server.address).await.expect("connects");
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n")
+        .await
+        .expect("sent");
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the server keeps the connection");
+}
+
+#[tokio::test]
 async fn serves_tls_from_files_and_reads_them_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let files = TlsFiles {
@@ -165,10 +181,10 @@ async fn serves_tls_from_files_and_reads_them_again() {
         assert!(hang_up.expect("kill runs").success());
         let reloaded = async {
             while get_tls(&server, renewed.clone()).await.is_none() {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(10), reloaded)
+        tokio::time::timeout(Duration::from_secs(10), reloaded)
             .await
             .expect("the new certificate");
         assert!(
