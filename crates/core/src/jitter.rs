@@ -424,8 +424,13 @@ impl JitterBuffer {
         let room = self.depth().saturating_sub(ahead);
         let growth = delay.wrapping_sub(self.delay).min(room);
         if growth > 0 {
+            let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
             self.delay = self.delay.wrapping_add(growth);
             self.spare = 0;
+            if has_begun {
+                // The playhead may be before the first frame again, but nobody waits for that any more.
+                self.counted_from = self.playhead();
+            }
         }
     }
 

@@ -222,4 +222,12 @@ mod tests {
             assert_eq!(tracker.handle(n, true), Arrival::Ancient);
         }
     }
+
+    #[test]
+    fn a_jump_needs_a_witness() {
+        let (tracker, arrivals) = handle_all(&[5, 1_000_000, 6, 3_000_000, 3_000_001, 3_000_002]);
+        use Arrival::{Doubtful, New, Restart};
+        assert_eq!(arrivals, [New, Doubtful, New, Doubtful, Restart, New]);
+        assert_eq!(tracker.counts().lost, 0);
+    }
 }

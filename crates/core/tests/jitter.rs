@@ -271,3 +271,31 @@ fn what_comes_after_later_frames_were_played_stays_silent_even_when_the_delay_gr
         }
     }
 }
+
+#[test]
+fn silence_is_counted_even_if_the_delay_grows_to_before_the_new_start() {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    let mut heard = Vec::new();
+    for n in 0..8_000u32 {
+        // A short delay; a pause of the sender; a packet that ends it; then those that it overtook.
+        let next = match n {
+            0..6_000 => Some(n),
+            6_400 => Some(6_060),
+            6_401.. => Some(n - 401),
+            _ => None,
+        };
+        if let Some(next) = next {
+            send(&mut player, next, 16 * u64::from(next), 16);
+        }
+        heard.extend(quantum(&mut player, 16));
+    }
+    let first = heard.iter().position(|&sample| sample != 0.0);
+    let first = first.expect("it plays");
+    let silent = heard[first..].iter().filter(|&&s| s == 0.0).count();
+    let jitter = stats(&player, ID).jitter;
+    assert_eq!(
+        (jitter.resyncs, jitter.concealed_frames),
+        (1, silent as u64)
+    );
+}
