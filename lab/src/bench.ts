@@ -8,7 +8,7 @@ import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 import { missingProduct, type PageParameters, Product } from "./antiphon.js";
-import { defaultNiceness, type LaunchOptions } from "./browsers.js";
+import type { LaunchOptions } from "./browsers.js";
 import { type LegName, type LegResult, legs } from "./legs.js";
 import { servePages } from "./pages.js";
 import { run, sleep } from "./processes.js";
@@ -57,7 +57,6 @@ const help = `Measures mouth-to-ear latency of setup A (microphone straight to s
       --sessions N                        interleaved sessions
       --configs ${Object.keys(configs).join(",")}
       --legs "${Object.keys(legs).join(",")}"
-      --niceness N                        priority of the browsers (default -15 as root, else 0)
       --max-load N                        before each leg waits, at most 10 minutes, for a load average below N
 
 Nothing else should run on the machine meanwhile; the summary says when it was too noisy.
@@ -73,7 +72,6 @@ async function main(): Promise<number> {
       configs: { type: "string", default: Object.keys(configs).join(",") },
       legs: { type: "string", default: Object.keys(legs).join(",") },
       "max-load": { type: "string" },
-      niceness: { type: "string" },
     },
   });
   if (options.help) {
@@ -83,7 +81,6 @@ async function main(): Promise<number> {
   const sessions = Number(options.sessions ?? (options.quick ? 1 : 3));
   const chosenConfigs = choose(options.configs, Object.keys(configs));
   const chosenLegs = choose(options.legs, Object.keys(legs)) as LegName[];
-  const niceness = Number(options.niceness ?? defaultNiceness());
   const timing = options.quick
     ? { settleSeconds: 2, pulseSeconds: 6, steadySeconds: 2 }
     : { settleSeconds: 5, pulseSeconds: 15, steadySeconds: 5 };
@@ -97,8 +94,7 @@ async function main(): Promise<number> {
   const measured: Measured[] = [];
   for (let session = 1; session <= sessions; session++) {
     for (const configName of chosenConfigs) {
-      const { browser: asked, antiphon } = configs[configName]!;
-      const browser = { ...asked, niceness };
+      const { browser, antiphon } = configs[configName]!;
       for (const leg of chosenLegs) {
         if (leg === "Antiphon" && !product) continue;
         if (options["max-load"]) await untilLoadBelow(Number(options["max-load"]));
@@ -118,7 +114,7 @@ async function main(): Promise<number> {
     }
   }
 
-  const info = await describeMachine(rig, measured, process.argv.slice(2), timing, sessions, niceness);
+  const info = await describeMachine(rig, measured, process.argv.slice(2), timing, sessions);
   await product?.stop();
   pages.close();
   await rig.stop();
@@ -164,7 +160,6 @@ async function describeMachine(
   args: string[],
   timing: { settleSeconds: number; pulseSeconds: number; steadySeconds: number },
   sessions: number,
-  niceness: number,
 ): Promise<RunInfo> {
   const first = async (...command: string[]) =>
     run(command, rig.env).then(
@@ -184,7 +179,6 @@ async function describeMachine(
     quantumFrames: rig.quantumFrames,
     sessions,
     timing,
-    niceness,
   };
 }
 

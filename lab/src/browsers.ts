@@ -20,11 +20,6 @@ export interface LaunchOptions {
   cubebFrames?: number;
   /** `PULSE_LATENCY_MSEC`. */
   pulseLatencyMs?: number;
-  /**
-   * Scheduling priority of the whole browser; default -15 where the lab may (as root), else 0. On a machine that does
-   * other work too this is the difference between measuring the browser and measuring the other work.
-   */
-  niceness?: number;
 }
 
 export interface Look {
@@ -76,10 +71,6 @@ const firefoxPrefs = {
   "dom.timeout.enable_budget_timer_throttling": false,
 };
 
-export function defaultNiceness(): number {
-  return process.getuid?.() === 0 ? -15 : 0;
-}
-
 export async function launch(options: LaunchOptions): Promise<Browser> {
   const { browser, pulseLatencyMs } = options;
   requirePrograms("setpriv", browser === "chromium" ? "chromium" : "firefox-esr");
@@ -94,14 +85,7 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
   const program = findProgram(browser === "chromium" ? "chromium" : "firefox-esr")!;
   const wrapper = path.join(folder, browser);
   const pidFile = path.join(folder, "pid");
-  const niceness = options.niceness ?? defaultNiceness();
-  const lines = [
-    "#!/bin/sh",
-    `echo $$ > '${pidFile}'`,
-    // Where the kernel groups processes by session, priorities count only inside a group, and the group has its own.
-    `echo ${niceness} 2> /dev/null > /proc/$$/autogroup`,
-    `exec ${[...dieWithParent, "nice", "-n", niceness].join(" ")} '${program}' "$@"`,
-  ];
+  const lines = ["#!/bin/sh", `echo $$ > '${pidFile}'`, `exec ${dieWithParent.join(" ")} '${program}' "$@"`];
   writeFileSync(wrapper, `${lines.join("\n")}\n`);
   chmodSync(wrapper, 0o755);
   const kill = () => {

@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -98,12 +99,20 @@ export class Service {
     private readonly logFile: string,
   ) {}
 
-  /** Starts a command; its output goes to `logFile`. */
-  static start(command: readonly string[], env: NodeJS.ProcessEnv, logFile: string): Service {
+  /**
+   * Starts a command in a session of its own; its output goes to `logFile`. `niceness` is the session's: where the kernel
+   * groups processes by session, priorities count between those. Negative ones need root and are otherwise left out.
+   */
+  static start(command: readonly string[], env: NodeJS.ProcessEnv, logFile: string, niceness = 0): Service {
     const log = openSync(logFile, "a");
     const [program, ...args] = [...dieWithParent, ...command];
-    const child = spawn(program!, args, { env, stdio: ["ignore", log, log] });
+    const child = spawn(program!, args, { env, stdio: ["ignore", log, log], detached: true });
     closeSync(log);
+    try {
+      writeFileSync(`/proc/${child.pid}/autogroup`, String(niceness));
+    } catch {
+      // No such grouping here, or not for us.
+    }
     children.add(child);
     child.on("exit", () => children.delete(child));
     return new Service(path.basename(command[0]!), child, logFile);

@@ -43,7 +43,6 @@ export interface RunInfo {
   quantumFrames: number;
   sessions: number;
   /** Scheduling priority of the browsers. */
-  niceness: number;
   timing: { settleSeconds: number; pulseSeconds: number; steadySeconds: number };
 }
 
@@ -158,7 +157,7 @@ export function summarize(
 
 ${info.browsers} · kernel ${info.kernel} · PipeWire ${info.pipewire} · Node ${info.node} · ${info.cores} cores, ${info.cpu}.
 ${info.sessions} interleaved session(s); in each leg ${timing.settleSeconds} s of settling, ${timing.pulseSeconds} s of coded pulses (8 a second), ${timing.steadySeconds} s of steady tone.
-Virtual sound cards with a quantum of ${info.quantumFrames} frames; browsers at nice ${info.niceness}. Figures are as heard, with nothing subtracted.
+Virtual sound cards with a quantum of ${info.quantumFrames} frames. Figures are as heard, with nothing subtracted.
 
 ${noise(measured, info)}
 

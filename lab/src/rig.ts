@@ -14,6 +14,9 @@ export const sampleRateHz = 48_000;
 /** Folder of the checkout. */
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
 
+/** What PipeWire asks for its processes where it may (module-rt's default). */
+const niceness = -11;
+
 export interface RigOptions {
   /** Names of the cards; card "A" is the speaker spkA and the microphone micA, both stereo. */
   cards: string[];
@@ -95,7 +98,7 @@ export class Rig {
     const services: Service[] = [];
     const rig = new Rig(folder, env, cards, quantumFrames, services);
     const start = (...command: string[]) => {
-      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`));
+      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`), niceness);
       services.unshift(service); // stopped in reverse order
       return service;
     };

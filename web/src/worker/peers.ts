@@ -9,10 +9,13 @@ import {
   writeProbe,
 } from "../shared/wire";
 
-/** A lane that still holds more than this of what was captured before is no use: what would queue is better dropped. */
-const MAX_BACKLOG_BYTES = 2_000;
-/** Standing backlog that says more lanes are needed. */
-const CROWDED_BYTES = 1_000;
+/**
+ * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
+ * An age, not a size: Chromium captures 1,024 frames at a time, so a full burst may be in the queue of a lane in good health.
+ */
+const MAX_WAIT_MS = 40;
+/** A wait that says more lanes are needed. */
+const CROWDED_MS = 10;
 const MAX_LANES = 8;
 const PROBE_INTERVAL_MS = 500;
 /** Lanes are added when more than this share of a review's datagrams found every lane crowded... */
@@ -27,8 +30,15 @@ interface Lane {
   /** False for the far end of the loop, which only receives. */
   readonly sends: boolean;
   readonly channel: RTCDataChannel;
-  /** What the browser had not sent when the newest frames were captured. What they add themselves is no backlog. */
-  standingBytes: number;
+  /** Bytes ever queued. */
+  queuedBytes: number;
+  /** For each burst that is not all sent: when it was queued, and `queuedBytes` after it. Oldest first. */
+  bursts: { atMs: number; endBytes: number }[];
+  /** How long the oldest unsent datagram had waited when the newest frames were captured. */
+  waitMs: number;
+  /** When `waitMs` was found, and `queuedBytes` then. */
+  stockAtMs: number;
+  stockBytes: number;
   sent: number;
   received: number;
   rttMs: number | null;
@@ -67,7 +77,11 @@ export class Peers {
       epoch,
       sends,
       channel,
-      standingBytes: 0,
+      queuedBytes: 0,
+      bursts: [],
+      waitMs: 0,
+      stockAtMs: performance.now(),
+      stockBytes: 0,
       sent: 0,
       received: 0,
       rttMs: null,
@@ -99,11 +113,10 @@ export class Peers {
     this.#peers.delete(stream);
   }
 
-  /** Before the datagrams of newly captured frames: takes stock of what is still queued of older ones. */
+  /** Before the datagrams of newly captured frames: takes stock of what still waits of older ones. */
   beginBurst(): void {
-    for (const { lanes } of this.#peers.values()) {
-      for (const lane of lanes) lane.standingBytes = lane.channel.bufferedAmount;
-    }
+    const nowMs = performance.now();
+    for (const { lanes } of this.#peers.values()) for (const lane of lanes) takeStock(lane, nowMs);
   }
 
   send(datagram: Uint8Array<ArrayBuffer>): void {
@@ -114,21 +127,28 @@ export class Peers {
     let best: Lane | null = null;
     let backlog = Number.POSITIVE_INFINITY;
     for (const lane of peer.lanes) {
-      if (!lane.sends || lane.channel.readyState !== "open") continue;
+      if (!lane.sends || lane.channel.readyState !== "open" || lane.waitMs > MAX_WAIT_MS) continue;
       const bytes = lane.channel.bufferedAmount;
       if (bytes < backlog) {
         best = lane;
         backlog = bytes;
       }
     }
-    if (best === null) return;
-    peer.offered++;
-    if (best.standingBytes > CROWDED_BYTES) peer.crowded++;
-    if (best.standingBytes > MAX_BACKLOG_BYTES || !trySend(best.channel, datagram)) {
-      peer.droppedBacklog++;
+    if (best === null) {
+      // No lane at all is no backlog: the peer is not connected (yet).
+      if (peer.lanes.some((lane) => lane.sends && lane.channel.readyState === "open")) {
+        peer.offered++;
+        peer.crowded++;
+        peer.droppedBacklog++;
+      }
       return;
     }
-    best.sent++;
+    peer.offered++;
+    if (best.waitMs > CROWDED_MS) peer.crowded++;
+    if (trySend(best.channel, datagram)) {
+      best.sent++;
+      best.queuedBytes += datagram.length;
+    } else peer.droppedBacklog++;
   }
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
@@ -140,7 +160,7 @@ export class Peers {
     if (isProbe(bytes)) {
       if (bytes[1] === KIND_PROBE) {
         bytes[1] = KIND_PROBE_REPLY;
-        if (lane.channel.bufferedAmount <= MAX_BACKLOG_BYTES) trySend(lane.channel, bytes);
+        this.#sendProbe(lane, bytes);
       } else {
         const rttMs = performance.now() - Number(probeTimeNs(bytes)) / 1e6;
         if (rttMs >= 0 && rttMs < 60_000) lane.rttMs = rttMs;
@@ -151,6 +171,11 @@ export class Peers {
     if (!this.#sink.push(stream, bytes)) this.ringOverflows++;
   }
 
+  /** Probes and replies are dropped on a lane that queues, like audio. */
+  #sendProbe(lane: Lane, probe: Uint8Array<ArrayBuffer>): void {
+    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, probe)) lane.queuedBytes += probe.length;
+  }
+
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
   review(nowMs: number): void {
     for (const [stream, peer] of this.#peers) {
@@ -158,7 +183,7 @@ export class Peers {
         if (!lane.sends || lane.channel.readyState !== "open") continue;
         if (nowMs - lane.probedAtMs < PROBE_INTERVAL_MS) continue;
         lane.probedAtMs = nowMs;
-        trySend(lane.channel, writeProbe(this.#probeId++, BigInt(Math.round(performance.now() * 1e6))));
+        this.#sendProbe(lane, writeProbe(this.#probeId++, BigInt(Math.round(performance.now() * 1e6))));
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
     }
@@ -219,6 +244,18 @@ export class Peers {
     this.#peers.set(stream, peer);
     return peer;
   }
+}
+
+/** How long the oldest unsent bytes have waited. `nowMs`: performance.now(). */
+function takeStock(lane: Lane, nowMs: number): void {
+  const { bursts, queuedBytes } = lane;
+  // What was queued since the last look was queued right after it.
+  if (queuedBytes > lane.stockBytes) bursts.push({ atMs: lane.stockAtMs, endBytes: queuedBytes });
+  const sentBytes = queuedBytes - lane.channel.bufferedAmount;
+  while (bursts.length > 0 && bursts[0].endBytes <= sentBytes) bursts.shift();
+  lane.waitMs = bursts.length > 0 ? nowMs - bursts[0].atMs : 0;
+  lane.stockAtMs = nowMs;
+  lane.stockBytes = queuedBytes;
 }
 
 function laneState(channel: RTCDataChannel): "connecting" | "open" | "closed" {
