@@ -176,18 +176,24 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
     handleSIGTERM: false,
     handleSIGHUP: false,
   });
-  const page = (await browser.pages())[0] ?? (await browser.newPage());
   const errors: string[] = [];
-  page.on("console", (message) => {
-    if (message.type() === "error") errors.push(message.text());
-  });
-  page.on("pageerror", (error) => errors.push(String(error)));
+  let page = await newFirefoxPage(browser, errors);
   return {
     name: "firefox",
     version: (await browser.version()).replace("/", " "),
     errors,
+    // A navigation that isolates the page moves it to another process, and now and then the driver is left talking to the old
+    // one, which never answers. Then the page is opened anew.
     open: async (url) => {
-      await page.goto(url);
+      for (let tries = 1; ; tries++) {
+        await page.goto(url);
+        const answers = await within(3000, page.evaluate("true"));
+        if (answers) return;
+        if (tries === 4) throw new Error(`Firefox's driver does not reach ${url}`);
+        const deaf = page;
+        page = await newFirefoxPage(browser, errors);
+        await within(3000, deaf.close());
+      }
     },
     evaluate: <A extends unknown[], R>(fn: (...args: A) => R, ...args: A) =>
       page.evaluate(expression(fn, args)) as Promise<Awaited<R>>,
@@ -207,16 +213,31 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
   };
 };
 
+async function newFirefoxPage(browser: FirefoxDriver, errors: string[]): Promise<Page> {
+  const page = await browser.newPage();
+  page.on("console", (message) => {
+    if (message.type() === "error") errors.push(message.text());
+  });
+  page.on("pageerror", (error) => errors.push(String(error)));
+  return page;
+}
+
 /** A call as text: the same for both drivers, and closed over nothing. */
 function expression<A extends unknown[]>(fn: (...args: A) => unknown, args: A): string {
   return `(${fn.toString()})(...${JSON.stringify(args)})`;
 }
 
-async function within(ms: number, work: Promise<unknown>): Promise<void> {
+/** True if `work` ended well in time. */
+async function within(ms: number, work: Promise<unknown>): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms);
+  const late = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
   });
-  await Promise.race([work.catch(() => undefined), late]);
+  const done = work.then(
+    () => true,
+    () => false,
+  );
+  const inTime = await Promise.race([done, late]);
   clearTimeout(timer);
+  return inTime;
 }

@@ -94,8 +94,10 @@ describe("the product", () => {
     async (manner) => {
       const [a, b] = await meet("chromium", "chromium");
       const room = currentRoom;
-      const before = await statsOf(a, b);
+      // Starting a browser takes the whole machine for a while; it is no part of joining.
       const c = await start("chromium", "C");
+      await settled(a, b);
+      const before = await statsOf(a, b);
       await c.open(product.roomUrl(room, "C", parameters));
       await untilPlaying([c], 2);
       await untilPlaying([a, b], 2);

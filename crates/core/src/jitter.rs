@@ -37,7 +37,7 @@ const REVIEW_SECONDS: f32 = 0.5;
 const REVIEWS_PER_TURN: u32 = 14;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
-/// The same with a fixed target, or half that target if it is more: beyond the bursts of capture and rendering, so that only
+/// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
 /// drift, stalls and an output that stood still exceed it.
 const FIXED_SPARE_SECONDS: f32 = 0.05;
 /// Length of the cross-fade of a skip: 2.7 ms at 48 kHz, less where fewer frames are at hand.
@@ -451,7 +451,7 @@ impl JitterBuffer {
                 let prompt = self.spread.exceeded_by(PROMPT_SHARE);
                 (
                     prompt.map(|prompt| prompt.wrapping_add(target)),
-                    self.seconds(FIXED_SPARE_SECONDS).max(target / 2),
+                    self.seconds(FIXED_SPARE_SECONDS).max(target),
                 )
             }
         };

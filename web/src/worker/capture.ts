@@ -121,7 +121,6 @@ export class Capture {
   }
 
   #send(): void {
-    this.#peers.beginBurst();
     for (let datagram = this.#engine.poll(); datagram !== null; datagram = this.#engine.poll()) {
       this.#peers.send(datagram);
     }

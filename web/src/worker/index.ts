@@ -5,6 +5,8 @@ import { sinkOf } from "../shared/records";
 import { Capture } from "./capture";
 import { Peers } from "./peers";
 
+/** How often the lanes' queues are looked at. */
+const STOCK_MS = 10;
 /** How often statistics go to the main thread, and lanes are reviewed. */
 const REPORT_MS = 100;
 
@@ -20,6 +22,7 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       peers = new Peers(sinkOf(data.datagrams), say);
       capture = new Capture(data.module, data.capture, data.sender, peers, say);
       setInterval(report, REPORT_MS);
+      setInterval(() => peers?.takeStock(performance.now()), STOCK_MS);
       break;
     case "configure":
       capture?.configure(data.sender);

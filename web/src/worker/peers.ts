@@ -32,13 +32,10 @@ interface Lane {
   readonly channel: RTCDataChannel;
   /** Bytes ever queued. */
   queuedBytes: number;
-  /** For each burst that is not all sent: when it was queued, and `queuedBytes` after it. Oldest first. */
+  /** Of what was queued between two looks and is not all sent: when it was first seen, and `queuedBytes` after it. Oldest first. */
   bursts: { atMs: number; endBytes: number }[];
-  /** How long the oldest unsent datagram had waited when the newest frames were captured. */
+  /** How long the oldest unsent datagram has been seen waiting. */
   waitMs: number;
-  /** When `waitMs` was found, and `queuedBytes` then. */
-  stockAtMs: number;
-  stockBytes: number;
   sent: number;
   received: number;
   rttMs: number | null;
@@ -80,8 +77,6 @@ export class Peers {
       queuedBytes: 0,
       bursts: [],
       waitMs: 0,
-      stockAtMs: performance.now(),
-      stockBytes: 0,
       sent: 0,
       received: 0,
       rttMs: null,
@@ -113,9 +108,11 @@ export class Peers {
     this.#peers.delete(stream);
   }
 
-  /** Before the datagrams of newly captured frames: takes stock of what still waits of older ones. */
-  beginBurst(): void {
-    const nowMs = performance.now();
+  /**
+   * Finds out how long datagrams wait. To be called by a timer, never while sending: `bufferedAmount` is brought up to date by tasks
+   * of this thread's event loop, and would look stuck to one who was held up and now catches up. `nowMs`: performance.now().
+   */
+  takeStock(nowMs: number): void {
     for (const { lanes } of this.#peers.values()) for (const lane of lanes) takeStock(lane, nowMs);
   }
 
@@ -246,16 +243,13 @@ export class Peers {
   }
 }
 
-/** How long the oldest unsent bytes have waited. `nowMs`: performance.now(). */
 function takeStock(lane: Lane, nowMs: number): void {
   const { bursts, queuedBytes } = lane;
-  // What was queued since the last look was queued right after it.
-  if (queuedBytes > lane.stockBytes) bursts.push({ atMs: lane.stockAtMs, endBytes: queuedBytes });
   const sentBytes = queuedBytes - lane.channel.bufferedAmount;
   while (bursts.length > 0 && bursts[0].endBytes <= sentBytes) bursts.shift();
+  if (queuedBytes > Math.max(sentBytes, bursts.at(-1)?.endBytes ?? 0))
+    bursts.push({ atMs: nowMs, endBytes: queuedBytes });
   lane.waitMs = bursts.length > 0 ? nowMs - bursts[0].atMs : 0;
-  lane.stockAtMs = nowMs;
-  lane.stockBytes = queuedBytes;
 }
 
 function laneState(channel: RTCDataChannel): "connecting" | "open" | "closed" {
