@@ -176,24 +176,18 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
     handleSIGTERM: false,
     handleSIGHUP: false,
   });
+  const page = (await browser.pages())[0] ?? (await browser.newPage());
   const errors: string[] = [];
-  let page = await newFirefoxPage(browser, errors);
+  page.on("console", (message) => {
+    if (message.type() === "error") errors.push(message.text());
+  });
+  page.on("pageerror", (error) => errors.push(String(error)));
   return {
     name: "firefox",
     version: (await browser.version()).replace("/", " "),
     errors,
-    // A navigation that isolates the page moves it to another process, and now and then the driver is left talking to the old
-    // one, which never answers. Then the page is opened anew.
     open: async (url) => {
-      for (let tries = 1; ; tries++) {
-        await page.goto(url);
-        const answers = await within(3000, page.evaluate("true"));
-        if (answers) return;
-        if (tries === 4) throw new Error(`Firefox's driver does not reach ${url}`);
-        const deaf = page;
-        page = await newFirefoxPage(browser, errors);
-        await within(3000, deaf.close());
-      }
+      await page.goto(url);
     },
     evaluate: <A extends unknown[], R>(fn: (...args: A) => R, ...args: A) =>
       page.evaluate(expression(fn, args)) as Promise<Awaited<R>>,
@@ -213,31 +207,16 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
   };
 };
 
-async function newFirefoxPage(browser: FirefoxDriver, errors: string[]): Promise<Page> {
-  const page = await browser.newPage();
-  page.on("console", (message) => {
-    if (message.type() === "error") errors.push(message.text());
-  });
-  page.on("pageerror", (error) => errors.push(String(error)));
-  return page;
-}
-
 /** A call as text: the same for both drivers, and closed over nothing. */
 function expression<A extends unknown[]>(fn: (...args: A) => unknown, args: A): string {
   return `(${fn.toString()})(...${JSON.stringify(args)})`;
 }
 
-/** True if `work` ended well in time. */
-async function within(ms: number, work: Promise<unknown>): Promise<boolean> {
+async function within(ms: number, work: Promise<unknown>): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<boolean>((resolve) => {
-    timer = setTimeout(() => resolve(false), ms);
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ms);
   });
-  const done = work.then(
-    () => true,
-    () => false,
-  );
-  const inTime = await Promise.race([done, late]);
+  await Promise.race([work.catch(() => undefined), late]);
   clearTimeout(timer);
-  return inTime;
 }

@@ -39,6 +39,9 @@ export const OUTPUT_CHANNELS = 2;
 /** AudioData of at most 1,024 frames that may wait while the worker is busy: four seconds. */
 const TRACK_BUFFERS = 200;
 
+const FIRST_ASK_OUTPUT_SECONDS = 2;
+const ASK_OUTPUT_SECONDS = 20;
+
 let engine: Promise<WebAssembly.Module> | undefined;
 
 function loadEngine(): Promise<WebAssembly.Module> {
@@ -77,6 +80,8 @@ export class Sound {
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
+  #outputLatencyMs: number | null = null;
+  #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
   #rateHz: number;
 
   /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
@@ -215,6 +220,23 @@ export class Sound {
       if (numbers[at] === stream) return at + 1;
     }
     return -1;
+  }
+
+  /**
+   * The browser's own report of its output latency; null until the graph has rendered for a while.
+   *
+   * Firefox asks its audio server and waits for the answer; while a stream is being opened each of the two may wait for the other,
+   * for ever. So only a graph that runs is asked, and seldom.
+   */
+  reportedOutputLatencyMs(): number | null {
+    const numbers = this.numbers();
+    const renderedSeconds =
+      (numbers[WORKLET_STATS.quanta] * numbers[WORKLET_STATS.quantumFrames]) / this.context.sampleRate;
+    if (renderedSeconds >= this.#askOutputAtSeconds) {
+      this.#askOutputAtSeconds = renderedSeconds + ASK_OUTPUT_SECONDS;
+      this.#outputLatencyMs = this.context.outputLatency * 1000;
+    }
+    return this.#outputLatencyMs;
   }
 
   async setOutput(deviceId: string): Promise<void> {

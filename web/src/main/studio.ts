@@ -15,7 +15,7 @@ import { Sound } from "./sound";
 const LONG_INPUT_LATENCY_MS = 10;
 /** Ditto, where the input reports nothing (Firefox). */
 const LONG_OUTPUT_LATENCY_MS = 15;
-const REPORT_SETTLES_MS = 1_000;
+const REPORT_SETTLES_MS = 3_000;
 const LOOP_ID = "loop";
 
 /** What the room has of a participant: the strip's settings, and the connection. */
@@ -252,7 +252,7 @@ export class Studio implements StudioApi {
   /** What the browser reports of its sound buffers tells whether it was started with short ones. */
   #adviseLauncher(): void {
     const inputMs = milliseconds(this.#trackSettings()?.latency);
-    const outputMs = milliseconds(this.#sound?.context.outputLatency);
+    const outputMs = this.#sound?.reportedOutputLatencyMs() ?? null;
     const isLong =
       inputMs === null ? (outputMs ?? 0) > LONG_OUTPUT_LATENCY_MS : inputMs > LONG_INPUT_LATENCY_MS;
     if (!isLong || /Android|iPhone|iPad/.test(navigator.userAgent)) {
@@ -591,7 +591,7 @@ export class Studio implements StudioApi {
       bits: settings.bits,
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
-      reportedOutputLatencyMs: milliseconds(sound?.context.outputLatency),
+      reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
       reportedInputLatencyMs: milliseconds(this.#trackSettings()?.latency),
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
