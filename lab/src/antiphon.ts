@@ -17,6 +17,8 @@ export type PageParameters = Partial<
 export interface PageStats {
   version: 1;
   quantumFrames: number | null;
+  /** Quanta rendered. */
+  quanta: number;
   packetFrames: number;
   transport: "shared" | "port";
   reportedBaseLatencyMs: number | null;

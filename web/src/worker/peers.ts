@@ -11,11 +11,12 @@ import {
 
 /**
  * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
- * An age, not a size: Chromium captures 1,024 frames at a time, so a full burst may be in the queue of a lane in good health.
+ * An age, not a size: Chromium captures 1,024 frames at a time, so a full burst may be in the queue of a lane in good health. And
+ * not a short one: on a busy machine the browser's network thread stands still for tens of milliseconds, and then sends all.
  */
-const MAX_WAIT_MS = 40;
+const MAX_WAIT_MS = 100;
 /** A wait that says more lanes are needed. */
-const CROWDED_MS = 10;
+const CROWDED_MS = 25;
 const MAX_LANES = 8;
 const PROBE_INTERVAL_MS = 500;
 /** Lanes are added when more than this share of a review's datagrams found every lane crowded... */
