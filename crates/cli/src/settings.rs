@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     )]
     listen: Option<SocketAddr>,
 
-    /// The address that people type, if a proxy stands before this server: https://music.example.org
+    /// The address that people type, if a proxy stands before this server, such as `https://music.example.org`
     #[arg(long, env = "ANTIPHON_PUBLIC_URL", value_name = "URL", hide_env = true)]
     public_url: Option<String>,
 

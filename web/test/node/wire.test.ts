@@ -1,4 +1,5 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
+import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
 import {
@@ -16,8 +17,8 @@ import {
   writeProbe,
 } from "../../src/shared/wire";
 
-const root = new URL("../../../", import.meta.url);
-const vectors = (name: string) => JSON.parse(readFileSync(new URL(`vectors/${name}`, root), "utf8"));
+const root = resolve(import.meta.dirname, "../../..");
+const vectors = (name: string) => JSON.parse(readFileSync(resolve(root, "vectors", name), "utf8"));
 
 interface Meaning {
   kind?: "audio" | "probe" | "probe_reply";
@@ -74,7 +75,7 @@ describe("the datagrams of vectors/wire.json", () => {
 
 /** The engine as it was built last: by make for the web app, or by cargo alone. */
 const engines = ["web/src/main/engine.wasm", "target/wasm32-unknown-unknown/wasm/antiphon_core_wasm.wasm"]
-  .map((path) => new URL(path, root))
+  .map((path) => resolve(root, path))
   .filter((url) => existsSync(url))
   .sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
 
