@@ -108,12 +108,21 @@ function createStats(studio: StudioApi): Accessor<Stats | null> {
   return stats;
 }
 
+/**
+ * Meters are drawn 15 times a second. Drawn with every frame of the screen, on a machine without graphics hardware, they take
+ * the processor from the audio threads, and the sound breaks.
+ */
+const METER_INTERVAL_MS = 65;
+
 function createFrameLoop(studio: StudioApi): View["onFrame"] {
   const draws = new Set<Draw>();
   let request = 0;
   let visible = true;
+  let drawnMs = 0;
   const frame = (timeMs: number) => {
     request = requestAnimationFrame(frame);
+    if (timeMs - drawnMs < METER_INTERVAL_MS) return;
+    drawnMs = timeMs;
     const levels = studio.levels();
     for (const draw of draws) draw(levels, timeMs);
   };
