@@ -2,7 +2,14 @@
 
 import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
-import { dieWithParent, findProgram, makeFolder, removeFolder, requirePrograms } from "./processes.js";
+import {
+  dieWithParent,
+  findProgram,
+  makeFolder,
+  removeFolder,
+  requirePrograms,
+  sessionNiceness,
+} from "./processes.js";
 
 export type BrowserName = "chromium" | "firefox";
 
@@ -85,7 +92,14 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
   const program = findProgram(browser === "chromium" ? "chromium" : "firefox-esr")!;
   const wrapper = path.join(folder, browser);
   const pidFile = path.join(folder, "pid");
-  const lines = ["#!/bin/sh", `echo $$ > '${pidFile}'`, `exec ${dieWithParent.join(" ")} '${program}' "$@"`];
+  const lines = [
+    "#!/bin/sh",
+    `echo $$ > '${pidFile}'`,
+    // Before the lab's own work, and equal with the sound system. Not by `nice`: the browser ranks its own threads by that, and one
+    // that started at -15 would find its audio threads, which it sets to -8, behind all others.
+    `echo ${sessionNiceness} 2> /dev/null > /proc/$$/autogroup`,
+    `exec ${dieWithParent.join(" ")} '${program}' "$@"`,
+  ];
   writeFileSync(wrapper, `${lines.join("\n")}\n`);
   chmodSync(wrapper, 0o755);
   const kill = () => {

@@ -46,6 +46,9 @@ for (const [signal, number] of [
   process.on(signal, () => process.exit(128 + number));
 }
 
+/** Priority of what is measured (the browsers and the sound system) before other sessions; root only. */
+export const sessionNiceness = process.getuid?.() === 0 ? -15 : 0;
+
 /** Prefix of a command: the kernel kills it when the process that started it dies. */
 export const dieWithParent = ["setpriv", "--pdeathsig", "KILL"] as const;
 

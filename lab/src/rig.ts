@@ -6,16 +6,13 @@
 import { copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { makeFolder, removeFolder, requirePrograms, run, Service } from "./processes.js";
+import { makeFolder, removeFolder, requirePrograms, run, Service, sessionNiceness } from "./processes.js";
 import { readWav, type Take, writeWav } from "./wav.js";
 
 export const sampleRateHz = 48_000;
 
 /** Folder of the checkout. */
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
-
-/** What PipeWire asks for its processes where it may (module-rt's default). */
-const niceness = -11;
 
 export interface RigOptions {
   /** Names of the cards; card "A" is the speaker spkA and the microphone micA, both stereo. */
@@ -98,7 +95,7 @@ export class Rig {
     const services: Service[] = [];
     const rig = new Rig(folder, env, cards, quantumFrames, services);
     const start = (...command: string[]) => {
-      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`), niceness);
+      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`), sessionNiceness);
       services.unshift(service); // stopped in reverse order
       return service;
     };
