@@ -67,7 +67,7 @@ export interface StudioState {
   problems: Problem[];
 }
 
-/** Peak levels for meters, linear, 1 = full scale; read once per animation frame. */
+/** Peak levels for meters, linear, 1 = full scale; read many times a second. */
 export interface Levels {
   /** Per channel sent. */
   input: readonly number[];

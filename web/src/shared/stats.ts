@@ -62,7 +62,7 @@ export interface PeerStats {
   underruns: number;
   /** Frames waiting now, between the playout position and the newest frame received. */
   bufferFrames: number | Unknown;
-  /** Delay the jitter buffer aims at, counted from the latest packets' arrival. */
+  /** Delay the jitter buffer aims at, in frames, counted from the arrival of the most prompt packets. */
   targetFrames: number;
   channels: number | Unknown;
   bits: 16 | 24 | 32 | Unknown;
