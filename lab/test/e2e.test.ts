@@ -177,10 +177,13 @@ function expectWhole(before: PageStats[], after: PageStats[]): void {
   for (const [index, name] of ["B", "A"].entries()) {
     const [earlier, later] = [before[index]!, after[index]!];
     const [from, to] = [earlier, later].map((stats) => stats.peers.find((peer) => peer.name === name)!);
-    const counters = outputStood(earlier, later) ? mustArrive : mustStay;
+    const stood = outputStood(earlier, later);
+    const counters = stood ? mustArrive : mustStay;
     expect(troubles(from!, to!, counters), `what page ${index} hears of ${name}`).toEqual([]);
     expect(later.sender.overrunFrames - earlier.sender.overrunFrames).toBe(0);
     expect(later.ringOverflows - earlier.ringOverflows).toBe(0);
+    // What is held after such a standstill begins with silence, which no counter tells apart.
+    if (stood) continue;
     const received = (to!.receivedPackets - from!.receivedPackets) * later.packetFrames;
     const played = to!.playedFrames - from!.playedFrames;
     expect(received).toBeGreaterThan(0);
