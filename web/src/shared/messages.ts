@@ -70,6 +70,5 @@ export type FromWorker =
     }
   /** A peer's lanes back up, or have long been idle. */
   | { type: "lanes-wanted"; stream: number; count: number }
-  | { type: "lane-open"; stream: number; lane: number; epoch: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
   | { type: "capture-ended"; reason: string };

@@ -91,10 +91,7 @@ export class Peers {
     peer.lanes.push(lane);
     channel.binaryType = "arraybuffer";
     channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
-    const opened = () => this.#say({ type: "lane-open", stream, lane: number, epoch });
-    channel.onopen = opened;
     channel.onclose = () => this.#say({ type: "lane-closed", stream, lane: number, epoch });
-    if (channel.readyState === "open") opened();
   }
 
   closeLane(stream: number, number: number): void {
