@@ -35,6 +35,9 @@ const REVIEW_SECONDS: f32 = 0.5;
 /// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
 /// The first generations are shorter, one review and then twice as many each time: connecting disturbs, and is over soon.
 const REVIEWS_PER_TURN: u32 = 14;
+/// Reviews over which arrivals must have come earlier before that counts as a slip of the output, see [`Spread::settle`]. A
+/// network whose queues come and go more slowly than that looks the same: each time the belief proves wrong, twice as many.
+const REVIEWS_PER_SETTLE: u32 = 2;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
 /// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
@@ -99,6 +102,10 @@ pub struct JitterBuffer {
     next_review: u64,
     reviews_left: u32,
     reviews_per_turn: u32,
+    reviews_unsettled: u32,
+    reviews_per_settle: u32,
+    /// Reviews since a slip was believed in.
+    reviews_since_slip: u32,
     skip: Option<Skip>,
     /// Frames the last review found too many, until enough frames are at hand to skip them.
     spare: usize,
@@ -133,6 +140,9 @@ impl JitterBuffer {
             next_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
+            reviews_unsettled: 0,
+            reviews_per_settle: REVIEWS_PER_SETTLE,
+            reviews_since_slip: u32::MAX,
             skip: None,
             spare: 0,
             missing_frames: 0,
@@ -223,9 +233,10 @@ impl JitterBuffer {
             || channels != self.channels
             || late > self.seconds(STALL_SECONDS)
             || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
-            || (frames as i64).saturating_sub(late) > self.depth()
         {
             self.resync(arrival_delay, arrival);
+        } else if (frames as i64).saturating_sub(late) > self.depth() {
+            self.catch_up(arrival_delay, arrival);
         }
         self.channels = channels;
         self.spread.add(arrival_delay, header.frames);
@@ -399,12 +410,37 @@ impl JitterBuffer {
         self.counted_from = self.newest_end;
     }
 
+    /// So much waits that no more fits, because the output stood still or the sender's clock was set forward: starts anew from
+    /// this packet, but keeps what is due after that.
+    fn catch_up(&mut self, arrival_delay: i64, arrival: Arrival) {
+        let delay = arrival_delay.wrapping_add(self.target_frames() as i64);
+        let playhead = self.rendered.wrapping_sub(delay as u64);
+        let kept = self.newest_end.wrapping_sub(playhead) as i64;
+        let passed = playhead.wrapping_sub(self.playhead()) as i64;
+        if self.skip.is_some() || kept <= 0 || !(0..self.depth()).contains(&passed) {
+            self.resync(arrival_delay, arrival);
+            return;
+        }
+        let skipped = self.present.clear(self.playhead(), passed as usize);
+        self.counts.skipped_frames += skipped as u64;
+        self.counts.resyncs += 1;
+        self.forget_spread();
+        self.delay = delay;
+        self.played_end = playhead;
+    }
+
     fn forget_arrivals(&mut self) {
         self.counts.skipped_frames += self.held_frames();
-        (self.reviews_left, self.reviews_per_turn) = (1, 1);
         self.present.clear_all();
-        self.spread.clear();
         self.skip = None;
+        self.forget_spread();
+    }
+
+    fn forget_spread(&mut self) {
+        (self.reviews_left, self.reviews_per_turn) = (1, 1);
+        (self.reviews_unsettled, self.reviews_per_settle) = (0, REVIEWS_PER_SETTLE);
+        self.reviews_since_slip = u32::MAX;
+        self.spread.clear();
         self.spare = 0;
         self.late_run_frames = 0;
     }
@@ -425,6 +461,10 @@ impl JitterBuffer {
         let room = self.depth().saturating_sub(ahead);
         let growth = delay.wrapping_sub(self.delay).min(room);
         if growth > 0 {
+            if self.reviews_since_slip < REVIEWS_PER_TURN {
+                self.reviews_since_slip = u32::MAX;
+                self.reviews_per_settle = (2 * self.reviews_per_settle).min(REVIEWS_PER_TURN);
+            }
             let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
             self.delay = self.delay.wrapping_add(growth);
             self.spare = 0;
@@ -438,11 +478,22 @@ impl JitterBuffer {
     /// Now and then: forget what is old, and find out how much longer than needed the delay is.
     fn review(&mut self) {
         self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
+        self.reviews_unsettled += 1;
+        self.reviews_since_slip = self.reviews_since_slip.saturating_add(1);
+        if self.reviews_unsettled >= self.reviews_per_settle {
+            self.reviews_unsettled = 0;
+            if self.spread.settle() > 0 {
+                self.reviews_since_slip = 0;
+            } else if self.reviews_since_slip > 4 * REVIEWS_PER_TURN {
+                self.reviews_per_settle = REVIEWS_PER_SETTLE;
+            }
+        }
         self.reviews_left -= 1;
         if self.reviews_left == 0 {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(REVIEWS_PER_TURN);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
+            self.reviews_unsettled = 0;
         }
         let (needed, tolerated) = match self.target {
             Target::Auto => (self.spread.exceeded_by(LATE_BUDGET), SPARE_FRAMES),

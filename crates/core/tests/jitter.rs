@@ -295,3 +295,34 @@ fn silence_is_counted_even_if_the_delay_grows_to_before_the_new_start() {
         (1, silent as u64)
     );
 }
+
+#[test]
+fn an_output_that_stood_still_skips_what_is_too_old_and_no_more() {
+    let mut player = fixed(1_024);
+    let mut sequence = 0;
+    let mut arrive = |player: &mut Player, packets: u32| {
+        for _ in 0..packets {
+            send(player, sequence, 64 * u64::from(sequence), 64);
+            sequence += 1;
+        }
+    };
+    for _ in 0..100 {
+        arrive(&mut player, 1);
+        quantum(&mut player, 64);
+    }
+    let before = stats(&player, ID).jitter;
+    // Twice what the buffer holds, and not a quantum rendered.
+    arrive(&mut player, 128);
+    for _ in 0..200 {
+        quantum(&mut player, 64);
+        arrive(&mut player, 1);
+    }
+    let after = stats(&player, ID).jitter;
+    assert_eq!(after.concealed_frames, before.concealed_frames);
+    assert!(
+        stats(&player, ID).held_frames >= 960,
+        "{:?}",
+        stats(&player, ID)
+    );
+    assert_accounts(&player, 64 * u64::from(100 + 128 + 200u32));
+}

@@ -148,6 +148,38 @@ fn after_a_stall_the_delay_is_what_it_was() {
 }
 
 #[test]
+fn what_an_output_loses_by_standing_still_is_made_up_for_soon() {
+    for conditions in [QUIET, CHROMIUM] {
+        let mut sim = Sim::new(conditions, Target::Auto, 128, 9);
+        sim.run(20.0);
+        for slip_ms in [3.0, 5.0, 20.0, 5.0, 3.0] {
+            sim.output_slipped_s += slip_ms * MS;
+            let slipping = sim.run(3.5);
+            let after = sim.run(2.0);
+            print(&format!("slipped by {slip_ms} ms"), &slipping);
+            print("  then", &after);
+            // The need of so short a window is chance to a packet or two.
+            assert!(after.excess_frames() <= 256, "{after:?}");
+            assert!(after.concealed_frames() <= 128, "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn queues_that_come_and_go_do_not_pass_for_slips() {
+    let mut sim = Sim::new(QUIET, Target::Auto, 128, 10);
+    let mut concealed = Vec::new();
+    for _ in 0..20 {
+        for network_ms in [5.0, 25.0] {
+            sim.conditions.network_s = network_ms * MS;
+            concealed.push(sim.run(4.0).concealed_frames());
+        }
+    }
+    println!("concealed in each half period of 4 s: {concealed:?}");
+    assert!(concealed.iter().filter(|&&frames| frames > 0).count() <= 8);
+}
+
+#[test]
 fn a_sender_may_start_anew_at_any_time() {
     for played_s in [3.0, 30.0, 120.0] {
         let mut sim = Sim::new(CHROMIUM, Target::Auto, 64, 6);

@@ -100,6 +100,8 @@ pub struct Sim {
     pub sender_paused_until_s: f64,
     /// Packets wait in the network until then.
     pub network_held_until_s: f64,
+    /// By how much the output stood still so far: so much later everything is rendered.
+    pub output_slipped_s: f64,
     /// Frames of the packets that arrived, duplicates not counted.
     pub arrived_frames: u64,
     /// All that was heard.
@@ -140,6 +142,7 @@ impl Sim {
             skew_ppm: 0.0,
             sender_paused_until_s: 0.0,
             network_held_until_s: 0.0,
+            output_slipped_s: 0.0,
             arrived_frames: 0,
             heard: Vec::new(),
             random: Random(seed),
@@ -278,7 +281,7 @@ impl Sim {
             }
             self.heard.extend(out);
         }
-        let due_s = self.heard.len() as f64 / RATE_HZ;
+        let due_s = self.heard.len() as f64 / RATE_HZ + self.output_slipped_s;
         self.next_render_s = self
             .now_s
             .max(due_s + self.random.unit() * self.conditions.scheduling_s);
