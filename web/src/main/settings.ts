@@ -12,7 +12,7 @@ const DEFAULTS: Settings = {
   channels: 2,
   bits: 16,
   quantum: 64,
-  packet: 64,
+  packet: 128,
   buffer: "auto",
   lanes: "auto",
 };
