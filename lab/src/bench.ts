@@ -22,13 +22,13 @@ interface BenchConfig {
   goals: Goals;
 }
 
-const studio: PageParameters = { quantum: 64, packet: 64, buffer: "auto", lanes: 1, bits: 16, channels: 2 };
+const studio: PageParameters = { quantum: 64, packet: 128, buffer: "auto", lanes: 1, bits: 16, channels: 2 };
 
 /** Ratios of medians, but for Firefox, which is to stay within so many ms of setup A; and the share of frames concealed. */
 export const configs: Record<string, BenchConfig> = {
   chromium: {
     browser: { browser: "chromium" },
-    antiphon: { ...studio, quantum: 128, packet: 128 },
+    antiphon: studio,
     goals: { toSetupA: 0.85, toRtcMedia: 0.5, concealedShare: 0.001 },
   },
   "chromium-128": {
@@ -38,12 +38,12 @@ export const configs: Record<string, BenchConfig> = {
   },
   firefox: {
     browser: { browser: "firefox" },
-    antiphon: { ...studio, quantum: 128, packet: 128 },
+    antiphon: studio,
     goals: { overSetupAMs: 35, concealedShare: 0.001 },
   },
   "firefox-128": {
     browser: { browser: "firefox", cubebFrames: 128 },
-    antiphon: { ...studio, quantum: 128, packet: 128 },
+    antiphon: studio,
     goals: { overSetupAMs: 35, concealedShare: 0.001 },
   },
 };
@@ -82,8 +82,8 @@ async function main(): Promise<number> {
   const chosenConfigs = choose(options.configs, Object.keys(configs));
   const chosenLegs = choose(options.legs, Object.keys(legs)) as LegName[];
   const timing = options.quick
-    ? { settleSeconds: 2, pulseSeconds: 6, steadySeconds: 2 }
-    : { settleSeconds: 5, pulseSeconds: 15, steadySeconds: 5 };
+    ? { settleSeconds: 2, leadSeconds: 3, pulseSeconds: 6, steadySeconds: 2 }
+    : { settleSeconds: 2, leadSeconds: 12, pulseSeconds: 15, steadySeconds: 5 };
 
   const rig = await Rig.start({ cards: ["A", "B", "Loop"] });
   const pages = await servePages();
@@ -158,7 +158,7 @@ async function describeMachine(
   rig: Rig,
   measured: Measured[],
   args: string[],
-  timing: { settleSeconds: number; pulseSeconds: number; steadySeconds: number },
+  timing: RunInfo["timing"],
   sessions: number,
 ): Promise<RunInfo> {
   const first = async (...command: string[]) =>

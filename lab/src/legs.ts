@@ -17,7 +17,9 @@ export interface Stage {
   /** How to launch the browsers, without a card. */
   browser: LaunchOptions;
   parameters: PageParameters;
+  /** Before playing begins, and from there to the first pulse: starting the device disturbs what runs on the machine. */
   settleSeconds: number;
+  leadSeconds: number;
   pulseSeconds: number;
   steadySeconds: number;
 }
@@ -127,12 +129,21 @@ async function bothWays(
   read: { count(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
 ): Promise<LegResult> {
   const [ab, ba] = scores(stage);
-  const before = [await read.count(b), await read.count(a)];
-  const { heard, calibration, summary } = await pass(stage, [
-    { score: ab!, from: "A", to: "B" },
-    { score: ba!, from: "B", to: "A" },
+  const count = () => Promise.all([read.count(b), read.count(a)]);
+  // While pulses and tone sound, and neither while the device starts nor while it ends.
+  const counting = async () => {
+    await sleep(stage.leadSeconds * 1000);
+    const before = await count();
+    await sleep((stage.pulseSeconds + stage.steadySeconds) * 1000);
+    return { before, after: await count() };
+  };
+  const [{ heard, calibration, summary }, { before, after }] = await Promise.all([
+    pass(stage, [
+      { score: ab!, from: "A", to: "B" },
+      { score: ba!, from: "B", to: "A" },
+    ]),
+    counting(),
   ]);
-  const after = [await read.count(b), await read.count(a)];
   const directions: Direction[] = [];
   for (const [index, end] of [b, a].entries()) {
     const { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs } =
@@ -149,6 +160,7 @@ async function bothWays(
 
 /** Plays every score at once, and the first one through the idle card too: the run's own calibration. */
 async function pass(stage: Stage, ways: { score: Score; from: string; to: string }[]) {
+  stage.rig.favourSound();
   const { heard, summary } = await stage.rig.pass({
     plays: [
       ...ways.map(({ score, from }) => ({ take: score.take, to: mic(from) })),
@@ -163,8 +175,9 @@ async function pass(stage: Stage, ways: { score: Score; from: string; to: string
   };
 }
 
-function scores({ pulseSeconds, steadySeconds }: Stage): Score[] {
-  return ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, pulseSeconds, steadySeconds }));
+function scores({ leadSeconds, pulseSeconds, steadySeconds }: Stage): Score[] {
+  const seconds = { leadSeconds, pulseSeconds, steadySeconds, tailSeconds: 3 };
+  return ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
 }
 
 async function withBrowsers(

@@ -43,7 +43,7 @@ export interface RunInfo {
   quantumFrames: number;
   sessions: number;
   /** Scheduling priority of the browsers. */
-  timing: { settleSeconds: number; pulseSeconds: number; steadySeconds: number };
+  timing: { settleSeconds: number; leadSeconds: number; pulseSeconds: number; steadySeconds: number };
 }
 
 /** One row for each pulse. */
@@ -156,7 +156,7 @@ export function summarize(
 \`${info.command}\` · ${info.date} · commit ${info.commit}
 
 ${info.browsers} · kernel ${info.kernel} · PipeWire ${info.pipewire} · Node ${info.node} · ${info.cores} cores, ${info.cpu}.
-${info.sessions} interleaved session(s); in each leg ${timing.settleSeconds} s of settling, ${timing.pulseSeconds} s of coded pulses (8 a second), ${timing.steadySeconds} s of steady tone.
+${info.sessions} interleaved session(s); in each leg ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of silence, ${timing.pulseSeconds} s of coded pulses (8 a second), ${timing.steadySeconds} s of steady tone.
 Virtual sound cards with a quantum of ${info.quantumFrames} frames. Figures are as heard, with nothing subtracted.
 
 ${noise(measured, info)}

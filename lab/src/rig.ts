@@ -3,7 +3,8 @@
  * Nothing of the machine's own sound set-up is read or changed. Method and calibration: docs/lab-method.md.
  */
 
-import { copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { makeFolder, removeFolder, requirePrograms, run, Service, sessionNiceness } from "./processes.js";
@@ -132,6 +133,20 @@ export class Rig {
     return { ...this.env, PULSE_SINK: `spk${card}`, PULSE_SOURCE: `mic${card}` };
   }
 
+  /**
+   * Gives the threads through which programs reach the sound server the real-time class that browsers give their own audio threads.
+   * Call it once sound flows. Two people's browsers and sound servers share the cores here; without it a page that is busy drawing keeps
+   * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
+   */
+  favourSound(): void {
+    for (const { process, thread, name } of threads()) {
+      if (name !== "threaded-ml" && name !== "pipewire-pulse") continue;
+      if (environmentOf(process)?.includes(this.folder)) {
+        spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
+      }
+    }
+  }
+
   /** Plays and records, all on one clock; recordings in the order of `hears`. */
   async pass({ plays, hears, seconds }: Passage): Promise<{ heard: Take[]; summary: DeviceSummary }> {
     const folder = makeFolder("takes");
@@ -161,6 +176,27 @@ export class Rig {
   async stop(): Promise<void> {
     for (const service of this.services) await service.stop();
     removeFolder(this.folder);
+  }
+}
+
+function* threads(): Generator<{ process: string; thread: string; name: string }> {
+  for (const process of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      for (const thread of readdirSync(`/proc/${process}/task`)) {
+        const name = readFileSync(`/proc/${process}/task/${thread}/comm`, "utf8").trim();
+        yield { process, thread, name };
+      }
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+function environmentOf(process: string): string | undefined {
+  try {
+    return readFileSync(`/proc/${process}/environ`, "utf8");
+  } catch {
+    return undefined;
   }
 }
 

@@ -49,6 +49,8 @@ export interface ScoreOptions {
   sampleRateHz: number;
   pulseSeconds: number;
   steadySeconds: number;
+  /** Silence at the beginning, for what the start of the playing itself disturbs. */
+  leadSeconds?: number;
   /** Silence at the end, for what is still under way. */
   tailSeconds?: number;
 }
@@ -58,14 +60,16 @@ export function writeScore({
   sampleRateHz,
   pulseSeconds,
   steadySeconds,
+  leadSeconds = 0,
   tailSeconds = 1,
 }: ScoreOptions): Score {
-  const from = Math.round(pulseSeconds * sampleRateHz);
+  const lead = Math.round(leadSeconds * sampleRateHz);
+  const from = lead + Math.round(pulseSeconds * sampleRateHz);
   const to = from + Math.round(steadySeconds * sampleRateHz);
   const take = [0, 1].map(() => new Float32Array(to + Math.round(tailSeconds * sampleRateHz)));
   const pulses: Pulse[] = [];
   for (let turn = 0; ; turn++) {
-    const frame = (turn * intervalFrames) / 2 + 480;
+    const frame = lead + (turn * intervalFrames) / 2 + 480;
     if (frame + pulseFrames > from) break;
     const side = (turn % 2) as 0 | 1;
     const code = (voice * 2 + side) * codesPerSide + (Math.floor(turn / 2) % codesPerSide);

@@ -48,44 +48,50 @@ describe("the product", () => {
   ])("between %s and %s", (one, other) => {
     it("carries stereo both ways at once, sides apart, every frame once", async () => {
       const [a, b] = await meet(one, other);
-      const scores = ([0, 1] as const).map((voice) =>
-        writeScore({ voice, sampleRateHz, pulseSeconds: 3, steadySeconds: 2 }),
-      );
-      const before = await statsOf(a, b);
-      const { heard } = await rig.pass({
-        plays: [
-          { take: scores[0]!.take, to: mic("A") },
-          { take: scores[1]!.take, to: mic("B") },
-        ],
-        hears: [speaker("B"), speaker("A")],
+      const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
+      const scores = ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
+      await expectWhole([a, b], async () => {
+        const playing = rig.pass({
+          plays: [
+            { take: scores[0]!.take, to: mic("A") },
+            { take: scores[1]!.take, to: mic("B") },
+          ],
+          hears: [speaker("B"), speaker("A")],
+        });
+        await sleep(seconds.leadSeconds * 1000);
+        const before = await statsOf(a, b);
+        await sleep((seconds.pulseSeconds + seconds.steadySeconds) * 1000);
+        const after = await statsOf(a, b);
+        const { heard } = await playing;
+        for (const direction of [0, 1]) {
+          const { hits, missed, crosstalkDb } = listen(heard[direction]!, scores[direction]!);
+          // Pulses of both sides, and nothing of the other side at 16 bits.
+          expect(missed, "pulses not heard").toBeLessThan(hits.length / 4);
+          expect(crosstalkDb).toBeLessThan(-60);
+        }
+        return [before, after];
       });
-      const after = await statsOf(a, b);
-      for (const direction of [0, 1]) {
-        const { hits, missed, crosstalkDb } = listen(heard[direction]!, scores[direction]!);
-        // Pulses of both sides, and nothing of the other side at 16 bits.
-        expect(missed, "pulses not heard").toBeLessThan(hits.length / 4);
-        expect(crosstalkDb).toBeLessThan(-60);
-      }
-      expectWhole(before, after);
     });
   });
 
   it("loses not one frame while both main threads are blocked for 2 s", async () => {
     const [a, b] = await meet("chromium", "chromium");
-    const before = await statsOf(a, b);
     const block = (browser: Browser) =>
       browser.evaluate((ms) => {
         const end = performance.now() + ms;
         while (performance.now() < end);
       }, 2000);
-    await Promise.all([block(a), block(b)]);
-    const after = await statsOf(a, b);
-    expectWhole(before, after);
-    // The stream went on meanwhile: far more arrived than the buffer could have hidden.
-    for (const [index, stats] of after.entries()) {
-      const received = stats.peers[0]!.receivedPackets - before[index]!.peers[0]!.receivedPackets;
-      expect(received * parameters.packet).toBeGreaterThan(4 * parameters.buffer);
-    }
+    await expectWhole([a, b], async () => {
+      const before = await statsOf(a, b);
+      await Promise.all([block(a), block(b)]);
+      const after = await statsOf(a, b);
+      // The stream went on meanwhile: far more arrived than the buffer could have hidden.
+      for (const [index, stats] of after.entries()) {
+        const received = stats.peers[0]!.receivedPackets - before[index]!.peers[0]!.receivedPackets;
+        expect(received * parameters.packet).toBeGreaterThan(4 * parameters.buffer);
+      }
+      return [before, after];
+    });
   });
 
   it.each(["cleanly", "by being killed"])(
@@ -93,18 +99,20 @@ describe("the product", () => {
     async (manner) => {
       const [a, b] = await meet("chromium", "chromium");
       const room = currentRoom;
-      // Starting a browser takes the whole machine for a while; it is no part of joining.
-      const c = await start("chromium", "C");
-      await settled(a, b);
-      const before = await statsOf(a, b);
-      await c.open(product.roomUrl(room, "C", parameters));
-      await untilPlaying([c], 2);
-      await untilPlaying([a, b], 2);
-      if (manner === "cleanly") await c.close();
-      else c.kill();
-      browsers = browsers.filter((browser) => browser !== c);
-      await sleep(2000);
-      expectWhole(before, await statsOf(a, b));
+      await expectWhole([a, b], async () => {
+        // Starting a browser takes the whole machine for a while; it is no part of joining.
+        const c = await start("chromium", "C");
+        await settled(a, b);
+        const before = await statsOf(a, b);
+        await c.open(product.roomUrl(room, "C", parameters));
+        await untilPlaying([c], 2);
+        await untilPlaying([a, b], 2);
+        if (manner === "cleanly") await c.close();
+        else c.kill();
+        browsers = browsers.filter((browser) => browser !== c);
+        await sleep(2000);
+        return [before, await statsOf(a, b)];
+      });
     },
   );
 });
@@ -119,6 +127,7 @@ async function meet(one: BrowserName, other: BrowserName): Promise<[Browser, Bro
   await a.open(product.roomUrl(currentRoom, "A", parameters));
   await b.open(product.roomUrl(currentRoom, "B", parameters));
   await untilPlaying([a, b]);
+  rig.favourSound();
   await settled(a, b);
   return [a, b];
 }
@@ -147,10 +156,16 @@ function statsOf(...pages: Browser[]): Promise<PageStats[]> {
   return Promise.all(pages.map(readStats));
 }
 
-/** Counters that must not move while everything that is sent arrives in time. */
-const mustArrive = ["lostPackets", "latePackets", "malformedPackets", "underruns", "droppedBacklog"] as const;
-/** And these not while it is played, too. */
-const mustStay = [...mustArrive, "concealedFrames", "skippedFrames"] as const satisfies (keyof PagePeer)[];
+/** Counters that never move where the network loses nothing. */
+const mustArrive = ["lostPackets", "malformedPackets", "droppedBacklog"] as const;
+/** And these not while every thread gets the processor when it is due. */
+const mustStay = [
+  ...mustArrive,
+  "latePackets",
+  "underruns",
+  "concealedFrames",
+  "skippedFrames",
+] as const satisfies (keyof PagePeer)[];
 
 function troubles(
   before: PagePeer,
@@ -162,39 +177,44 @@ function troubles(
     .map((counter) => `${counter} +${after[counter] - before[counter]}`);
 }
 
+type Interval = [before: PageStats[], after: PageStats[]];
+
 /**
- * Whether the page's output stood still: it rendered far fewer frames than the same page captured meanwhile, on one sample clock.
- * A machine with other work to do brings a browser's output to that; what could not be played then is not the product's loss.
+ * Of the stream between A and B: in the interval that `observe` returns, every frame received was played once, and nothing else was.
+ *
+ * Two or three browsers and their sound system share what may be two cores, with other work besides: now and then one of them stands still
+ * for longer than the buffer lasts. What then comes late is not lost by the product, but not to be told from what is. So an interval
+ * with late frames is observed again, at most twice: a fault would be there each time. A lost packet is a fault at once.
  */
-function outputStood(before: PageStats, after: PageStats): boolean {
-  const rendered = (after.quanta - before.quanta) * after.quantumFrames!;
-  const captured = after.sender.capturedFrames - before.sender.capturedFrames;
-  return captured - rendered > 4096;
+async function expectWhole(pages: [Browser, Browser], observe: () => Promise<Interval>): Promise<void> {
+  const seen: string[] = [];
+  for (let tries = 0; tries < 3; tries++) {
+    if (tries > 0) await settled(...pages);
+    const [before, after] = await observe();
+    const found = [0, 1].flatMap((index) => faults(before[index]!, after[index]!, ["B", "A"][index]!));
+    if (found.length === 0) return;
+    seen.push(found.join(", "));
+  }
+  expect(seen, "what was wrong in each of three intervals").toEqual([]);
 }
 
-/** Of the stream between A and B: every frame received in the interval was played once, and nothing else was. */
-function expectWhole(before: PageStats[], after: PageStats[]): void {
-  for (const [index, name] of ["B", "A"].entries()) {
-    const [earlier, later] = [before[index]!, after[index]!];
-    const [from, to] = [earlier, later].map((stats) => stats.peers.find((peer) => peer.name === name)!);
-    const stood = outputStood(earlier, later);
-    const counters = stood ? mustArrive : mustStay;
-    expect(troubles(from!, to!, counters), `what page ${index} hears of ${name}`).toEqual([]);
-    expect(later.sender.overrunFrames - earlier.sender.overrunFrames).toBe(0);
-    expect(later.ringOverflows - earlier.ringOverflows).toBe(0);
-    // What is held after such a standstill begins with silence, which no counter tells apart.
-    if (stood) continue;
-    const received = (to!.receivedPackets - from!.receivedPackets) * later.packetFrames;
-    const played = to!.playedFrames - from!.playedFrames;
-    expect(received).toBeGreaterThan(0);
-    // What was received and not played yet waits in the buffer. The figures of one record are read one after another,
-    // by threads that go on meanwhile: hence a few packets of play.
-    const waiting = (to!.bufferFrames ?? 0) - (from!.bufferFrames ?? 0);
-    const skipped = to!.skippedFrames - from!.skippedFrames;
-    const tolerance = 16 * later.packetFrames;
-    expect(
-      Math.abs(received - played - skipped - waiting),
-      "frames neither played nor waiting",
-    ).toBeLessThanOrEqual(tolerance);
-  }
+/** What one page counts of another's stream that should not be. */
+function faults(earlier: PageStats, later: PageStats, name: string): string[] {
+  const [from, to] = [earlier, later].map((stats) => stats.peers.find((peer) => peer.name === name)!);
+  expect(troubles(from!, to!, mustArrive), `what is heard of ${name}`).toEqual([]);
+  const received = (to!.receivedPackets - from!.receivedPackets) * later.packetFrames;
+  expect(received).toBeGreaterThan(0);
+  const found = troubles(from!, to!).map((trouble) => `${name}: ${trouble}`);
+  const overrun = later.sender.overrunFrames - earlier.sender.overrunFrames;
+  const overflows = later.ringOverflows - earlier.ringOverflows;
+  // What was received and not played yet waits in the buffer. The figures of one record are read one after another,
+  // by threads that go on meanwhile: hence a few packets of play.
+  const waiting = (to!.bufferFrames ?? 0) - (from!.bufferFrames ?? 0);
+  const skipped = to!.skippedFrames - from!.skippedFrames;
+  const astray = received - (to!.playedFrames - from!.playedFrames) - skipped - waiting;
+  if (overrun !== 0) found.push(`overrun ${overrun}`);
+  if (overflows !== 0) found.push(`ring overflows ${overflows}`);
+  if (Math.abs(astray) > 16 * later.packetFrames)
+    found.push(`${name}: ${astray} frames neither played nor waiting`);
+  return found;
 }
