@@ -139,11 +139,9 @@ export class Rig {
    * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
    */
   favourSound(): void {
-    for (const { process, thread, name } of threads()) {
+    for (const { owner, thread, name } of threads()) {
       if (name !== "threaded-ml" && name !== "pipewire-pulse") continue;
-      if (environmentOf(process)?.includes(this.folder)) {
-        spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
-      }
+      if (isOurs(owner)) spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
     }
   }
 
@@ -179,12 +177,12 @@ export class Rig {
   }
 }
 
-function* threads(): Generator<{ process: string; thread: string; name: string }> {
-  for (const process of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+function* threads(): Generator<{ owner: string; thread: string; name: string }> {
+  for (const owner of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
     try {
-      for (const thread of readdirSync(`/proc/${process}/task`)) {
-        const name = readFileSync(`/proc/${process}/task/${thread}/comm`, "utf8").trim();
-        yield { process, thread, name };
+      for (const thread of readdirSync(`/proc/${owner}/task`)) {
+        const name = readFileSync(`/proc/${owner}/task/${thread}/comm`, "utf8").trim();
+        yield { owner, thread, name };
       }
     } catch {
       // It has ended meanwhile.
@@ -192,11 +190,14 @@ function* threads(): Generator<{ process: string; thread: string; name: string }
   }
 }
 
-function environmentOf(process: string): string | undefined {
+/** Whether a process descends from this one. */
+function isOurs(id: string): boolean {
   try {
-    return readFileSync(`/proc/${process}/environ`, "utf8");
+    const stat = readFileSync(`/proc/${id}/stat`, "utf8");
+    const parent = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]!;
+    return parent === String(process.pid) || (parent !== "0" && isOurs(parent));
   } catch {
-    return undefined;
+    return false;
   }
 }
 
