@@ -39,7 +39,7 @@ export const OUTPUT_CHANNELS = 2;
 /** AudioData of at most 1,024 frames that may wait while the worker is busy: four seconds. */
 const TRACK_BUFFERS = 200;
 
-const FIRST_ASK_OUTPUT_SECONDS = 2;
+const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
 
 let engine: Promise<WebAssembly.Module> | undefined;

@@ -15,7 +15,8 @@ import { Sound } from "./sound";
 const LONG_INPUT_LATENCY_MS = 10;
 /** Ditto, where the input reports nothing (Firefox). */
 const LONG_OUTPUT_LATENCY_MS = 15;
-const REPORT_SETTLES_MS = 3_000;
+/** After the first time `Sound` asks for the output latency. */
+const REPORT_SETTLES_MS = 12_000;
 const LOOP_ID = "loop";
 
 /** What the room has of a participant: the strip's settings, and the connection. */
