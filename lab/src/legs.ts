@@ -5,7 +5,7 @@ import { type PageParameters, type PagePeer, type Product, readStats, untilPlayi
 import { type Browser, type LaunchOptions, launch } from "./browsers.js";
 import type { PageServer } from "./pages.js";
 import { sleep } from "./processes.js";
-import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } from "./rig.js";
+import { type DeviceSummary, mic, playback, type Rig, readAround, sampleRateHz, speaker } from "./rig.js";
 import { type Score, writeScore } from "./signal.js";
 
 export type LegName = "setup A" | "RTC media" | "Antiphon";
@@ -129,20 +129,12 @@ async function bothWays(
   read: { count(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
 ): Promise<LegResult> {
   const [ab, ba] = scores(stage);
-  const count = () => Promise.all([read.count(b), read.count(a)]);
-  // While pulses and tone sound, and neither while the device starts nor while it ends.
-  const counting = async () => {
-    await sleep(stage.leadSeconds * 1000);
-    const before = await count();
-    await sleep((stage.pulseSeconds + stage.steadySeconds) * 1000);
-    return { before, after: await count() };
-  };
-  const [{ heard, calibration, summary }, { before, after }] = await Promise.all([
+  const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
     pass(stage, [
       { score: ab!, from: "A", to: "B" },
       { score: ba!, from: "B", to: "A" },
     ]),
-    counting(),
+    readAround(stage, () => Promise.all([read.count(b), read.count(a)])),
   ]);
   const directions: Direction[] = [];
   for (const [index, end] of [b, a].entries()) {

@@ -7,7 +7,15 @@ import { spawnSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { makeFolder, removeFolder, requirePrograms, run, Service, sessionNiceness } from "./processes.js";
+import {
+  makeFolder,
+  removeFolder,
+  requirePrograms,
+  run,
+  Service,
+  sessionNiceness,
+  sleep,
+} from "./processes.js";
 import { readWav, type Take, writeWav } from "./wav.js";
 
 export const sampleRateHz = 48_000;
@@ -139,9 +147,16 @@ export class Rig {
    * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
    */
   favourSound(): void {
-    for (const { owner, thread, name } of threads()) {
-      if (name !== "threaded-ml" && name !== "pipewire-pulse") continue;
-      if (isOurs(owner)) spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
+    for (const owner of readdirSync("/proc").filter((name) => /^\d+$/.test(name) && isOurs(name))) {
+      try {
+        for (const thread of readdirSync(`/proc/${owner}/task`)) {
+          const name = readFileSync(`/proc/${owner}/task/${thread}/comm`, "utf8").trim();
+          if (name === "threaded-ml" || name === "pipewire-pulse")
+            spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
+        }
+      } catch {
+        // It has ended meanwhile.
+      }
     }
   }
 
@@ -177,19 +192,6 @@ export class Rig {
   }
 }
 
-function* threads(): Generator<{ owner: string; thread: string; name: string }> {
-  for (const owner of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
-    try {
-      for (const thread of readdirSync(`/proc/${owner}/task`)) {
-        const name = readFileSync(`/proc/${owner}/task/${thread}/comm`, "utf8").trim();
-        yield { owner, thread, name };
-      }
-    } catch {
-      // It has ended meanwhile.
-    }
-  }
-}
-
 /** Whether a process descends from this one. */
 function isOurs(id: string): boolean {
   try {
@@ -199,6 +201,21 @@ function isOurs(id: string): boolean {
   } catch {
     return false;
   }
+}
+
+/** Reads counters twice: when a score's lead is over, and when its tone is. Neither while the device starts nor while it ends. */
+export async function readAround<T>(
+  {
+    leadSeconds,
+    pulseSeconds,
+    steadySeconds,
+  }: Record<"leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
+  read: () => Promise<T>,
+): Promise<[before: T, after: T]> {
+  await sleep(leadSeconds * 1000);
+  const before = await read();
+  await sleep((pulseSeconds + steadySeconds) * 1000);
+  return [before, await read()];
 }
 
 /** Ports into a card's microphone. */

@@ -15,7 +15,7 @@ import {
 } from "../src/antiphon.js";
 import { type Browser, type BrowserName, launch } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
-import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
+import { mic, Rig, readAround, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 
 const parameters = { quantum: 128, packet: 128, buffer: 8192, lanes: 1, bits: 16, channels: 2 };
@@ -51,25 +51,23 @@ describe("the product", () => {
       const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
       const scores = ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
       await expectWhole([a, b], async () => {
-        const playing = rig.pass({
-          plays: [
-            { take: scores[0]!.take, to: mic("A") },
-            { take: scores[1]!.take, to: mic("B") },
-          ],
-          hears: [speaker("B"), speaker("A")],
-        });
-        await sleep(seconds.leadSeconds * 1000);
-        const before = await statsOf(a, b);
-        await sleep((seconds.pulseSeconds + seconds.steadySeconds) * 1000);
-        const after = await statsOf(a, b);
-        const { heard } = await playing;
+        const [{ heard }, interval] = await Promise.all([
+          rig.pass({
+            plays: [
+              { take: scores[0]!.take, to: mic("A") },
+              { take: scores[1]!.take, to: mic("B") },
+            ],
+            hears: [speaker("B"), speaker("A")],
+          }),
+          readAround(seconds, () => statsOf(a, b)),
+        ]);
         for (const direction of [0, 1]) {
           const { hits, missed, crosstalkDb } = listen(heard[direction]!, scores[direction]!);
           // Pulses of both sides, and nothing of the other side at 16 bits.
           expect(missed, "pulses not heard").toBeLessThan(hits.length / 4);
           expect(crosstalkDb).toBeLessThan(-60);
         }
-        return [before, after];
+        return interval;
       });
     });
   });

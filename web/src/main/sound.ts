@@ -39,7 +39,8 @@ export const OUTPUT_CHANNELS = 2;
 /** AudioData of at most 1,024 frames that may wait while the worker is busy: four seconds. */
 const TRACK_BUFFERS = 200;
 
-const FIRST_ASK_OUTPUT_SECONDS = 10;
+/** How long the graph has rendered when its output latency is first asked for. */
+export const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
 
 let engine: Promise<WebAssembly.Module> | undefined;

@@ -9,14 +9,13 @@ import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
-import { Sound } from "./sound";
+import { FIRST_ASK_OUTPUT_SECONDS, Sound } from "./sound";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
 /** Ditto, where the input reports nothing (Firefox). */
 const LONG_OUTPUT_LATENCY_MS = 15;
-/** After the first time `Sound` asks for the output latency. */
-const REPORT_SETTLES_MS = 12_000;
+const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
 
 /** What the room has of a participant: the strip's settings, and the connection. */
