@@ -1,6 +1,6 @@
 /** The entry: which page the address asks for. */
 
-import type { Stats } from "../shared/stats";
+import type { Stats, Trace } from "../shared/stats";
 import { loadSettings } from "./settings";
 import { Studio } from "./studio";
 import { mount, mountHome } from "./ui/app";
@@ -8,7 +8,7 @@ import { mount, mountHome } from "./ui/app";
 declare global {
   interface Window {
     /** docs/automation.md */
-    antiphon?: { stats(): Stats };
+    antiphon?: { stats(): Stats; trace(seconds: number): Promise<Trace> };
   }
 }
 
@@ -20,7 +20,7 @@ if (room === undefined) mountHome(root);
 else {
   const { settings, automation } = loadSettings(location.search);
   const studio = new Studio(room, settings, automation);
-  window.antiphon = { stats: () => studio.stats() };
+  window.antiphon = { stats: () => studio.stats(), trace: (seconds) => studio.trace(seconds) };
   mount(root, studio);
   if (automation.autojoin) void studio.join();
 }

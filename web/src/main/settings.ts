@@ -20,6 +20,8 @@ const DEFAULTS: Settings = {
 export interface Automation {
   autojoin: boolean;
   loop: boolean;
+  /** Messages between threads even where shared memory is to be had: for comparison. */
+  port: boolean;
   /** Wanted if the room is new. */
   rateHz: number;
 }
@@ -35,6 +37,7 @@ export function loadSettings(search: string): { settings: Settings; automation: 
     automation: {
       autojoin: asked.get("autojoin") === "1",
       loop: asked.get("loop") === "1",
+      port: asked.get("transport") === "port",
       rateHz: [44_100, 48_000, 88_200, 96_000].includes(rateHz) ? rateHz : 48_000,
     },
   };

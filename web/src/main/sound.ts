@@ -51,15 +51,20 @@ function loadEngine(): Promise<WebAssembly.Module> {
 }
 
 export interface SoundOptions {
+  /** How records pass between threads. */
+  transport: Transport;
   rateHz: number;
   quantum: number;
   outputDeviceId: string;
   sender: SenderConfig;
 }
 
+/** Rings in shared memory, or messages where a page has none. */
+export type Transport = "shared" | "port";
+
 /** The two ends of one way for records. */
-function channelPair(capacityBytes: number): [Channel, Channel] {
-  if (crossOriginIsolated) {
+function channelPair(transport: Transport, capacityBytes: number): [Channel, Channel] {
+  if (transport === "shared") {
     const storage = RecordRing.createStorage(capacityBytes);
     return [{ storage }, { storage }];
   }
@@ -108,17 +113,17 @@ export class Sound {
   private constructor(
     context: AudioContext,
     module: WebAssembly.Module,
-    { rateHz, sender }: SoundOptions,
+    { transport, rateHz, sender }: SoundOptions,
     receive: (message: FromWorker) => void,
   ) {
     this.context = context;
     this.#rateHz = rateHz;
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
     this.#numbers = new Float64Array(count);
-    const [datagramsIn, datagramsOut] = channelPair(DATAGRAM_RING_BYTES);
-    const [commandsIn, commandsOut] = channelPair(COMMAND_RING_BYTES);
-    const [captureIn, captureOut] = channelPair(CAPTURE_RING_BYTES);
-    const [statsIn, statsOut] = statsPair(count);
+    const [datagramsIn, datagramsOut] = channelPair(transport, DATAGRAM_RING_BYTES);
+    const [commandsIn, commandsOut] = channelPair(transport, COMMAND_RING_BYTES);
+    const [captureIn, captureOut] = channelPair(transport, CAPTURE_RING_BYTES);
+    const [statsIn, statsOut] = statsPair(transport, count);
     this.#snapshot = "storage" in statsOut ? new Snapshot(statsOut.storage) : null;
     if ("port" in statsOut)
       statsOut.port.onmessage = ({ data }: { data: Float64Array }) => this.#numbers.set(data);
@@ -171,6 +176,11 @@ export class Sound {
     this.#source?.disconnect();
     this.#source = null;
     this.#tell({ type: "stop-capture" });
+  }
+
+  /** Makes the worker record for so long; the rows come as its message. */
+  trace(seconds: number): void {
+    this.#tell({ type: "trace", seconds });
   }
 
   configureSender(sender: SenderConfig): void {
@@ -255,10 +265,10 @@ export class Sound {
   }
 }
 
-function statsPair(count: number): [Channel, Channel] {
-  if (crossOriginIsolated) {
+function statsPair(transport: Transport, count: number): [Channel, Channel] {
+  if (transport === "shared") {
     const storage = new SharedArrayBuffer(Snapshot.byteLengthFor(count));
     return [{ storage }, { storage }];
   }
-  return channelPair(0);
+  return channelPair(transport, 0);
 }

@@ -1,15 +1,15 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type SenderConfig, STREAM_STATS } from "../shared/engine";
-import type { FromWorker, WorkerPeerStats } from "../shared/messages";
+import type { FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type { PeerStats, SenderStats, Stats } from "../shared/stats";
+import type { PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
-import { FIRST_ASK_OUTPUT_SECONDS, Sound } from "./sound";
+import { FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -17,6 +17,9 @@ const LONG_INPUT_LATENCY_MS = 10;
 const LONG_OUTPUT_LATENCY_MS = 15;
 const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
+const MAX_TRACE_SECONDS = 60;
+/** How long the worker may take to hand a trace over. */
+const TRACE_PATIENCE_SECONDS = 10;
 
 /** What the room has of a participant: the strip's settings, and the connection. */
 interface Member {
@@ -50,6 +53,8 @@ export class Studio implements StudioApi {
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
   readonly #dismissed = new Set<string>();
+  /** Where the rows of the trace under way go. */
+  #endTrace: ((rows: TraceRows) => void) | null = null;
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
@@ -188,10 +193,20 @@ export class Studio implements StudioApi {
     return { rateHz: this.#rateHz, bits, channels, packetFrames: packet };
   }
 
+  #transport(): Transport {
+    return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
+  }
+
   async #startSound(): Promise<void> {
     if (this.#sound !== null) return;
     const { quantum, outputDeviceId } = this.#state.settings;
-    const options = { rateHz: this.#rateHz, quantum, outputDeviceId, sender: this.#senderConfig() };
+    const options = {
+      transport: this.#transport(),
+      rateHz: this.#rateHz,
+      quantum,
+      outputDeviceId,
+      sender: this.#senderConfig(),
+    };
     const receive = (message: FromWorker) => this.#handleWorker(message);
     try {
       this.#sound = await Sound.start(options, receive);
@@ -280,6 +295,10 @@ export class Studio implements StudioApi {
         break;
       case "lane-closed":
         this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        break;
+      case "trace":
+        this.#endTrace?.(message.rows);
+        this.#endTrace = null;
         break;
       case "capture-ended":
         // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
@@ -584,7 +603,7 @@ export class Studio implements StudioApi {
       name: this.#displayName(),
       signalling,
       crossOriginIsolated,
-      transport: crossOriginIsolated ? "shared" : "port",
+      transport: this.#transport(),
       sampleRateHz: sound?.context.sampleRate ?? null,
       quantumFrames: numbers?.[WORKLET_STATS.quantumFrames] || null,
       packetFrames: settings.packet,
@@ -601,6 +620,42 @@ export class Studio implements StudioApi {
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#sender,
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
+    };
+  }
+
+  /**
+   * Records for `seconds` (more than 0, at most 60) when blocks are captured and datagrams sent and received.
+   *
+   * *Errors* before the sound runs, while another trace is under way, and if the sound stops meanwhile.
+   */
+  async trace(seconds: number): Promise<Trace> {
+    const sound = this.#sound;
+    if (sound === null) throw new Error("no sound runs yet: nothing to trace");
+    if (this.#endTrace !== null) throw new Error("a trace is under way");
+    if (!(seconds > 0 && seconds <= MAX_TRACE_SECONDS))
+      throw new RangeError(`a trace takes more than 0 and at most ${MAX_TRACE_SECONDS} s`);
+    const rows = await new Promise<TraceRows | null>((resolve) => {
+      this.#endTrace = resolve;
+      sound.trace(seconds);
+      setTimeout(resolve, (seconds + TRACE_PATIENCE_SECONDS) * 1000, null);
+    });
+    this.#endTrace = null;
+    if (rows === null) throw new Error("the sound stopped during the trace");
+    const names = new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
+    const column = (of: Float64Array, width: number, at: number) =>
+      Array.from({ length: of.length / width }, (_, row) => of[row * width + at]);
+    const { captured, sent, received, dropped } = rows;
+    return {
+      version: 1,
+      captured: { timeMs: column(captured, 2, 0), frames: column(captured, 2, 1) },
+      sent: { timeMs: column(sent, 3, 0), sequence: column(sent, 3, 1), firstFrame: column(sent, 3, 2) },
+      received: {
+        timeMs: column(received, 4, 0),
+        sequence: column(received, 4, 1),
+        firstFrame: column(received, 4, 2),
+        peer: column(received, 4, 3).map((stream) => names.get(stream) ?? ""),
+      },
+      dropped,
     };
   }
 

@@ -46,6 +46,8 @@ export type ToWorker =
   /** Capture from the worklet. */
   | { type: "worklet" }
   | { type: "stop-capture" }
+  /** Record for so long when what is captured, sent and received. */
+  | { type: "trace"; seconds: number }
   /** A lane's data channel, to send on unless it is the far end of the loop. */
   | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
   | { type: "close-lane"; stream: number; lane: number }
@@ -60,6 +62,15 @@ export interface WorkerPeerStats {
   oversized: number;
 }
 
+/** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that and the stream. */
+export interface TraceRows {
+  captured: Float64Array;
+  sent: Float64Array;
+  received: Float64Array;
+  /** Rows that found no room. */
+  dropped: number;
+}
+
 /** Worker to main. */
 export type FromWorker =
   | {
@@ -71,4 +82,5 @@ export type FromWorker =
   /** A peer's lanes back up, or have long been idle. */
   | { type: "lanes-wanted"; stream: number; count: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
-  | { type: "capture-ended"; reason: string };
+  | { type: "capture-ended"; reason: string }
+  | { type: "trace"; rows: TraceRows };

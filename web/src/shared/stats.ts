@@ -74,6 +74,22 @@ export interface PeerStats {
   solo: boolean;
 }
 
+/**
+ * `window.antiphon.trace()`: one entry for each event, in columns. Times are milliseconds since the epoch, from a clock that never
+ * steps while the page lives: they compare between browsers on one machine. A sequence number is the sender's own.
+ */
+export interface Trace {
+  version: 1;
+  /** Blocks of captured frames, when the engine got them. */
+  captured: { timeMs: number[]; frames: number[] };
+  /** Datagrams made, when they were handed to the lanes; each goes to every peer. */
+  sent: { timeMs: number[]; sequence: number[]; firstFrame: number[] };
+  /** Datagrams of sound, when they came out of a lane; duplicates and late ones too. */
+  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[] };
+  /** Events that found no room. */
+  dropped: number;
+}
+
 export interface Stats {
   version: 1;
   /** Milliseconds since the epoch when the record was made. */

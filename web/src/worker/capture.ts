@@ -4,6 +4,7 @@ import { CAPTURE_RING_BYTES, type FromWorker } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
 import type { SenderStats } from "../shared/stats";
 import type { Peers } from "./peers";
+import type { Trace } from "./trace";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
@@ -20,6 +21,7 @@ export class Capture {
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
+  trace: Trace | null = null;
 
   constructor(
     module: WebAssembly.Module,
@@ -84,6 +86,7 @@ export class Capture {
         value.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
       }
       value.close();
+      this.trace?.captured(frames);
       this.#engine.push(sources, frames);
       this.#send();
     }
@@ -115,6 +118,7 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
+      this.trace?.captured(frames);
       this.#engine.push(channels, frames);
       this.#send();
     }

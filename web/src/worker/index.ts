@@ -4,6 +4,7 @@ import type { FromWorker, ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
 import { Capture } from "./capture";
 import { Peers } from "./peers";
+import { Trace } from "./trace";
 
 /** How often the lanes' queues are looked at. */
 const STOCK_MS = 10;
@@ -39,6 +40,15 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
     case "stop-capture":
       capture?.stop();
       break;
+    case "trace": {
+      if (peers === null || capture === null) break;
+      const trace = new Trace(data.seconds, (rows) => {
+        setTrace(null);
+        say({ type: "trace", rows });
+      });
+      setTrace(trace);
+      break;
+    }
     case "lane":
       peers?.addLane(data.stream, data.lane, data.epoch, data.sends, data.channel as RTCDataChannel);
       break;
@@ -50,6 +60,11 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       break;
   }
 };
+
+function setTrace(trace: Trace | null): void {
+  if (peers !== null) peers.trace = trace;
+  if (capture !== null) capture.trace = trace;
+}
 
 function report(): void {
   if (peers === null || capture === null) return;

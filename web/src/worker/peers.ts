@@ -2,12 +2,15 @@ import type { FromWorker, WorkerPeerStats } from "../shared/messages";
 import type { RecordSink } from "../shared/records";
 import {
   isProbe,
+  KIND_AUDIO,
   KIND_PROBE,
   KIND_PROBE_REPLY,
+  kindOf,
   MAX_DATAGRAM_BYTES,
   probeTimeNs,
   writeProbe,
 } from "../shared/wire";
+import type { Trace } from "./trace";
 
 /**
  * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
@@ -62,6 +65,7 @@ export class Peers {
   #probeId = 0;
   /** Datagrams that did not fit the ring to the audio thread. */
   ringOverflows = 0;
+  trace: Trace | null = null;
 
   constructor(sink: RecordSink, say: (message: FromWorker) => void) {
     this.#sink = sink;
@@ -115,6 +119,7 @@ export class Peers {
   }
 
   send(datagram: Uint8Array<ArrayBuffer>): void {
+    this.trace?.sent(datagram);
     for (const peer of this.#peers.values()) this.#sendTo(peer, datagram);
   }
 
@@ -163,6 +168,7 @@ export class Peers {
       return;
     }
     lane.received++;
+    if (this.trace !== null && kindOf(bytes) === KIND_AUDIO) this.trace.received(stream, bytes);
     if (!this.#sink.push(stream, bytes)) this.ringOverflows++;
   }
 

@@ -1,0 +1,50 @@
+/** When blocks were captured and datagrams sent and received, for the lab: off unless asked for. */
+
+import type { TraceRows } from "../shared/messages";
+import { readAudioHeader } from "../shared/wire";
+
+/** Of each kind, at most: 60 s of 32 streams of 128-frame packets take 720,000. */
+const MAX_ROWS = 1 << 20;
+
+/** Milliseconds since the epoch, monotonic within the page: comparable between processes of one machine, to its clock's error. */
+const nowMs = () => performance.timeOrigin + performance.now();
+
+/** Records for a while, then hands over what it has. */
+export class Trace {
+  readonly #captured: number[] = [];
+  readonly #sent: number[] = [];
+  readonly #received: number[] = [];
+  #dropped = 0;
+
+  /** `done` gets the rows after `seconds`. */
+  constructor(seconds: number, done: (rows: TraceRows) => void) {
+    setTimeout(() => {
+      done({
+        captured: Float64Array.from(this.#captured),
+        sent: Float64Array.from(this.#sent),
+        received: Float64Array.from(this.#received),
+        dropped: this.#dropped,
+      });
+    }, seconds * 1000);
+  }
+
+  captured(frames: number): void {
+    this.#add(this.#captured, nowMs(), frames);
+  }
+
+  /** A datagram that goes to every peer. */
+  sent(datagram: Uint8Array): void {
+    const { sequence, timestamp } = readAudioHeader(datagram);
+    this.#add(this.#sent, nowMs(), sequence, Number(timestamp));
+  }
+
+  received(stream: number, datagram: Uint8Array): void {
+    const { sequence, timestamp } = readAudioHeader(datagram);
+    this.#add(this.#received, nowMs(), sequence, Number(timestamp), stream);
+  }
+
+  #add(rows: number[], ...row: number[]): void {
+    if (rows.length >= MAX_ROWS * row.length) this.#dropped++;
+    else rows.push(...row);
+  }
+}
