@@ -68,7 +68,7 @@ function sendDue(sender, nowMs) {
     if (!isCrowded && trySend(sender.channel, sender.packet)) sender.sent++;
     else sender.dropped++;
   }
-  sender.bursts.push({ atMs: nowMs, sent: sender.sent });
+  if (!isCrowded) sender.bursts.push({ atMs: nowMs, sent: sender.sent });
   maxLateMs = Math.max(maxLateMs, performance.now() - firstDueMs);
 }
 
