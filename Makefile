@@ -16,7 +16,7 @@ web_sources := $(shell find web -path web/dist -prune -o -path web/test -prune -
 biome_format := biome check --linter-enabled=false --md-formatter-enabled=false
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: help run build test fmt fmt-check lint types bench fuzz vectors clean lab-build FORCE
+.PHONY: help run build test fmt fmt-check lint types bench lab fuzz vectors clean lab-build FORCE
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -47,10 +47,14 @@ lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
 	tsc -b web lab
 
-bench: build lab-build ## Measures on this machine: mouth to ear, ring, engine (keeps runs under results/)
+bench: build lab-build ## Measures on this machine: ring, engine, mouth to ear (keeps the last under results/)
 	node packages/ring/bench/bench.mjs
 	cargo bench --locked -p antiphon-core
-	node lab/dist/bench.js
+	node lab/dist/lab.js m2e --setups A,RTC,Antiphon $(ARGS)
+
+lab: build lab-build ## Runs the lab (EXPERIMENT=m2e for one, ARGS="--quick" for a smoke run): reports under results/
+	@scripts/install-test-packages
+	node lab/dist/lab.js $(EXPERIMENT) $(ARGS)
 
 fuzz: .cache/toolchain ## Fuzzes every parser, 60 s each (SECONDS_EACH=600 for longer)
 	@scripts/fuzz $(or $(SECONDS_EACH),60)
@@ -97,6 +101,6 @@ target/release/antiphon: web/dist/index.html FORCE
 lab-build: .cache/ring
 	$(call say,'lab')
 	tsc -b lab
-	cargo build --locked --release -p antiphon-device
+	cargo build --locked --release -p antiphon-device -p antiphon-netem
 
 FORCE:

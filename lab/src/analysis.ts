@@ -1,5 +1,6 @@
 /** What was heard against what was played: latency by matched filter, missed pulses, crosstalk, breaks. */
 
+import { quantile as d3quantile } from "d3-array";
 import { Correlator } from "./correlator.js";
 import { type Pulse, pulseFrames, pulseShape, type Score } from "./signal.js";
 import type { Take } from "./wav.js";
@@ -112,12 +113,7 @@ export function continuity(tone: Float32Array, step: number): Continuity {
 
 /** Linear interpolation between order statistics; null of nothing. */
 export function quantile(values: readonly number[], p: number): number | null {
-  if (values.length === 0) return null;
-  const sorted = [...values].sort((a, b) => a - b);
-  const at = p * (sorted.length - 1);
-  const low = Math.floor(at);
-  const high = Math.min(low + 1, sorted.length - 1);
-  return sorted[low]! + (sorted[high]! - sorted[low]!) * (at - low);
+  return d3quantile(values, p) ?? null;
 }
 
 export function known<T>(values: readonly (T | null)[]): T[] {

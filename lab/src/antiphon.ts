@@ -2,15 +2,18 @@
 
 import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
 import path from "node:path";
 import type { Browser } from "./browsers.js";
+import { freePort } from "./ports.js";
 import { makeFolder, removeFolder, Service, sleep } from "./processes.js";
 import { root } from "./rig.js";
 
 /** Parameters of the room page's address; docs/automation.md says what they mean. */
 export type PageParameters = Partial<
-  Record<"quantum" | "packet" | "buffer" | "lanes" | "bits" | "channels" | "loop", string | number>
+  Record<
+    "quantum" | "packet" | "buffer" | "lanes" | "bits" | "channels" | "loop" | "transport",
+    string | number
+  >
 >;
 
 /** What the lab reads of `window.antiphon.stats()`, version 1. Unknown is null. */
@@ -50,6 +53,7 @@ export interface PagePeer {
   underruns: number;
   bufferFrames: number | null;
   targetFrames: number;
+  lanes: { state: string }[];
 }
 
 const binary = path.join(root, "target/release/antiphon");
@@ -94,6 +98,10 @@ export class Product {
     return new Product(url, service, folder);
   }
 
+  get port(): number {
+    return Number(new URL(this.url).port);
+  }
+
   /** A room of its own for every measurement. */
   newRoom(): string {
     return randomBytes(16).toString("base64url");
@@ -127,6 +135,25 @@ export async function readStats(page: Browser): Promise<PageStats> {
   return stats;
 }
 
+/** What the lab reads of `window.antiphon.trace()`, version 1: columns, times in ms since the epoch. */
+export interface PageTrace {
+  version: 1;
+  captured: { timeMs: number[]; frames: number[] };
+  sent: { timeMs: number[]; sequence: number[]; firstFrame: number[] };
+  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[] };
+  dropped: number;
+}
+
+export async function readTrace(page: Browser, seconds: number): Promise<PageTrace> {
+  const trace = await page.evaluate((length) => {
+    const { antiphon } = window as unknown as { antiphon: { trace(seconds: number): Promise<PageTrace> } };
+    return antiphon.trace(length);
+  }, seconds);
+  if (trace.version !== 1)
+    throw new Error(`the page's traces have version ${trace.version}, the lab reads version 1`);
+  return trace;
+}
+
 /** Waits until every page hears `peers` others: connected, and playing more frames from look to look. */
 export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds = 30): Promise<void> {
   const deadline = Date.now() + seconds * 1000;
@@ -154,14 +181,4 @@ export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds
       await sleep(200);
     }
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer().on("error", reject);
-    probe.listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as AddressInfo;
-      probe.close(() => resolve(port));
-    });
-  });
 }

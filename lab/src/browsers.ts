@@ -2,6 +2,8 @@
 
 import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
+import type { EmulatedNetwork, Side } from "./network.js";
+import { freePort } from "./ports.js";
 import {
   dieWithParent,
   findProgram,
@@ -17,6 +19,8 @@ export interface LaunchOptions {
   browser: BrowserName;
   /** Environment of the process: `rig.cardEnv("A")` gives it the card A. */
   env?: NodeJS.ProcessEnv;
+  /** The side of an emulated network to live on. */
+  place?: { network: EmulatedNetwork; side: Side };
   /** More command-line flags. */
   flags?: string[];
   /** More preferences (Firefox). */
@@ -92,13 +96,15 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
   const program = findProgram(browser === "chromium" ? "chromium" : "firefox-esr")!;
   const wrapper = path.join(folder, browser);
   const pidFile = path.join(folder, "pid");
+  const { place } = options;
+  const enter = place ? ["nsenter", `--net=${place.network.netns(place.side)}`] : [];
   const lines = [
     "#!/bin/sh",
     `echo $$ > '${pidFile}'`,
     // Before the lab's own work, and equal with the sound system. Not by `nice`: the browser ranks its own threads by that, and one
     // that started at -15 would find its audio threads, which it sets to -8, behind all others.
     `echo ${sessionNiceness} 2> /dev/null > /proc/$$/autogroup`,
-    `exec ${dieWithParent.join(" ")} '${program}' "$@"`,
+    `exec ${[...enter, ...dieWithParent].join(" ")} '${program}' "$@"`,
   ];
   writeFileSync(wrapper, `${lines.join("\n")}\n`);
   chmodSync(wrapper, 0o755);
@@ -177,12 +183,19 @@ const launchFirefox: Launcher = async (options, executablePath, env, end) => {
   // Firefox asks the sound server for its default microphone and ignores PULSE_SOURCE: this hides all others from it.
   if (env.PULSE_SOURCE !== undefined) prefs["media.audio_loopback_dev"] = env.PULSE_SOURCE;
   if (options.cubebFrames !== undefined) prefs["media.cubeb_latency_mtg_frames"] = options.cubebFrames;
+  const args = [...(options.flags ?? [])];
+  if (options.place) {
+    // Firefox is driven over TCP, on its own side's 127.0.0.1.
+    const port = await freePort();
+    args.push(`--remote-debugging-port=${port}`);
+    await options.place.network.expose(port, options.place.side);
+  }
   const { default: puppeteer } = await import("puppeteer-core");
   const browser = await puppeteer.launch({
     browser: "firefox",
     executablePath,
     env,
-    args: options.flags ?? [],
+    args,
     extraPrefsFirefox: prefs,
     defaultViewport: null,
     protocolTimeout: 60_000,

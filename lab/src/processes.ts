@@ -64,6 +64,11 @@ const packages: Record<string, string> = {
   pactl: "pulseaudio-utils",
   chromium: "chromium",
   "firefox-esr": "firefox-esr",
+  ip: "iproute2",
+  nsenter: "util-linux",
+  socat: "socat",
+  jacktrip: "jacktrip",
+  Jamulus: "jamulus",
 };
 
 /** Throws one sentence naming every missing program and how to install them all. */
@@ -156,8 +161,12 @@ export class Service {
   }
 }
 
-/** Runs a command to its end; throws with its error output if it fails. Resolves to its standard output. */
-export async function run(command: readonly string[], env: NodeJS.ProcessEnv): Promise<string> {
+/** Runs a command to its end; throws with its error output if it ends with none of `codes`. Resolves to its standard output. */
+export async function run(
+  command: readonly string[],
+  env: NodeJS.ProcessEnv,
+  codes: readonly number[] = [0],
+): Promise<string> {
   const [program, ...args] = [...dieWithParent, ...command];
   const child = spawn(program!, args, { env, stdio: ["ignore", "pipe", "pipe"] });
   children.add(child);
@@ -174,7 +183,7 @@ export async function run(command: readonly string[], env: NodeJS.ProcessEnv): P
     child.on("close", resolve);
   });
   children.delete(child);
-  if (code !== 0)
+  if (code === null || !codes.includes(code))
     throw new Error(`${path.basename(command[0]!)} failed (${code}): ${errors.trim() || output.trim()}`);
   return output;
 }

@@ -85,6 +85,13 @@ export function writeScore({
   return { take, pulses, steady: { from, to, hz } };
 }
 
+/** A score with other material, stereo, in place of the steady tone. */
+export function scoreWith(material: Take, options: Omit<ScoreOptions, "steadySeconds">): Score {
+  const score = writeScore({ ...options, steadySeconds: material[0]!.length / options.sampleRateHz });
+  for (const side of [0, 1] as const) score.take[side]!.set(material[side]!, score.steady.from);
+  return score;
+}
+
 /** The samples of one pulse, ±0.25. */
 export function pulseShape(code: number): Float32Array {
   const chips = goldCode(code);

@@ -1,0 +1,17 @@
+/** The ways in which browsers are launched for a measurement. */
+
+import type { LaunchOptions } from "./browsers.js";
+
+export const configs: Record<string, LaunchOptions> = {
+  chromium: { browser: "chromium" },
+  "chromium-128": { browser: "chromium", audioBufferSize: 128 },
+  firefox: { browser: "firefox" },
+  "firefox-128": { browser: "firefox", cubebFrames: 128 },
+};
+
+/** The chosen ones of `known`, in that order. *Errors* if one is unknown. */
+export function choose(chosen: readonly string[] | undefined, known: readonly string[]): string[] {
+  const unknown = (chosen ?? []).filter((name) => !known.includes(name));
+  if (unknown.length > 0) throw new Error(`there is no ${unknown.join(", ")} here, but: ${known.join(", ")}`);
+  return known.filter((name) => chosen === undefined || chosen.includes(name));
+}

@@ -1,0 +1,375 @@
+import { known, listen, quantile } from "../analysis.js";
+import { type PageTrace, readStats, readTrace, untilPlaying } from "../antiphon.js";
+import { choose, configs } from "../configs.js";
+import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import { type EmulatedNetwork, missingForNetworks } from "../network.js";
+import { sleep } from "../processes.js";
+import { mic, sampleRateHz, speaker } from "../rig.js";
+import { countersOf, delaysMs, increments, withBrowsers } from "../setups.js";
+import { writeScore } from "../signal.js";
+import { percent, shown } from "../units.js";
+
+interface Condition {
+  profile: string;
+  /** Random loss instead of the profile's own. */
+  loss?: number;
+}
+
+interface Measured extends Condition {
+  config: string;
+  lanes: string;
+  direction: string;
+  /** From network thread to network thread. */
+  delaysMs: number[];
+  deliveredShare: number | null;
+  concealedShare: number | null;
+  gapsPerSecond: number | null;
+  bufferMs: number;
+  droppedBacklog: number;
+  lanesInUse: number;
+  mouthToEarMs: number | null;
+}
+
+/** Of random loss, and the path on which it is swept: long enough that congestion control matters. */
+const losses = [0, 0.01, 0.02, 0.05, 0.1];
+const sweepProfile = "rtt-50";
+const profiles = ["lan", "fibre", "cable", "wifi", "wifi-bad", "4g", "5g", "leo", "mbit-40-33", "mbit-12-4"];
+const laneChoices = ["1", "2", "4", "8", "auto"];
+
+export const loss: Experiment = {
+  name: "loss",
+  title: "Sound over networks that lose",
+  question: "What do loss and jitter do to delay and sound, and how many lanes does it take to stay fresh?",
+  programs: ["ip", "nsenter", "socat"],
+  missing: missingForNetworks,
+  plan(options) {
+    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const chosenLanes = choose(options.setups, laneChoices).filter(
+      (lanes) => options.setups !== undefined || !options.quick || lanes === "auto",
+    );
+    const seconds = options.seconds ?? (options.quick ? 2 : 10);
+    const settleSeconds = options.quick ? 1 : 5;
+    const measured: Measured[] = [];
+    const steps: Step[] = [];
+    let version = "";
+    for (const lanes of chosenLanes) {
+      const sweep = (options.quick ? [0.05] : losses).map((share) => ({
+        profile: sweepProfile,
+        loss: share,
+      }));
+      const others = options.quick || lanes !== "auto" ? [] : profiles.map((profile) => ({ profile }));
+      for (const condition of [...sweep, ...others]) {
+        steps.push({
+          label: `${lanes} lane(s), ${place(condition)}`,
+          seconds: seconds + settleSeconds + 10,
+          run: async (lab) => {
+            const network = await lab.network({ ...condition, seed: 1 });
+            const browser = configs[config!]!;
+            const rows = await overNetwork(lab, network, { browser, lanes, seconds, settleSeconds });
+            version = rows.version;
+            for (const row of rows.directions)
+              measured.push({ ...condition, config: config!, lanes, ...row });
+            const last = measured.at(-1)!;
+            return `median ${shown(quantile(last.delaysMs, 0.5), 1) ?? "–"} ms, 99 % ${shown(quantile(last.delaysMs, 0.99), 1) ?? "–"} ms, delivered ${last.deliveredShare === null ? "–" : percent(last.deliveredShare)}, concealed ${last.concealedShare === null ? "–" : percent(last.concealedShare)}`;
+          },
+        });
+      }
+    }
+    return { steps, conclude: () => conclude(measured, seconds, version) };
+  },
+};
+
+interface Conditions {
+  browser: (typeof configs)[string];
+  lanes: string;
+  seconds: number;
+  settleSeconds: number;
+}
+
+async function overNetwork(
+  { rig, product }: Lab,
+  network: EmulatedNetwork,
+  { browser, lanes, seconds, settleSeconds }: Conditions,
+) {
+  await network.admit(product.port, "left");
+  await network.admit(product.port, "right");
+  const places = { A: { network, side: "left" }, B: { network, side: "right" } } as const;
+  return withBrowsers({ rig, browser, places }, ["A", "B"], async ([a, b]) => {
+    const room = product.newRoom();
+    const parameters = { lanes, packet: 128, bits: 16, channels: 2, buffer: "auto" };
+    await a!.open(product.roomUrl(room, "A", parameters));
+    await b!.open(product.roomUrl(room, "B", parameters));
+    await untilPlaying([a!, b!]);
+    rig.favourSound();
+    await sleep(settleSeconds * 1000);
+    const score = (voice: 0 | 1) =>
+      writeScore({
+        voice,
+        sampleRateHz,
+        leadSeconds: 1,
+        pulseSeconds: 1.5,
+        steadySeconds: seconds,
+        tailSeconds: 1.5,
+      });
+    const scores = [score(0), score(1)];
+    const stats = () => Promise.all([a!, b!].map(readStats));
+    const before = await stats();
+    const [{ heard }, ...traces] = await Promise.all([
+      rig.pass({
+        plays: [
+          { take: scores[0]!.take, to: mic("A") },
+          { take: scores[1]!.take, to: mic("B") },
+        ],
+        hears: [speaker("B"), speaker("A")],
+      }),
+      ...[a!, b!].map((page) => readTrace(page, seconds + 2.5)),
+    ]);
+    const after = await stats();
+    const directions = [0, 1].map((index) => {
+      const [sender, receiver] = [index, 1 - index];
+      const counters = increments(
+        countersOf(before[receiver]!.peers[0]!),
+        countersOf(after[receiver]!.peers[0]!),
+      );
+      const { concealedFrames, playedFrames } = counters;
+      const whole = (concealedFrames ?? 0) + (playedFrames ?? 0);
+      const hearing = listen(heard[index]!, scores[index]!);
+      const { steady } = hearing;
+      const outgoing = after[sender]!.peers[0]!;
+      const latencies = known(hearing.hits.map((hit) => hit.latencyFrames));
+      const latency = quantile(latencies, 0.5);
+      return {
+        direction: index === 0 ? "A to B" : "B to A",
+        delaysMs: delaysMs(traces[sender]!, traces[receiver]!),
+        deliveredShare: deliveredShare(traces[sender]!, traces[receiver]!),
+        concealedShare: whole > 0 ? concealedFrames! / whole : null,
+        gapsPerSecond: steady && steady.breaks / (steady.frames / sampleRateHz),
+        bufferMs: after[receiver]!.peers[0]!.targetFrames / 48,
+        droppedBacklog: outgoing.droppedBacklog - before[sender]!.peers[0]!.droppedBacklog,
+        lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
+        mouthToEarMs: latency === null ? null : latency / 48,
+      };
+    });
+    return { directions, version: a!.version };
+  });
+}
+
+/** Of the packets sent in the trace, without its last second: those may still be under way. */
+function deliveredShare(sender: PageTrace, receiver: PageTrace): number | null {
+  const arrived = new Set(receiver.received.sequence);
+  const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
+  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
+  const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
+  const sent = sender.sent.sequence.filter((_, index) => {
+    const time = sender.sent.timeMs[index]!;
+    return time >= begin && time <= end;
+  });
+  return sent.length > 0 ? sent.filter((sequence) => arrived.has(sequence)).length / sent.length : null;
+}
+
+function place({ profile, loss: share }: Condition): string {
+  return share === undefined ? profile : `${profile}, ${share * 100} % loss`;
+}
+
+function conclude(measured: Measured[], seconds: number, version: string): Outcome {
+  const swept = measured.filter((one) => one.loss !== undefined);
+  const byProfile = measured.filter((one) => one.loss === undefined);
+  const lanes = laneChoices.filter((choice) => swept.some((one) => one.lanes === choice));
+  const cell = (choice: string, share: number) =>
+    swept.filter((one) => one.lanes === choice && one.loss === share);
+  const curves = (pick: (rows: Measured[]) => number | null) =>
+    lanes.map((choice) => ({
+      label: choice === "auto" ? "automatic" : `${choice} lane${choice === "1" ? "" : "s"}`,
+      points: losses
+        .filter((share) => cell(choice, share).length > 0)
+        .map((share) => ({ x: share * 100, y: pick(cell(choice, share)) })),
+    }));
+  const middle = (rows: Measured[], pick: (one: Measured) => number | null) =>
+    quantile(known(rows.map(pick)), 0.5);
+  const p99 = (rows: Measured[]) =>
+    quantile(
+      rows.flatMap((one) => one.delaysMs),
+      0.99,
+    );
+  const line = (
+    title: string,
+    caption: string,
+    yLabel: string,
+    pick: (rows: Measured[]) => number | null,
+    logY = false,
+  ) => ({
+    kind: "line" as const,
+    title,
+    caption,
+    alt: `${title} against random loss, a line for each number of lanes.`,
+    xLabel: "random loss, %",
+    yLabel,
+    series: curves(pick),
+    logY,
+  });
+  const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
+  const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
+  const findings = [
+    ...(automatic.length > 0
+      ? [
+          `At 5 % loss and 50 ms round trip, with lanes on automatic, 99 % of packets arrive within ${shown(p99(automatic), 1) ?? "–"} ms (25 ms is the wire), and ${shares(middle(automatic, (one) => one.concealedShare))} of the sound is concealed.`,
+        ]
+      : []),
+    ...(single.length > 0
+      ? [
+          `With one lane the same takes ${shown(p99(single), 1) ?? "–"} ms, and ${shares(middle(single, (one) => one.deliveredShare))} of the packets arrive.`,
+        ]
+      : []),
+  ];
+  return {
+    findings,
+    sections: [
+      {
+        heading: "Loss and lanes",
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a gap is a place where the tone that left the speaker is broken.`,
+        uncertainty:
+          "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
+        figures: [
+          line(
+            "Packet delay, 99th percentile",
+            "Congestion control makes a lossy lane queue; more lanes keep it fresh.",
+            "delay, ms",
+            p99,
+            true,
+          ),
+          line(
+            "Packets delivered",
+            "What is missing was lost on the way, or dropped because every lane queued.",
+            "delivered, %",
+            (rows) => times100(middle(rows, (one) => one.deliveredShare)),
+          ),
+          line(
+            "Sound concealed",
+            "Share of frames that were not there when they should have been played.",
+            "concealed, %",
+            (rows) => times100(middle(rows, (one) => one.concealedShare)),
+          ),
+          line("Gaps", "Breaks a second in the tone that was heard.", "gaps a second", (rows) =>
+            middle(rows, (one) => one.gapsPerSecond),
+          ),
+          {
+            kind: "cdf",
+            title: "Packet delay at 5 % loss",
+            caption: "Share of packets that took longer than so many milliseconds.",
+            alt: "Curves of the share of packets above each delay, one for each number of lanes.",
+            xLabel: "delay, ms",
+            probability: "log",
+            series: lanes.map((choice) => ({
+              label: choice === "auto" ? "automatic" : `${choice} lane${choice === "1" ? "" : "s"}`,
+              values: cell(choice, 0.05).flatMap((one) => one.delaysMs),
+            })),
+          },
+        ],
+        tables: [table("Random loss", swept)],
+      },
+      {
+        heading: "Profiles",
+        method:
+          "The same on the emulator's named networks, with their own loss and jitter, lanes on automatic.",
+        uncertainty: "As above; profiles are models of networks, not networks.",
+        figures: [
+          {
+            kind: "box",
+            title: "Packet delay by network",
+            caption: "All packets of both directions: minimum, quartiles, maximum.",
+            alt: "Box plot of packet delay for each network profile.",
+            xLabel: "delay, ms",
+            rows: byProfile.map((one) => ({
+              group: one.profile,
+              label: one.direction,
+              values: one.delaysMs,
+            })),
+          },
+        ],
+        tables: [table("Profiles", byProfile)],
+      },
+    ],
+    tables: {
+      "delays.csv": {
+        columns: ["profile", "loss_share", "lanes", "direction", "delay_ms"],
+        rows: measured.flatMap((one) =>
+          one.delaysMs.map((delay) => [
+            one.profile,
+            one.loss ?? null,
+            one.lanes,
+            one.direction,
+            shown(delay, 3),
+          ]),
+        ),
+      },
+      "runs.csv": {
+        columns:
+          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share gaps_per_second buffer_aim_ms dropped_backlog lanes_in_use mouth_to_ear_ms".split(
+            " ",
+          ),
+        rows: measured.map((one) => [
+          one.profile,
+          one.loss ?? null,
+          one.lanes,
+          one.direction,
+          one.delaysMs.length,
+          ...[0.5, 0.95, 0.99].map((p) => shown(quantile(one.delaysMs, p), 2)),
+          shown(one.deliveredShare, 5),
+          shown(one.concealedShare, 5),
+          shown(one.gapsPerSecond, 3),
+          shown(one.bufferMs, 2),
+          one.droppedBacklog,
+          one.lanesInUse,
+          shown(one.mouthToEarMs, 2),
+        ]),
+      },
+    },
+    versions: { browsers: version },
+    doubts: [],
+  };
+}
+
+function table(caption: string, rows: readonly Measured[]) {
+  const right = (name: string) => ({ name, align: "right" as const });
+  return {
+    caption,
+    columns: [
+      { name: "network" },
+      { name: "lanes" },
+      { name: "direction" },
+      right("packets"),
+      right("delay 50 %, ms"),
+      right("99 %, ms"),
+      right("delivered"),
+      right("concealed"),
+      right("gaps a second"),
+      right("buffer aim, ms"),
+      right("dropped for backlog"),
+      right("lanes in use"),
+      right("mouth to ear, ms"),
+    ],
+    rows: rows.map((one) => [
+      place(one),
+      one.lanes,
+      one.direction,
+      one.delaysMs.length,
+      shown(quantile(one.delaysMs, 0.5), 1),
+      shown(quantile(one.delaysMs, 0.99), 1),
+      one.deliveredShare === null ? null : percent(one.deliveredShare),
+      one.concealedShare === null ? null : percent(one.concealedShare),
+      shown(one.gapsPerSecond, 2),
+      shown(one.bufferMs, 1),
+      one.droppedBacklog,
+      one.lanesInUse,
+      shown(one.mouthToEarMs, 1),
+    ]),
+  };
+}
+
+function times100(value: number | null): number | null {
+  return value === null ? null : value * 100;
+}
+
+function shares(share: number | null): string {
+  return share === null ? "an unknown share" : percent(share);
+}

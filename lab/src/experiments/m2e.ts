@@ -1,0 +1,574 @@
+import { known, quantile } from "../analysis.js";
+import type { PageParameters } from "../antiphon.js";
+import { choose, configs } from "../configs.js";
+import type { Experiment, Options, Outcome, Step } from "../experiment.js";
+import type { CsvTable } from "../report/csv.js";
+import type { Cell, Section, Table } from "../report/model.js";
+import { type Budget, type Direction, type SetupResult, setups } from "../setups.js";
+import { framesPerMs, percent, shown } from "../units.js";
+
+const parameters: PageParameters = {
+  quantum: 64,
+  packet: 128,
+  buffer: "auto",
+  lanes: 1,
+  bits: 16,
+  channels: 2,
+};
+
+const titles: Record<string, string> = {
+  A: "A: microphone to speaker, one page",
+  B0: "B0: the paper's worklets, messages, one page",
+  B1: "B1: the paper's worklets, shared memory, one page",
+  C0: "C0: B0 over a data channel",
+  C1: "C1: B1 over a data channel",
+  RTC: "RTC media (Opus)",
+  "Antiphon, messages": "Antiphon, messages between threads",
+  Antiphon: "Antiphon",
+};
+
+/** What Antiphon is to reach, medians of the same session: ratios, or ms above setup A. */
+const goals: Record<string, { toA?: number; aboveAMs?: number; toRtc?: number }> = {
+  chromium: { toA: 0.85, toRtc: 0.5 },
+  "chromium-128": { toA: 0.7 },
+  firefox: { aboveAMs: 35 },
+  "firefox-128": { aboveAMs: 35 },
+};
+const concealedGoal = 0.001;
+
+/** Medians of the two halves of one measurement may differ by so much. */
+const agreementMs = 3;
+
+/** Figures that the paper gives in words (its sections 4 and 5); the rest of it is in pictures. */
+const published: { config: string; setup: string; label: string; ms: number }[] = [
+  { config: "chromium", setup: "A", label: "paper: Chrome 98, macOS, about 30 ms", ms: 30 },
+  { config: "firefox", setup: "A", label: "paper: Firefox 97, macOS, close to 15 ms", ms: 15 },
+  { config: "firefox", setup: "C1", label: "paper: Firefox 97, macOS, as low as 40 ms", ms: 40 },
+];
+
+interface Measured {
+  session: number;
+  config: string;
+  setup: string;
+  result: SetupResult;
+}
+
+export const m2e: Experiment = {
+  name: "m2e",
+  title: "Mouth-to-ear latency",
+  question:
+    "How long does a sound take from A's microphone to B's speaker, browsers and operating system included, and where does the time go?",
+  programs: [],
+  plan(options) {
+    const chosenConfigs = choose(options.configs, Object.keys(configs)).filter(
+      (name) => options.configs !== undefined || !options.quick || name === "chromium-128",
+    );
+    const chosenSetups = choose(options.setups, Object.keys(setups)).filter(
+      (name) => options.setups !== undefined || !options.quick || name === "A" || name === "Antiphon",
+    );
+    const sessions = options.sessions ?? (options.quick ? 1 : 3);
+    const timing = options.quick
+      ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 3, steadySeconds: 1 }
+      : { settleSeconds: 2, leadSeconds: 12, pulseSeconds: options.seconds ?? 20, steadySeconds: 5 };
+    const { settleSeconds, leadSeconds, pulseSeconds, steadySeconds } = timing;
+    const seconds = 8 + settleSeconds + leadSeconds + pulseSeconds + steadySeconds;
+
+    const measured: Measured[] = [];
+    const steps: Step[] = [];
+    for (let session = 1; session <= sessions; session++) {
+      for (const config of chosenConfigs) {
+        for (const setup of chosenSetups) {
+          steps.push({
+            label: `session ${session}, ${config}, ${setup}`,
+            seconds,
+            run: async ({ rig, pages, product }) => {
+              const browser = configs[config]!;
+              const stage = { rig, pages, product, browser, parameters, ...timing };
+              const result = await setups[setup]!(stage);
+              measured.push({ session, config, setup, result });
+              return result.directions
+                .map(({ name, hearing }) => {
+                  const ms = shown(quantile(latenciesMs(hearing.hits), 0.5), 1);
+                  return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
+                })
+                .join(" · ");
+            },
+          });
+        }
+      }
+    }
+    return { steps, conclude: () => conclude(measured, timing, options) };
+  },
+};
+
+function conclude(
+  measured: Measured[],
+  timing: Record<"settleSeconds" | "leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
+  options: Options,
+): Outcome {
+  const places = [...new Set(measured.map(({ config }) => config))].flatMap((config) =>
+    setupsOf(measured, config).map((setup) => ({ config, setup })),
+  );
+  const goalTable = goalsOf(measured);
+  const latency: Section = {
+    heading: "Latency",
+    method:
+      "Setups A, B0, B1, C0, C1 are those of the JackTrip-WebRTC paper: A connects microphone and speaker by the audio graph, B adds the paper's two worklets and its fixed de-jitter buffer of eight blocks (21.34 ms), C a data channel between two browsers; 0 hands audio between threads by messages, 1 by shared memory. A device plays coded pulses, 4 a second on each side, into a virtual microphone and finds them in what the virtual speaker plays, in one callback with one clock. " +
+      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of silence, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved. Nothing is subtracted.`,
+    uncertainty:
+      "Each pulse is exact to one frame (0.02 ms) by calibration. What varies is the browser: it starts its streams at a phase of its own, so the medians of sessions differ by milliseconds, most of all in setup A. Both browsers, the rig and the server share this machine's processors; converters and drivers of real sound cards are not in the figures.",
+    figures: [
+      {
+        kind: "box",
+        title: "From mouth to ear",
+        caption:
+          "All pulses of all sessions and directions: minimum, quartiles, maximum, as in the paper's figures 6 and 7.",
+        alt: `Box plot of latency in milliseconds. Medians: ${places
+          .map(
+            ({ config, setup }) =>
+              `${config} ${setup} ${shown(median(of(measured, config, setup)), 1) ?? "unknown"}`,
+          )
+          .join("; ")}.`,
+        xLabel: "mouth to ear, ms",
+        rows: places.map(({ config, setup }) => ({
+          group: config,
+          label: setup,
+          values: of(measured, config, setup).flatMap(({ result }) => allMs(result)),
+          references: published
+            .filter((one) => one.config === config && one.setup === setup)
+            .map(({ label, ms }) => ({ label, value: ms })),
+        })),
+      },
+      {
+        kind: "cdf",
+        title: "How often is it longer?",
+        caption: "Share of pulses that took longer than so many milliseconds, Antiphon and setup A.",
+        alt: "Curves of the share of pulses above each latency.",
+        xLabel: "mouth to ear, ms",
+        probability: "log",
+        series: places
+          .filter(({ setup }) => setup === "Antiphon" || setup === "A")
+          .map(({ config, setup }) => ({
+            label: `${config}, ${setup}`,
+            values: of(measured, config, setup).flatMap(({ result }) => allMs(result)),
+          })),
+      },
+    ],
+    tables: [latencyTable(measured, places), goalTable, paperTable(measured)],
+  };
+  const sections = [latency, budgetSection(measured), playedSection(measured, places)];
+  return {
+    findings: findingsOf(measured, goalTable),
+    sections,
+    tables: { "raw.csv": rawCsv(measured), "runs.csv": runsCsv(measured) },
+    versions: { browsers: [...new Set(measured.map(({ result }) => result.browserVersion))].join(", ") },
+    doubts: [...calibrationDoubts(measured.map(({ result }) => result)), ...halvesDoubts(measured, options)],
+  };
+}
+
+/** Against the device: calibration must be one quantum without spread, and the graph must never have run without it. */
+export function calibrationDoubts(
+  results: readonly Pick<SetupResult, "calibration" | "summary">[],
+): string[] {
+  const doubts: string[] = [];
+  const frames = known(
+    results.flatMap(({ calibration }) => calibration.hits.map((hit) => hit.latencyFrames)),
+  );
+  const quanta = new Set(results.map(({ summary }) => summary.quantum_frames));
+  if (results.length > 0 && (frames.length === 0 || frames.some((value) => !quanta.has(value))))
+    doubts.push(
+      `the device's own loop read ${quantile(frames, 0) ?? "nothing"} to ${quantile(frames, 1) ?? "nothing"} frames instead of one quantum`,
+    );
+  const sum = (pick: (summary: SetupResult["summary"]) => number) =>
+    results.reduce((total, { summary }) => total + pick(summary), 0);
+  const missedShare =
+    sum((summary) => Math.abs(summary.missed_frames)) /
+    Math.max(
+      1,
+      sum((s) => s.frames),
+    );
+  if (missedShare > 0.001)
+    doubts.push(`the sound graph ran without the device for ${percent(missedShare)} of the time`);
+  return doubts;
+}
+
+function halvesDoubts(measured: readonly Measured[], options: Options): string[] {
+  if (options.quick) return [];
+  return measured.flatMap(({ session, config, setup, result }) =>
+    result.directions.flatMap(({ name, hearing }) => {
+      const middle = hearing.hits.length >> 1;
+      const [first, second] = [hearing.hits.slice(0, middle), hearing.hits.slice(middle)].map((hits) =>
+        quantile(latenciesMs(hits), 0.5),
+      );
+      const apart = first != null && second != null ? Math.abs(first - second) : 0;
+      return apart > agreementMs
+        ? [`${config}, ${setup}, ${name} moved by ${apart.toFixed(1)} ms within session ${session}`]
+        : [];
+    }),
+  );
+}
+
+function latencyTable(measured: readonly Measured[], places: { config: string; setup: string }[]): Table {
+  return {
+    caption: "Latency, ms: all pulses, and the medians of the sessions in their order",
+    columns: [
+      { name: "browser" },
+      { name: "setup" },
+      { name: "median", align: "right" },
+      { name: "5 %", align: "right" },
+      { name: "95 %", align: "right" },
+      { name: "medians of sessions" },
+      { name: "pulses", align: "right" },
+      { name: "missed", align: "right" },
+      { name: "crosstalk, dB", align: "right" },
+      { name: "breaks in tone", align: "right" },
+    ],
+    rows: places.map(({ config, setup }) => {
+      const all = of(measured, config, setup);
+      const directions = all.flatMap(({ result }) => result.directions);
+      const ms = all.flatMap(({ result }) => allMs(result));
+      const breaks = known(directions.map(({ hearing }) => hearing.steady?.breaks ?? null));
+      return [
+        config,
+        titles[setup] ?? setup,
+        ...[0.5, 0.05, 0.95].map((p) => shown(quantile(ms, p), 1)),
+        all.map((one) => shown(median([one]), 1) ?? "–").join(", "),
+        directions.reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
+        directions.reduce((sum, { hearing }) => sum + hearing.missed, 0),
+        shown(quantile(known(directions.map(({ hearing }) => hearing.crosstalkDb)), 1), 0),
+        breaks.length > 0 ? breaks.reduce((a, b) => a + b, 0) : null,
+      ];
+    }),
+  };
+}
+
+function goalsOf(measured: readonly Measured[]): Table {
+  const rows: Cell[][] = [];
+  for (const config of new Set(measured.map((one) => one.config))) {
+    const goal = goals[config] ?? {};
+    const against = (other: string, compare: (ours: number, theirs: number) => number) =>
+      quantile(
+        of(measured, config, "Antiphon").flatMap((one) => {
+          const reference = of(measured, config, other).filter(({ session }) => session === one.session);
+          const [ours, theirs] = [median([one]), median(reference)];
+          return ours !== null && theirs !== null ? [compare(ours, theirs)] : [];
+        }),
+        0.5,
+      );
+    const row = (
+      figure: string,
+      value: number | null,
+      most: number | undefined,
+      write: (value: number) => string,
+    ) => {
+      if (value === null) return;
+      const met = most === undefined ? null : value <= most ? "yes" : "no";
+      rows.push([config, figure, write(value), most === undefined ? null : write(most), met]);
+    };
+    const ratio = (value: number) => value.toFixed(2);
+    row(
+      "Antiphon / setup A",
+      against("A", (x, y) => x / y),
+      goal.toA,
+      ratio,
+    );
+    row(
+      "Antiphon − setup A",
+      against("A", (x, y) => x - y),
+      goal.aboveAMs,
+      (x) => `${x.toFixed(1)} ms`,
+    );
+    row(
+      "Antiphon / RTC media",
+      against("RTC", (x, y) => x / y),
+      goal.toRtc,
+      ratio,
+    );
+    row(
+      "frames concealed",
+      shareOf(of(measured, config, "Antiphon"), "concealedFrames"),
+      concealedGoal,
+      percent,
+    );
+  }
+  return {
+    caption: "Against the goals: medians of the same session compared, shown is the median over the sessions",
+    columns: [
+      { name: "browser" },
+      { name: "figure" },
+      { name: "measured", align: "right" },
+      { name: "goal, at most", align: "right" },
+      { name: "met" },
+    ],
+    rows,
+  };
+}
+
+function paperTable(measured: readonly Measured[]): Table {
+  return {
+    caption:
+      "Beside the figures that the paper gives in words (other machines, real sound cards, older browsers)",
+    columns: [
+      { name: "browser" },
+      { name: "setup" },
+      { name: "published" },
+      { name: "here, ms", align: "right" },
+    ],
+    rows: published.map(({ config, setup, label }) => [
+      config,
+      setup,
+      label,
+      shown(median(of(measured, config, setup)), 1),
+    ]),
+  };
+}
+
+function budgetSection(measured: readonly Measured[]): Section {
+  const rows = [...new Set(measured.map(({ config }) => config))].flatMap((config) => {
+    const directions = of(measured, config, "Antiphon").flatMap(({ result }) => result.directions);
+    const budgets = known(directions.map(({ budget }) => budget));
+    const total = quantile(
+      directions.flatMap(({ hearing }) => latenciesMs(hearing.hits)),
+      0.5,
+    );
+    if (budgets.length === 0 || total === null) return [];
+    const middle = (pick: (budget: Budget) => number) => quantile(budgets.map(pick), 0.5) ?? 0;
+    const captureMs = middle(({ blockFrames }) => blockFrames / framesPerMs);
+    const packetMs = middle((budget) => budget.packetMs);
+    const networkMs = middle((budget) => budget.networkMs);
+    const bufferMs = middle((budget) => budget.bufferMs);
+    const rest = total - captureMs - packetMs - networkMs - bufferMs;
+    return [
+      {
+        label: config,
+        stages: [
+          { name: "capture", ms: captureMs, measured: true },
+          { name: "packet", ms: packetMs, measured: true },
+          { name: "network", ms: networkMs, measured: true },
+          { name: "buffer", ms: bufferMs, measured: false },
+          { name: "playout", ms: Math.max(0, rest), measured: false },
+        ],
+      },
+    ];
+  });
+  return {
+    heading: "Where the time goes",
+    method:
+      "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aims at. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
+    uncertainty:
+      "Capture, packet and network are medians of 3 s of packets, traced while the pulses began; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
+    figures: [
+      {
+        kind: "waterfall",
+        title: "The delay budget",
+        caption: "Medians. Estimates are drawn as such.",
+        alt: rows
+          .map(
+            ({ label, stages }) =>
+              `${label}: ${stages.map(({ name, ms }) => `${name} ${ms.toFixed(1)} ms`).join(", ")}`,
+          )
+          .join("; "),
+        rows,
+      },
+    ],
+    tables: [],
+  };
+}
+
+function playedSection(measured: readonly Measured[], places: { config: string; setup: string }[]): Section {
+  return {
+    heading: "What was played",
+    method: "Counters of the receiving end over pulses and tone, all sessions and directions together.",
+    uncertainty:
+      "Exact for what each end counts; RTC media counts in its own way. Empty: it counts no such thing.",
+    figures: [],
+    tables: [
+      {
+        caption: "Shares of frames played, and of packets sent",
+        columns: [
+          { name: "browser" },
+          { name: "setup" },
+          { name: "concealed frames", align: "right" },
+          { name: "skipped frames", align: "right" },
+          { name: "lost packets", align: "right" },
+          { name: "late packets", align: "right" },
+          { name: "underruns", align: "right" },
+          { name: "buffer, frames", align: "right" },
+          { name: "quantum", align: "right" },
+          { name: "browser reports base / output / input, ms", align: "right" },
+        ],
+        rows: places.map(({ config, setup }) => {
+          const all = of(measured, config, setup);
+          const directions = all.flatMap(({ result }) => result.directions);
+          const middle = (pick: (direction: Direction) => number | null | undefined) =>
+            quantile(known(directions.map((direction) => pick(direction) ?? null)), 0.5);
+          const underruns = known(directions.map(({ counters }) => counters?.underruns ?? null));
+          return [
+            config,
+            setup,
+            ...(["concealedFrames", "skippedFrames", "lostPackets", "latePackets"] as const).map(
+              (counter) => {
+                const share = shareOf(all, counter);
+                return share === null ? null : percent(share);
+              },
+            ),
+            underruns.length > 0 ? underruns.reduce((a, b) => a + b, 0) : null,
+            middle(({ counters }) => counters?.bufferFrames),
+            middle(({ report }) => report.quantumFrames),
+            (["reportedBaseLatencyMs", "reportedOutputLatencyMs", "reportedInputLatencyMs"] as const)
+              .map(
+                (key) =>
+                  shown(
+                    middle(({ report }) => report[key]),
+                    1,
+                  ) ?? "–",
+              )
+              .join(" / "),
+          ];
+        }),
+      },
+    ],
+  };
+}
+
+function findingsOf(measured: readonly Measured[], goalTable: Table): string[] {
+  const findings: string[] = [];
+  for (const config of new Set(measured.map((one) => one.config))) {
+    const figures = ["Antiphon", "A", "C1", "RTC"].flatMap((setup) => {
+      const ms = shown(median(of(measured, config, setup)), 1);
+      const name = { A: "setup A", C1: "the paper's own way", RTC: "RTC media" }[setup] ?? setup;
+      return ms === null ? [] : [`${name} ${ms} ms`];
+    });
+    if (figures.length > 0) findings.push(`${config}: ${figures.join(", ")} (medians).`);
+  }
+  const missed = goalTable.rows
+    .filter((row) => row[4] === "no")
+    .map((row) => `${row[0]}: ${row[1]} ${row[2]} (goal ${row[3]})`);
+  if (missed.length > 0) findings.push(`Goals missed: ${missed.join("; ")}.`);
+  return findings;
+}
+
+function rawCsv(measured: readonly Measured[]): CsvTable {
+  return {
+    columns: [
+      "session",
+      "config",
+      "setup",
+      "direction",
+      "side",
+      "pulse_frame",
+      "latency_frames",
+      "likeness",
+      "crosstalk_db",
+    ],
+    rows: measured.flatMap(({ session, config, setup, result }) =>
+      result.directions.flatMap(({ name, hearing }) =>
+        hearing.hits.map(({ pulse, latencyFrames, likeness, crosstalkDb }): Cell[] => [
+          session,
+          config,
+          setup,
+          name,
+          pulse.side === 0 ? "left" : "right",
+          pulse.frame,
+          latencyFrames,
+          shown(likeness, 4),
+          shown(crosstalkDb, 1),
+        ]),
+      ),
+    ),
+  };
+}
+
+function runsCsv(measured: readonly Measured[]): CsvTable {
+  const columns =
+    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
+  return {
+    columns: columns.split(" "),
+    rows: measured.flatMap(({ session, config, setup, result }) =>
+      result.directions.map(({ name, hearing, counters, report, budget }): Cell[] => {
+        const ms = latenciesMs(hearing.hits);
+        const calibration = known(result.calibration.hits.map((hit) => hit.latencyFrames));
+        return [
+          session,
+          config,
+          setup,
+          name,
+          ...[0.5, 0.05, 0.95].map((p) => shown(quantile(ms, p), 2)),
+          hearing.hits.length,
+          hearing.missed,
+          shown(hearing.crosstalkDb, 1),
+          hearing.steady?.frames ?? null,
+          hearing.steady?.breaks ?? null,
+          hearing.steady?.silentFrames ?? null,
+          counters?.playedFrames ?? null,
+          counters?.concealedFrames ?? null,
+          counters?.skippedFrames ?? null,
+          counters?.receivedPackets ?? null,
+          counters?.lostPackets ?? null,
+          counters?.latePackets ?? null,
+          counters?.underruns ?? null,
+          counters?.bufferFrames ?? null,
+          report.quantumFrames,
+          shown(report.reportedBaseLatencyMs, 2),
+          shown(report.reportedOutputLatencyMs, 2),
+          shown(report.reportedInputLatencyMs, 2),
+          budget?.blockFrames ?? null,
+          shown(budget?.packetMs ?? null, 3),
+          shown(budget?.networkMs ?? null, 3),
+          shown(budget?.bufferMs ?? null, 2),
+          quantile(calibration, 0),
+          quantile(calibration, 1),
+          result.summary.xruns,
+          result.summary.missed_frames,
+          result.pageErrors.length,
+        ];
+      }),
+    ),
+  };
+}
+
+/** A counter's share of all frames played, or of all packets sent. */
+function shareOf(
+  measured: readonly Measured[],
+  counter: "concealedFrames" | "skippedFrames" | "lostPackets" | "latePackets",
+): number | null {
+  let part = 0;
+  let whole = 0;
+  for (const { counters } of measured.flatMap(({ result }) => result.directions)) {
+    if (!counters) continue;
+    const { playedFrames, concealedFrames, receivedPackets, lostPackets } = counters;
+    const [a, b] = counter.endsWith("Frames")
+      ? [playedFrames, concealedFrames]
+      : [receivedPackets, lostPackets];
+    const value = counters[counter];
+    if (a === null || b === null || value === null) continue;
+    part += value;
+    whole += a + b;
+  }
+  return whole > 0 ? part / whole : null;
+}
+
+function of(measured: readonly Measured[], config: string, setup: string): Measured[] {
+  return measured.filter((one) => one.config === config && one.setup === setup);
+}
+
+/** In the order of the list above. */
+function setupsOf(measured: readonly Measured[], config: string): string[] {
+  const there = new Set(measured.filter((one) => one.config === config).map(({ setup }) => setup));
+  return Object.keys(setups).filter((name) => there.has(name));
+}
+
+export function latenciesMs(hits: readonly { latencyFrames: number | null }[]): number[] {
+  return known(hits.map((hit) => hit.latencyFrames)).map((frames) => frames / framesPerMs);
+}
+
+function allMs(result: SetupResult): number[] {
+  return result.directions.flatMap(({ hearing }) => latenciesMs(hearing.hits));
+}
+
+function median(measured: readonly Measured[]): number | null {
+  return quantile(
+    measured.flatMap(({ result }) => allMs(result)),
+    0.5,
+  );
+}

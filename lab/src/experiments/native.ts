@@ -1,0 +1,290 @@
+import { writeFileSync } from "node:fs";
+import path from "node:path";
+import { type Hearing, listen, quantile } from "../analysis.js";
+import { choose, configs } from "../configs.js";
+import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import { lastLine } from "../machine.js";
+import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
+import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } from "../rig.js";
+import { setups } from "../setups.js";
+import { writeScore } from "../signal.js";
+import { shown } from "../units.js";
+import { calibrationDoubts, latenciesMs } from "./m2e.js";
+
+interface Measured {
+  session: number;
+  program: string;
+  hearing: Hearing;
+  calibration: Hearing;
+  summary: DeviceSummary;
+}
+
+/** A native peer: started on the rig, its two ends wired to the cards; ended by what it returns. */
+type Native = (rig: Rig, folder: string) => Promise<{ services: Service[]; links: [string, string][] }>;
+
+const natives: Record<string, { about: string; start: Native }> = {
+  JackTrip: {
+    about: "peer to peer, 64 frames, queue 4, 16-bit stereo",
+    start: async (rig, folder) => {
+      const end = (name: string, ...args: string[]) =>
+        startJack(rig, folder, ["jacktrip", ...args, "-J", name, "-n", "2", "-q", "4", "-D", "-o", "0"]);
+      const [first, second] = ["lab-jacktrip-a", "lab-jacktrip-b"];
+      const services = [
+        end(first!, "-s", "-B", "44640", "-P", "44641"),
+        end(second!, "-c", "127.0.0.1", "-B", "44641", "-P", "44640"),
+      ];
+      return {
+        services,
+        links: [
+          ...pairs(micOut("A"), [`${first}:send_1`, `${first}:send_2`]),
+          ...pairs([`${second}:receive_1`, `${second}:receive_2`], playback("B")),
+        ],
+      };
+    },
+  },
+  Jamulus: {
+    about: "through its own server, 64 frames, stereo, high quality, automatic jitter buffer",
+    start: async (rig, folder) => {
+      const settings = path.join(folder, "client.ini");
+      writeFileSync(
+        settings,
+        `<client><audioquality>2</audioquality><audiochannels>2</audiochannels><enableopussmall>1</enableopussmall><autojitbuf>1</autojitbuf></client>\n`,
+      );
+      const server = startJack(rig, folder, [
+        "Jamulus",
+        "-s",
+        "-n",
+        "-F",
+        "-p",
+        "44650",
+        "--serverbindip",
+        "127.0.0.1",
+      ]);
+      await sleep(1000);
+      const client = (name: string, port: number) =>
+        startJack(rig, folder, [
+          "Jamulus",
+          "-n",
+          "-j",
+          "-c",
+          "127.0.0.1:44650",
+          "--clientname",
+          name,
+          "-p",
+          String(port),
+          "-i",
+          settings,
+        ]);
+      const services = [client("a", 44_660), client("b", 44_680), server];
+      return {
+        services,
+        links: [
+          ...pairs(micOut("A"), ["Jamulus a:input left", "Jamulus a:input right"]),
+          ...pairs(["Jamulus b:output left", "Jamulus b:output right"], playback("B")),
+        ],
+      };
+    },
+  },
+};
+
+export const native: Experiment = {
+  name: "native",
+  title: "Beside native programs",
+  question: "How does a browser with Antiphon compare with JackTrip and Jamulus on the same sound system?",
+  programs: ["jacktrip", "Jamulus", "pw-jack", "pw-link"],
+  plan(options) {
+    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const chosen = choose(options.setups, [...Object.keys(natives), "Antiphon"]).filter(
+      (name) => options.setups !== undefined || !options.quick || name === "JackTrip",
+    );
+    const sessions = options.sessions ?? (options.quick ? 1 : 3);
+    const timing = options.quick
+      ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 2, steadySeconds: 1 }
+      : { settleSeconds: 4, leadSeconds: 8, pulseSeconds: options.seconds ?? 20, steadySeconds: 5 };
+    const measured: Measured[] = [];
+    let browsers = "";
+    const steps: Step[] = [];
+    for (let session = 1; session <= sessions; session++) {
+      for (const program of chosen) {
+        steps.push({
+          label: `session ${session}, ${program}`,
+          seconds: 8 + timing.settleSeconds + timing.leadSeconds + timing.pulseSeconds + timing.steadySeconds,
+          run: async (lab) => {
+            if (program === "Antiphon") {
+              const parameters = {
+                quantum: 64,
+                packet: 128,
+                buffer: "auto",
+                lanes: 1,
+                bits: 16,
+                channels: 2,
+              };
+              const result = await setups.Antiphon!({
+                ...lab,
+                browser: configs[config!]!,
+                parameters,
+                ...timing,
+              });
+              browsers = result.browserVersion;
+              const { calibration, summary } = result;
+              measured.push({
+                session,
+                program: `Antiphon, ${config}`,
+                hearing: result.directions[0]!.hearing,
+                calibration,
+                summary,
+              });
+            } else measured.push({ session, program, ...(await measureNative(lab, program, timing)) });
+            const ms = latenciesMs(measured.at(-1)!.hearing.hits);
+            return `${shown(quantile(ms, 0.5), 1) ?? "–"} ms`;
+          },
+        });
+      }
+    }
+    const versions = Promise.all([
+      lastLine(["dpkg-query", "--show", "jacktrip"]),
+      lastLine(["dpkg-query", "--show", "jamulus"]),
+    ]);
+    return { steps, conclude: async () => conclude(measured, browsers, await versions) };
+  },
+};
+
+async function measureNative(
+  { rig }: Lab,
+  program: string,
+  timing: Record<"settleSeconds" | "leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
+) {
+  const folder = makeFolder("native");
+  const { services, links } = await natives[program]!.start(rig, folder);
+  try {
+    await services[0]!.until(
+      async () => {
+        const ports = new Set(
+          (await run(["pw-link", "-io"], rig.env)).split("\n").map((port) => port.trim()),
+        );
+        return links.flat().every((port) => ports.has(port));
+      },
+      "ports",
+      20,
+    );
+    for (const [from, to] of links) await run(["pw-link", from, to], rig.env);
+    await sleep(timing.settleSeconds * 1000);
+    rig.favourSound();
+    const score = writeScore({ voice: 0, sampleRateHz, ...timing, tailSeconds: 2 });
+    const { heard, summary } = await rig.pass({
+      plays: [
+        { take: score.take, to: mic("A") },
+        { take: score.take, to: playback("Loop") },
+      ],
+      hears: [speaker("B"), speaker("Loop")],
+    });
+    const hearing = listen(heard[0]!, score);
+    if (hearing.missed === hearing.hits.length)
+      throw new Error(`nothing was heard through ${program}; its log ends:\n${services[0]!.logTail(5)}`);
+    return { hearing, calibration: listen(heard[1]!, score, { maxLatencyFrames: 4096 }), summary };
+  } finally {
+    for (const service of services) await service.stop();
+    removeFolder(folder);
+  }
+}
+
+/** A JACK program on the rig's sound system, headless, with a home of its own. */
+function startJack(rig: Rig, folder: string, command: string[]): Service {
+  const env = {
+    ...rig.env,
+    HOME: folder,
+    QT_QPA_PLATFORM: "offscreen",
+    PIPEWIRE_LATENCY: `${rig.quantumFrames}/${sampleRateHz}`,
+  };
+  return Service.start(["pw-jack", ...command], env, path.join(folder, "log"));
+}
+
+/** What a program that listens to a card's microphone hears. */
+function micOut(card: string): string[] {
+  return [`mic${card}:capture_FL`, `mic${card}:capture_FR`];
+}
+
+function pairs(from: string[], to: string[]): [string, string][] {
+  return from.map((port, index) => [port, to[index]!]);
+}
+
+function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [string, string]): Outcome {
+  const programs = [...new Set(measured.map(({ program }) => program))];
+  const of = (program: string) => measured.filter((one) => one.program === program);
+  const all = (program: string) => of(program).flatMap(({ hearing }) => latenciesMs(hearing.hits));
+  return {
+    findings: programs.map(
+      (program) =>
+        `${program}: ${shown(quantile(all(program), 0.5), 1) ?? "–"} ms from mouth to ear (median).`,
+    ),
+    sections: [
+      {
+        heading: "Native programs and Antiphon",
+        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network. ${Object.entries(
+          natives,
+        )
+          .map(([name, { about }]) => `${name}: ${about}.`)
+          .join(" ")} Antiphon: two Chromium browsers, as served, automatic buffer.`,
+        uncertainty:
+          "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. All share this machine's processors.",
+        figures: [
+          {
+            kind: "box",
+            title: "From mouth to ear",
+            caption: "All pulses of all sessions: minimum, quartiles, maximum.",
+            alt: programs
+              .map((program) => `${program}: median ${shown(quantile(all(program), 0.5), 1) ?? "unknown"} ms`)
+              .join("; "),
+            xLabel: "mouth to ear, ms",
+            rows: programs.map((program) => ({ group: "", label: program, values: all(program) })),
+          },
+        ],
+        tables: [
+          {
+            caption: "Latency, ms",
+            columns: [
+              { name: "program" },
+              { name: "median", align: "right" },
+              { name: "5 %", align: "right" },
+              { name: "95 %", align: "right" },
+              { name: "medians of sessions" },
+              { name: "pulses", align: "right" },
+              { name: "missed", align: "right" },
+              { name: "breaks in tone", align: "right" },
+            ],
+            rows: programs.map((program) => [
+              program,
+              ...[0.5, 0.05, 0.95].map((p) => shown(quantile(all(program), p), 1)),
+              of(program)
+                .map(({ hearing }) => shown(quantile(latenciesMs(hearing.hits), 0.5), 1) ?? "–")
+                .join(", "),
+              of(program).reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
+              of(program).reduce((sum, { hearing }) => sum + hearing.missed, 0),
+              of(program).reduce<number | null>(
+                (sum, { hearing }) => (hearing.steady ? (sum ?? 0) + hearing.steady.breaks : sum),
+                null,
+              ),
+            ]),
+          },
+        ],
+      },
+    ],
+    tables: {
+      "raw.csv": {
+        columns: ["session", "program", "side", "pulse_frame", "latency_frames", "likeness"],
+        rows: measured.flatMap(({ session, program, hearing }) =>
+          hearing.hits.map(({ pulse, latencyFrames, likeness }) => [
+            session,
+            program,
+            pulse.side === 0 ? "left" : "right",
+            pulse.frame,
+            latencyFrames,
+            shown(likeness, 4),
+          ]),
+        ),
+      },
+    },
+    versions: { browsers: browsers || "none", JackTrip: jacktrip, Jamulus: jamulus },
+    doubts: calibrationDoubts(measured),
+  };
+}

@@ -1,0 +1,128 @@
+import type { Experiment, Outcome, Step } from "../experiment.js";
+import { missingForNetworks, netemBinary } from "../network.js";
+import { run } from "../processes.js";
+
+/** A row of `antiphon-netem calibrate`. */
+interface Row {
+  case: string;
+  direction: string;
+  quantity: string;
+  /** Null: no formula, or nothing to observe. */
+  model: number | null;
+  measured: number | null;
+  residual: number | null;
+  allowed: number | null;
+  ok: boolean;
+}
+
+const drivers = ["virtual", "tun"] as const;
+
+export const netem: Experiment = {
+  name: "netem",
+  title: "Calibration of the network emulator",
+  question: "Do emulated networks delay, lose, reorder and limit as their model says?",
+  programs: ["ip"],
+  missing: missingForNetworks,
+  plan(options) {
+    const packets = options.quick ? 5_000 : 100_000;
+    const rows: Record<string, Row[]> = {};
+    const cases = options.quick ? ["--profile", "wifi"] : [];
+    const steps = drivers.map(
+      (driver): Step => ({
+        label: `${driver === "tun" ? "real" : "virtual"} time, ${packets} packets a case`,
+        seconds: driver === "virtual" ? 20 : options.quick ? 6 : 500,
+        run: async () => {
+          const text = await run(
+            [netemBinary, "calibrate", "--driver", driver, "--packets", String(packets), ...cases],
+            process.env,
+            // Found wanting: the rows tell in what.
+            [0, 1],
+          );
+          const found = (JSON.parse(text) as { rows: Row[] }).rows;
+          rows[driver] = found;
+          const bad = found.filter(({ ok }) => !ok).length;
+          return bad === 0
+            ? `all ${found.length} figures as modelled`
+            : `${bad} of ${found.length} figures off`;
+        },
+      }),
+    );
+    return { steps, conclude: () => conclude(rows, packets) };
+  },
+};
+
+function conclude(rows: Record<string, Row[]>, packets: number): Outcome {
+  const all = Object.entries(rows).flatMap(([driver, list]) => list.map((row) => ({ driver, ...row })));
+  const off = all.filter(({ ok }) => !ok);
+  const compared = all.filter(({ residual }) => residual !== null);
+  return {
+    findings: [
+      off.length === 0
+        ? `All ${compared.length} figures of the emulator are what its model says, within what chance and the driver's own error allow.`
+        : `${off.length} of ${compared.length} figures of the emulator are off: ${off.map((row) => `${row.case} ${row.quantity} (${row.driver})`).join(", ")}.`,
+    ],
+    sections: Object.entries(rows).map(([driver, list]) => ({
+      heading: driver === "tun" ? "Real time, between network namespaces" : "Virtual time",
+      method:
+        driver === "tun"
+          ? `${packets} UDP packets each way for each case, through the TUN devices of two namespaces, with the time of sending inside.`
+          : `${packets} packets each way for each case, through the event queue that simulations use.`,
+      uncertainty:
+        "A residual is measured less model. Allowed is what chance makes at five standard errors, estimated from 50 parts of the stream, plus the driver's own error. Empty: there is no formula, or nothing was observed.",
+      figures: [],
+      tables: [
+        {
+          caption: "Residuals",
+          columns: [
+            { name: "network" },
+            { name: "direction" },
+            { name: "quantity" },
+            { name: "model", align: "right" as const },
+            { name: "measured", align: "right" as const },
+            { name: "residual", align: "right" as const },
+            { name: "allowed", align: "right" as const },
+            { name: "ok" },
+          ],
+          rows: list.map((row) => [
+            row.case,
+            row.direction,
+            row.quantity,
+            row.model,
+            row.measured,
+            row.residual,
+            row.allowed,
+            row.ok ? "yes" : "no",
+          ]),
+        },
+      ],
+    })),
+    tables: {
+      "residuals.csv": {
+        columns: [
+          "driver",
+          "case",
+          "direction",
+          "quantity",
+          "model",
+          "measured",
+          "residual",
+          "allowed",
+          "ok",
+        ],
+        rows: all.map((row) => [
+          row.driver,
+          row.case,
+          row.direction,
+          row.quantity,
+          row.model,
+          row.measured,
+          row.residual,
+          row.allowed,
+          row.ok ? "yes" : "no",
+        ]),
+      },
+    },
+    versions: {},
+    doubts: off.length > 0 ? ["the network emulator is out of calibration"] : [],
+  };
+}

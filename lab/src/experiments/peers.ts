@@ -1,0 +1,290 @@
+import { quantile } from "../analysis.js";
+import { type PagePeer, readStats } from "../antiphon.js";
+import { type Browser, launch } from "../browsers.js";
+import { choose, configs } from "../configs.js";
+import { openDoorway } from "../doorway.js";
+import type { Experiment, Outcome, Step } from "../experiment.js";
+import { sleep } from "../processes.js";
+import { percent, shown } from "../units.js";
+
+interface Measured {
+  session: number;
+  transport: string;
+  /** In the room, the measured one included. */
+  peers: number;
+  receivedPackets: number;
+  latePackets: number;
+  lostPackets: number;
+  concealedFrames: number;
+  playedFrames: number;
+  /** Sender's own lateness in the interval: not the listener's fault. */
+  senderLateMs: number | null;
+}
+
+/** What pages/senders.js offers. Runs in the page. */
+declare function page(): {
+  start(options: { url: string; room: string; count: number; listener: string }): Promise<void>;
+  ready(): boolean;
+  counters(): Promise<{ sentPackets: number[]; droppedBacklog: number[]; maxLateMs: number }>;
+  stop(): void;
+};
+
+const counts = [2, 3, 5, 8, 12, 16, 20];
+/** The paper's de-jitter buffer: eight packets of 128 frames. */
+const bufferFrames = 1024;
+
+export const peers: Experiment = {
+  name: "peers",
+  title: "Late loss against the number of concurrent peers",
+  question:
+    "How many musicians can one browser listen to before packets come too late, with messages between its threads and with shared memory?",
+  programs: [],
+  plan(options) {
+    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const transports = choose(options.setups, ["port", "shared"]);
+    const seconds = options.seconds ?? (options.quick ? 2 : 30);
+    const sessions = options.sessions ?? (options.quick ? 1 : 2);
+    const measured: Measured[] = [];
+    const steps: Step[] = [];
+    let version = "";
+    for (let session = 1; session <= sessions; session++) {
+      for (const count of options.quick ? [3] : counts) {
+        for (const transport of transports) {
+          steps.push({
+            label: `session ${session}, ${count} peers, ${name(transport)}`,
+            seconds: seconds + (options.quick ? 6 : 14),
+            run: async ({ rig, pages, product }) => {
+              const browsers: Browser[] = [];
+              const doorway = await openDoorway(product.url);
+              try {
+                const listener = await launch({ ...configs[config!]!, env: rig.cardEnv("A") });
+                browsers.push(listener);
+                version = listener.version;
+                const room = product.newRoom();
+                await listener.open(
+                  product.roomUrl(room, "A", {
+                    buffer: bufferFrames,
+                    lanes: 1,
+                    ...(transport === "port" ? { transport } : {}),
+                  }),
+                );
+                const id = await untilJoined(listener);
+                const senders = await launch({ browser: "chromium", env: rig.cardEnv("B") });
+                browsers.push(senders);
+                await senders.open(`${pages.url}senders.html`);
+                await senders.evaluate((start) => page().start(start), {
+                  url: doorway.url,
+                  room,
+                  count: count - 1,
+                  listener: id,
+                });
+                await untilHeard(listener, count - 1);
+                rig.favourSound();
+                await sleep(options.quick ? 1000 : 6000);
+                // Lateness is counted from call to call.
+                await senders.evaluate(() => page().counters());
+                const before = await readStats(listener);
+                await sleep(seconds * 1000);
+                const after = await readStats(listener);
+                const { maxLateMs } = await senders.evaluate(() => page().counters());
+                const grown = (key: keyof PagePeer) =>
+                  after.peers.reduce((sum, peer) => {
+                    const old = before.peers.find(({ id }) => id === peer.id);
+                    return sum + ((peer[key] as number) - ((old?.[key] as number | undefined) ?? 0));
+                  }, 0);
+                const one: Measured = {
+                  session,
+                  transport,
+                  peers: count,
+                  receivedPackets: grown("receivedPackets"),
+                  latePackets: grown("latePackets"),
+                  lostPackets: grown("lostPackets"),
+                  concealedFrames: grown("concealedFrames"),
+                  playedFrames: grown("playedFrames"),
+                  senderLateMs: maxLateMs,
+                };
+                measured.push(one);
+                return `late ${percent(lateShare(one))}, concealed ${percent(concealedShare(one))}`;
+              } finally {
+                for (const browser of browsers) await browser.close();
+                doorway.close();
+              }
+            },
+          });
+        }
+      }
+    }
+    return { steps, conclude: () => conclude(measured, config!, seconds, version) };
+  },
+};
+
+function name(transport: string): string {
+  return transport === "port" ? "messages" : "shared memory";
+}
+
+function lateShare({ latePackets, receivedPackets, lostPackets }: Measured): number {
+  return latePackets / Math.max(1, receivedPackets + lostPackets);
+}
+
+function concealedShare({ concealedFrames, playedFrames }: Measured): number {
+  return concealedFrames / Math.max(1, concealedFrames + playedFrames);
+}
+
+function conclude(measured: Measured[], config: string, seconds: number, version: string): Outcome {
+  const numbers = [...new Set(measured.map(({ peers: count }) => count))].sort((a, b) => a - b);
+  const transports = [...new Set(measured.map(({ transport }) => transport))];
+  const mean = (values: number[]) =>
+    values.length > 0 ? values.reduce((a, b) => a + b, 0) / values.length : null;
+  const curve = (pick: (one: Measured) => number) =>
+    transports.map((transport) => ({
+      label: name(transport),
+      points: numbers.map((count) => ({
+        x: count,
+        y: mean(
+          measured
+            .filter((one) => one.transport === transport && one.peers === count)
+            .map((one) => pick(one) * 100),
+        ),
+      })),
+    }));
+  const columns = [
+    "session",
+    "transport",
+    "peers",
+    "received_packets",
+    "late_packets",
+    "lost_packets",
+    "concealed_frames",
+    "played_frames",
+    "sender_late_ms",
+  ];
+  return {
+    findings: transports.map((transport) => {
+      const clean = numbers.filter((count) => {
+        const there = measured.filter((one) => one.transport === transport && one.peers === count);
+        return there.length > 0 && there.every((one) => concealedShare(one) < 0.001);
+      });
+      return clean.length > 0
+        ? `With ${name(transport)}, up to ${Math.max(...clean)} peers were heard with less than 0.1 % of frames concealed.`
+        : `With ${name(transport)}, more than 0.1 % of frames were concealed at every number of peers.`;
+    }),
+    sections: [
+      {
+        heading: "Late loss",
+        method: `One ${config} listens, with a fixed buffer of ${bufferFrames} frames (21.33 ms, the paper's). The other peers are synthetic senders in a page of another browser on the same machine: each is a participant of its own, with its own peer connection, and sends 16-bit stereo in packets of 128 frames, 1.5 Mbit/s. ${seconds} s each, after a pause. Late: arrived after it should have been played. The paper's figure 9 shows the same; there each peer is a whole browser.`,
+        uncertainty:
+          "Senders and listener share the processors: what is late at the sender already counts against the listener here. The column says how late the latest packet left. Counts are exact.",
+        figures: [
+          {
+            kind: "line",
+            title: "Late packets",
+            caption: "Share of packets that came too late, mean of the sessions (the paper's figure 9).",
+            alt: "Late packets in per cent against the number of peers, messages and shared memory.",
+            xLabel: "peers in the room",
+            yLabel: "late packets, %",
+            series: curve(lateShare),
+          },
+          {
+            kind: "line",
+            title: "Concealed frames",
+            caption: "Share of frames that were not there in time, whatever the reason.",
+            alt: "Concealed frames in per cent against the number of peers, messages and shared memory.",
+            xLabel: "peers in the room",
+            yLabel: "concealed frames, %",
+            series: curve(concealedShare),
+          },
+        ],
+        tables: [
+          {
+            caption: "Each session",
+            columns: [
+              { name: "session", align: "right" },
+              { name: "between threads" },
+              { name: "peers", align: "right" },
+              { name: "packets received", align: "right" },
+              { name: "late", align: "right" },
+              { name: "lost", align: "right" },
+              { name: "concealed frames", align: "right" },
+              { name: "latest sent, ms", align: "right" },
+            ],
+            rows: measured.map((one) => [
+              one.session,
+              name(one.transport),
+              one.peers,
+              one.receivedPackets,
+              percent(lateShare(one)),
+              one.lostPackets,
+              percent(concealedShare(one)),
+              shown(one.senderLateMs, 1),
+            ]),
+          },
+          {
+            caption: "Beside the paper (figure 9 in words)",
+            columns: [
+              { name: "between threads" },
+              { name: "published" },
+              { name: "here, most peers with no late packet" },
+            ],
+            rows: [
+              [
+                "messages",
+                "a rapid reduction in performance as soon as the number of peers increases",
+                most(measured, "port"),
+              ],
+              [
+                "shared memory",
+                "no loss in any stream, even with twenty concurrent peers",
+                most(measured, "shared"),
+              ],
+            ],
+          },
+        ],
+      },
+    ],
+    tables: {
+      "raw.csv": {
+        columns,
+        rows: measured.map((one) => [
+          one.session,
+          one.transport,
+          one.peers,
+          one.receivedPackets,
+          one.latePackets,
+          one.lostPackets,
+          one.concealedFrames,
+          one.playedFrames,
+          shown(one.senderLateMs, 2),
+        ]),
+      },
+    },
+    versions: { browsers: version },
+    doubts: [],
+  };
+}
+
+function most(measured: readonly Measured[], transport: string): number | null {
+  const clean = measured.filter((one) => one.transport === transport && one.latePackets === 0);
+  return quantile(
+    clean.map(({ peers: count }) => count),
+    1,
+  );
+}
+
+async function untilJoined(listener: Browser): Promise<string> {
+  for (const deadline = Date.now() + 20_000; Date.now() < deadline; await sleep(100)) {
+    const id = await listener.evaluate(
+      () =>
+        (window as unknown as { antiphon?: { stats(): { id: string | null } } }).antiphon?.stats().id ?? null,
+    );
+    if (id !== null) return id;
+  }
+  throw new Error("the listener did not join within 20 s");
+}
+
+async function untilHeard(listener: Browser, count: number): Promise<void> {
+  for (const deadline = Date.now() + 40_000; Date.now() < deadline; await sleep(200)) {
+    const { peers: heard } = await readStats(listener);
+    if (heard.filter(({ playedFrames }) => playedFrames > 0).length >= count) return;
+  }
+  throw new Error(`the listener did not hear ${count} peers within 40 s`);
+}

@@ -1,0 +1,272 @@
+/** The lab: `node lab/dist/lab.js [EXPERIMENT...]` measures, and writes a report of each run. */
+
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import path from "node:path";
+import { parseArgs } from "node:util";
+import { missingProduct, Product } from "./antiphon.js";
+import { configs } from "./configs.js";
+import type { Experiment, Lab, Options, Outcome, Step } from "./experiment.js";
+import { fidelity } from "./experiments/fidelity.js";
+import { ifdv } from "./experiments/ifdv.js";
+import { loss } from "./experiments/loss.js";
+import { m2e } from "./experiments/m2e.js";
+import { native } from "./experiments/native.js";
+import { netem } from "./experiments/netem.js";
+import { peers } from "./experiments/peers.js";
+import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
+import { EmulatedNetwork } from "./network.js";
+import { servePages } from "./pages.js";
+import { requirePrograms } from "./processes.js";
+import { csv } from "./report/csv.js";
+import { type IndexEntry, indexEntry, indexPage, reportPage } from "./report/html.js";
+import { summaryMarkdown } from "./report/markdown.js";
+import type { Report } from "./report/model.js";
+import { Rig, root } from "./rig.js";
+import { percent } from "./units.js";
+
+const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, fidelity, netem];
+
+const help = `Measures Antiphon in real browsers on virtual sound cards and emulated networks, and writes a report of each run.
+
+  make lab                            every experiment, several hours
+  make lab EXPERIMENT=m2e             one of them
+  node lab/dist/lab.js --quick        every one once, under two minutes: shows that the lab works, measures nothing
+  node lab/dist/lab.js m2e --sessions 10 --seconds 60 --configs chromium,firefox --setups A,Antiphon
+
+experiments
+${experiments.map(({ name, question }) => `  ${name.padEnd(10)} ${question}`).join("\n")}
+
+options
+  --sessions N      repetitions, interleaved (m2e, native 3; peers 2)
+  --seconds N       length of each measurement
+  --configs LIST    of ${Object.keys(configs).join(", ")}
+  --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, messages" (m2e) · RTC, Antiphon (fidelity) · JackTrip,
+                    Jamulus, Antiphon (native) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
+  --out FOLDER      where the runs' folders go (default: results)
+
+Every run gets a folder DATE-EXPERIMENT with index.html (open it in any browser), summary.md, report.json and the raw data as CSV; the
+folder above gets an index.html of all runs. Nothing else should run on the machine meanwhile: a report says when it was too noisy.
+Ends clean on Ctrl-C. Needs root for emulated networks, and the packages of scripts/install-test-packages.
+`;
+
+async function main(): Promise<number> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      help: { type: "boolean", short: "h" },
+      quick: { type: "boolean", default: false },
+      sessions: { type: "string" },
+      seconds: { type: "string" },
+      configs: { type: "string" },
+      setups: { type: "string" },
+      out: { type: "string", default: "results" },
+    },
+  });
+  if (values.help) {
+    say(help);
+    return 0;
+  }
+  const unknown = positionals.filter((name) => !experiments.some((experiment) => experiment.name === name));
+  if (unknown.length > 0)
+    throw new Error(
+      `no experiment ${unknown.join(", ")}: there are ${experiments.map(({ name }) => name).join(", ")}`,
+    );
+  const chosen = experiments.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+  const options: Options = {
+    quick: values.quick,
+    sessions: positive(values.sessions, "--sessions"),
+    seconds: positive(values.seconds, "--seconds"),
+    configs: list(values.configs),
+    setups: list(values.setups),
+  };
+  const missing = missingProduct();
+  if (missing) throw new Error(missing);
+  requirePrograms(...new Set(chosen.flatMap(({ programs }) => programs)));
+  for (const { name, missing: lacks } of chosen) {
+    const lack = lacks?.();
+    if (lack) throw new Error(`${name}: ${lack}`);
+  }
+  const plans = chosen.map((experiment) => ({ experiment, plan: experiment.plan(options) }));
+  const command = ["node lab/dist/lab.js", ...process.argv.slice(2).map(quoted)].join(" ");
+
+  const rig = await Rig.start({ cards: ["A", "B", "Loop"] });
+  const pages = await servePages();
+  const product = await Product.start();
+  const shared = { rig, pages, product };
+  const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
+  let failed = false;
+  try {
+    for (const { experiment, plan } of plans) {
+      const date = new Date().toISOString();
+      const began = Date.now();
+      const failures: string[] = [];
+      const loads: Load[] = [];
+      for (const step of plan.steps) {
+        const load = watchLoad();
+        const failure = await progress.take(experiment.name, step, shared);
+        if (failure) failures.push(`${step.label}: ${failure}`);
+        loads.push(load());
+      }
+      const outcome = await plan.conclude();
+      const noise = [...outcome.doubts, ...loadDoubts(loads)];
+      const report: Report = {
+        title: experiment.title,
+        topic: experiment.name,
+        question: experiment.question,
+        run: {
+          command,
+          date,
+          commit: await commit(),
+          quick: options.quick,
+          noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
+          versions: {
+            ...outcome.versions,
+            PipeWire: (await lastLine(["pipewire", "--version"])).replace("Linked with libpipewire ", ""),
+            Node: process.version,
+          },
+          machine: { ...describeMachine(), ...loadWords(loads) },
+          seconds: Math.round((Date.now() - began) / 1000),
+        },
+        findings: [
+          ...outcome.findings,
+          ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
+        ],
+        sections: outcome.sections,
+      };
+      const folder = write(path.resolve(root, values.out), report, outcome);
+      failed ||= failures.length > 0;
+      say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
+      if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
+      say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
+    }
+  } finally {
+    await product.stop();
+    pages.close();
+    await rig.stop();
+  }
+  return failed ? 1 : 0;
+}
+
+/** Steps with an estimate of the time left, from how long those before took against their own estimates. */
+class Progress {
+  #number = 0;
+  #spentMs = 0;
+  #estimatedMs = 0;
+
+  constructor(private readonly steps: readonly Step[]) {
+    say(`${steps.length} steps, about ${words(this.#left())}\n`);
+  }
+
+  /** Runs a step; returns what went wrong. */
+  async take(experiment: string, step: Step, shared: Omit<Lab, "network">): Promise<string | undefined> {
+    const networks: EmulatedNetwork[] = [];
+    const began = Date.now();
+    this.#number++;
+    say(
+      `[${String(this.#number).padStart(String(this.steps.length).length)}/${this.steps.length}] ${experiment}: ${step.label} … `,
+    );
+    let result: string;
+    let failure: string | undefined;
+    try {
+      result = await step.run({
+        ...shared,
+        network: async (options) => {
+          const network = await EmulatedNetwork.start(options);
+          networks.push(network);
+          return network;
+        },
+      });
+    } catch (error) {
+      failure = error instanceof Error ? error.message : String(error);
+      result = `FAILED: ${failure}`;
+    } finally {
+      for (const network of networks) await network.stop();
+    }
+    this.#spentMs += Date.now() - began;
+    this.#estimatedMs += step.seconds * 1000;
+    const left = this.#left();
+    say(`${result}${left > 0 ? `  (about ${words(left)} left)` : ""}\n`);
+    return failure;
+  }
+
+  #left(): number {
+    const ratio = this.#estimatedMs > 0 ? this.#spentMs / this.#estimatedMs : 1;
+    return this.steps.slice(this.#number).reduce((sum, { seconds }) => sum + seconds * 1000, 0) * ratio;
+  }
+}
+
+function words(ms: number): string {
+  const minutes = ms / 60_000;
+  if (minutes < 1.5) return `${Math.max(1, Math.round(ms / 1000))} s`;
+  return minutes < 90 ? `${Math.round(minutes)} min` : `${(minutes / 60).toFixed(1)} h`;
+}
+
+function loadDoubts(loads: readonly Load[]): string[] {
+  const steal = Math.max(0, ...loads.map(({ stealShare }) => stealShare));
+  const busy = Math.max(0, ...loads.map(({ busyShare }) => busyShare));
+  return [
+    ...(steal > 0.03 ? [`the host took up to ${percent(steal)} of the processors away`] : []),
+    ...(busy > 0.97 ? [`the processors had no idle time (${percent(busy)} busy in one step)`] : []),
+  ];
+}
+
+function loadWords(loads: readonly Load[]): Record<string, string> {
+  if (loads.length === 0) return {};
+  const busy = Math.max(...loads.map(({ busyShare }) => busyShare));
+  const steal = Math.max(...loads.map(({ stealShare }) => stealShare));
+  return { load: `processors at most ${percent(busy)} busy in a step, ${percent(steal)} taken by the host` };
+}
+
+/** Writes a run's folder and the index of all; returns the folder. */
+function write(results: string, report: Report, { tables }: Outcome): string {
+  const name = `${report.run.date.slice(0, 10)}-${report.topic}`;
+  let folder = path.join(results, name);
+  for (let again = 2; existsSync(folder); again++) folder = path.join(results, `${name}-${again}`);
+  mkdirSync(folder, { recursive: true });
+  for (const [file, table] of Object.entries(tables)) writeFileSync(path.join(folder, file), csv(table));
+  const files = [...Object.keys(tables), "summary.md", "report.json"];
+  writeFileSync(path.join(folder, "index.html"), reportPage(report, files));
+  writeFileSync(path.join(folder, "summary.md"), summaryMarkdown(report));
+  // What the index needs; figures are drawn from the raw data's numbers and are not kept twice.
+  const { sections: _, ...rest } = report;
+  writeFileSync(path.join(folder, "report.json"), `${JSON.stringify(rest, null, 2)}\n`);
+  writeFileSync(path.join(results, "index.html"), indexPage(entries(results)));
+  return folder;
+}
+
+function entries(results: string): IndexEntry[] {
+  return readdirSync(results, { withFileTypes: true }).flatMap((entry) => {
+    const file = path.join(results, entry.name, "report.json");
+    if (!entry.isDirectory() || !existsSync(file)) return [];
+    const report = JSON.parse(readFileSync(file, "utf8")) as Omit<Report, "sections">;
+    return [indexEntry({ ...report, sections: [] }, `${entry.name}/index.html`)];
+  });
+}
+
+function list(text: string | undefined): string[] | undefined {
+  // A name may hold ", ".
+  return text?.split(/,(?! )/).map((name) => name.trim());
+}
+
+function positive(text: string | undefined, option: string): number | undefined {
+  if (text === undefined) return undefined;
+  const value = Number(text);
+  if (!(value > 0)) throw new Error(`${option} takes a number above 0, not ${text}`);
+  return value;
+}
+
+function quoted(word: string): string {
+  return /^[\w,./=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+function say(text: string): void {
+  process.stdout.write(text);
+}
+
+main().then(
+  (code) => process.exit(code),
+  (error: unknown) => {
+    process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`);
+    process.exit(1);
+  },
+);

@@ -1,0 +1,160 @@
+/**
+ * An emulated network between two sides, "left" and "right", each a network namespace with one interface: what crosses it passes the
+ * emulator (crates/netem) and nothing else. The namespaces live as long as the emulator's process.
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import path from "node:path";
+import { createInterface } from "node:readline";
+import { dieWithParent, makeFolder, removeFolder, requirePrograms, Service } from "./processes.js";
+import { root } from "./rig.js";
+
+export type Side = "left" | "right";
+
+export interface NetworkOptions {
+  /** `antiphon-netem profiles` lists them. */
+  profile: string;
+  /** Random loss instead of the profile's own. */
+  loss?: number;
+  seed?: number;
+}
+
+/** Counters of one direction since the network began. */
+export interface DirectionStats {
+  offeredPackets: number;
+  deliveredPackets: number;
+  lostPackets: number;
+  queueDroppedPackets: number;
+  duplicatedPackets: number;
+  reorderedPackets: number;
+  offeredBytes: number;
+  /** How much later than the model says a packet was delivered. Null before the first one. */
+  latenessP50Us: number | null;
+  latenessP99Us: number | null;
+  latenessMaxUs: number | null;
+}
+
+export const netemBinary = path.join(root, "target/release/antiphon-netem");
+
+/** What is missing for an emulated network; null if nothing is. */
+export function missingForNetworks(): string | null {
+  if (process.getuid?.() !== 0) return "emulated networks need root (network namespaces): run it with sudo";
+  if (!existsSync("/dev/net/tun")) return "emulated networks need /dev/net/tun: modprobe tun";
+  if (!existsSync(netemBinary)) return "target/release/antiphon-netem is not built: make lab-build";
+  return null;
+}
+
+export class EmulatedNetwork {
+  private readonly services: Service[] = [];
+  private answers: ((line: string) => void)[] = [];
+
+  private constructor(
+    private readonly child: ChildProcess,
+    private readonly folder: string,
+  ) {}
+
+  static async start(options: NetworkOptions): Promise<EmulatedNetwork> {
+    const missing = missingForNetworks();
+    if (missing) throw new Error(missing);
+    requirePrograms("ip", "nsenter", "socat", "setpriv");
+    const args = ["run", "--profile", options.profile, "--seed", String(options.seed ?? 1)];
+    if (options.loss !== undefined) args.push("--loss", String(options.loss));
+    const [program, ...prefix] = dieWithParent;
+    const child = spawn(program, [...prefix, netemBinary, ...args], { stdio: ["pipe", "pipe", "pipe"] });
+    const network = new EmulatedNetwork(child, makeFolder("network"));
+    let complaint = "";
+    child.stderr!.on("data", (chunk: Buffer) => {
+      complaint = `${complaint}${chunk}`.slice(-2000);
+    });
+    createInterface({ input: child.stdout! }).on("line", (line) => network.answers.shift()?.(line));
+    child.on("exit", () => {
+      for (const answer of network.answers.splice(0))
+        answer(JSON.stringify({ error: complaint.trim() || "the emulator ended" }));
+    });
+    try {
+      const { ready } = await network.answer<{ ready: Record<Side, { netns: string; address: string }> }>();
+      network.sides = ready;
+      return network;
+    } catch (error) {
+      await network.stop();
+      throw error;
+    }
+  }
+
+  private sides!: Record<Side, { netns: string; address: string }>;
+
+  /** File of a side's network namespace: for `nsenter --net=` and `LaunchOptions.netns`. */
+  netns(side: Side): string {
+    return this.sides[side].netns;
+  }
+
+  address(side: Side): string {
+    return this.sides[side].address;
+  }
+
+  /** Makes a port of the outer machine's 127.0.0.1 reachable at the same address and port inside, past the emulator. */
+  async admit(port: number, side: Side): Promise<void> {
+    const socket = path.join(this.folder, `${side}-${port}-in`);
+    await this.relay([`UNIX-LISTEN:${socket},fork`, `TCP:127.0.0.1:${port}`], null, socket);
+    await this.relay(
+      [`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`],
+      this.netns(side),
+    );
+  }
+
+  /** The other way: a port of a side's 127.0.0.1 is reachable at the same port of the outer machine's. */
+  async expose(port: number, side: Side): Promise<void> {
+    const socket = path.join(this.folder, `${side}-${port}-out`);
+    await this.relay([`UNIX-LISTEN:${socket},fork`, `TCP:127.0.0.1:${port}`], this.netns(side), socket);
+    await this.relay([`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`], null);
+  }
+
+  /** Other conditions from now on. */
+  async change({ profile, loss }: Pick<NetworkOptions, "profile" | "loss">): Promise<void> {
+    await this.ask({ profile, ...(loss === undefined ? {} : { loss }) });
+  }
+
+  async stats(): Promise<Record<"leftToRight" | "rightToLeft", DirectionStats>> {
+    const { stats } = await this.ask<{ stats: Record<"leftToRight" | "rightToLeft", DirectionStats> }>({
+      stats: true,
+    });
+    return stats;
+  }
+
+  async stop(): Promise<void> {
+    for (const service of this.services) await service.stop();
+    this.child.stdin?.end();
+    if (this.child.exitCode === null && this.child.signalCode === null) {
+      const gone = new Promise((resolve) => this.child.once("exit", resolve));
+      const timer = setTimeout(() => this.child.kill("SIGKILL"), 2000);
+      await gone;
+      clearTimeout(timer);
+    }
+    removeFolder(this.folder);
+  }
+
+  private async relay(addresses: [string, string], netns: string | null, socket?: string): Promise<void> {
+    const enter = netns ? ["nsenter", `--net=${netns}`] : [];
+    const log = path.join(this.folder, `relay-${this.services.length}.log`);
+    const service = Service.start([...enter, "socat", ...addresses], process.env, log);
+    this.services.unshift(service);
+    if (socket) await service.until(() => existsSync(socket), "socket");
+  }
+
+  private async ask<T>(question: object): Promise<T> {
+    const answer = this.answer<T>();
+    this.child.stdin!.write(`${JSON.stringify(question)}\n`);
+    return answer;
+  }
+
+  private async answer<T>(): Promise<T> {
+    const line = await new Promise<string>((resolve) => {
+      if (this.child.exitCode === null) this.answers.push(resolve);
+      else resolve(JSON.stringify({ error: "the emulator has ended" }));
+    });
+    const answer = JSON.parse(line) as T & { error?: string };
+    if (answer.error) throw new Error(`network emulator: ${answer.error}`);
+    return answer;
+  }
+}

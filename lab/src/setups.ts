@@ -1,0 +1,361 @@
+/** The ways from mouth to ear that are compared: docs/lab-method.md. Each starts its browsers, measures, and ends them. */
+
+import { type Hearing, listen, quantile } from "./analysis.js";
+import {
+  type PageParameters,
+  type PagePeer,
+  type PageTrace,
+  type Product,
+  readStats,
+  readTrace,
+  untilPlaying,
+} from "./antiphon.js";
+import { type Browser, type LaunchOptions, launch } from "./browsers.js";
+import type { PageServer } from "./pages.js";
+import { sleep } from "./processes.js";
+import { type DeviceSummary, mic, playback, type Rig, readAround, sampleRateHz, speaker } from "./rig.js";
+import { type Score, writeScore } from "./signal.js";
+
+export interface Stage {
+  rig: Rig;
+  pages: PageServer;
+  product: Product;
+  /** How to launch the browsers, without a card. */
+  browser: LaunchOptions;
+  parameters: PageParameters;
+  /** Before playing begins, and from there to the first pulse: starting the device disturbs what runs on the machine. */
+  settleSeconds: number;
+  leadSeconds: number;
+  pulseSeconds: number;
+  steadySeconds: number;
+}
+
+/** Counters of the receiving end over the measured interval; null where it counts no such thing. */
+export interface Counters {
+  playedFrames: number | null;
+  concealedFrames: number | null;
+  skippedFrames: number | null;
+  receivedPackets: number | null;
+  lostPackets: number | null;
+  latePackets: number | null;
+  underruns: number | null;
+  bufferFrames: number | null;
+}
+
+/** The browsers' own words about the receiving end, not measurements. */
+export interface Report {
+  quantumFrames: number | null;
+  reportedBaseLatencyMs: number | null;
+  reportedOutputLatencyMs: number | null;
+  reportedInputLatencyMs: number | null;
+}
+
+/** Where a packet's time goes, medians of a trace. */
+export interface Budget {
+  /** Frames that the browser hands over at a time. */
+  blockFrames: number;
+  /** From a block's capture to its packets' way out. */
+  packetMs: number;
+  /** From there to the other page's network thread. */
+  networkMs: number;
+  /** What the jitter buffer aims at. */
+  bufferMs: number;
+}
+
+export interface Direction {
+  name: string;
+  hearing: Hearing;
+  counters: Counters | null;
+  report: Report;
+  budget: Budget | null;
+}
+
+export interface SetupResult {
+  directions: Direction[];
+  calibration: Hearing;
+  summary: DeviceSummary;
+  browserVersion: string;
+  pageErrors: string[];
+}
+
+/** Pages of lab/pages. */
+const pageOf: Record<string, string> = {
+  A: "setup-a.html",
+  B0: "paper.html?setup=B0",
+  B1: "paper.html?setup=B1",
+  C0: "paper.html?setup=C0",
+  C1: "paper.html?setup=C1",
+  RTC: "rtc-media.html",
+};
+
+export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
+  A: (stage) => onePage(stage, pageOf.A!),
+  B0: (stage) => onePage(stage, pageOf.B0!),
+  B1: (stage) => onePage(stage, pageOf.B1!),
+  C0: (stage) => twoPages(stage, pageOf.C0!),
+  C1: (stage) => twoPages(stage, pageOf.C1!),
+  RTC: (stage) => twoPages(stage, pageOf.RTC!),
+  "Antiphon, messages": (stage) => antiphon(stage, { ...stage.parameters, transport: "port" }),
+  Antiphon: (stage) => antiphon(stage, stage.parameters),
+};
+
+async function onePage(stage: Stage, address: string): Promise<SetupResult> {
+  return withBrowsers(stage, ["A"], async ([a]) => {
+    await a!.open(`${stage.pages.url}${address}`);
+    await a!.evaluate(() => page().start());
+    await sleep(stage.settleSeconds * 1000);
+    const [score] = scores(stage);
+    const count = () => a!.evaluate(() => page().counters?.() ?? null);
+    const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
+      pass(stage, [{ score: score!, from: "A", to: "A" }]),
+      readAround(stage, count),
+    ]);
+    const report = await a!.evaluate(() => page().report());
+    const counters = before && after && increments(before, after);
+    return {
+      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null }],
+      calibration,
+      summary,
+      ...about(a!),
+    };
+  });
+}
+
+async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
+  return withPages(stage, address, async ([a, b]) => {
+    await sleep(stage.settleSeconds * 1000);
+    return bothWays(stage, a, b, {
+      count: (end) => end.evaluate(() => page().counters!()),
+      report: (end) => end.evaluate(() => page().report()),
+    });
+  });
+}
+
+async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
+  return withRoom({ ...stage, parameters }, async ([a, b]) => {
+    await sleep(stage.settleSeconds * 1000);
+    // Kept when the counters are read for the last time: when the device ends, it disturbs the browsers.
+    const targetFrames = new Map<Browser, number>();
+    const tracing = sleep(stage.leadSeconds * 1000).then(() =>
+      Promise.all([a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds)))),
+    );
+    const [result, [traceA, traceB]] = await Promise.all([
+      bothWays(stage, a, b, {
+        count: async (end) => {
+          const [peer] = (await readStats(end)).peers;
+          targetFrames.set(end, peer!.targetFrames);
+          return countersOf(peer!);
+        },
+        report: readStats,
+      }),
+      tracing,
+    ]);
+    const [ab, ba] = result.directions;
+    ab!.budget = budgetOf(traceA!, traceB!, targetFrames.get(b)!);
+    ba!.budget = budgetOf(traceB!, traceA!, targetFrames.get(a)!);
+    return result;
+  });
+}
+
+type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
+type Pair = [a: Browser, b: Browser];
+
+/** Two browsers, A and B, that hear each other by the named setup, while `body` lasts. */
+export function meet<T>(stage: Meeting, setup: string, body: (pair: Pair) => Promise<T>): Promise<T> {
+  return setup === "Antiphon" ? withRoom(stage, body) : withPages(stage, pageOf[setup]!, body);
+}
+
+async function withPages<T>(stage: Meeting, address: string, body: (pair: Pair) => Promise<T>): Promise<T> {
+  return withBrowsers(stage, ["A", "B"], async ([a, b]) => {
+    for (const end of [a!, b!]) {
+      await end.open(`${stage.pages.url}${address}`);
+      await end.evaluate(() => page().start());
+    }
+    const offer = await a!.evaluate(() => page().describe());
+    const answer = await b!.evaluate((description) => page().describe(description), offer);
+    await a!.evaluate((description) => page().accept(description), answer);
+    for (const end of [a!, b!]) await until(() => end.evaluate(() => page().ready()), "sound to flow");
+    return body([a!, b!]);
+  });
+}
+
+async function withRoom<T>(stage: Meeting, body: (pair: Pair) => Promise<T>): Promise<T> {
+  return withBrowsers(stage, ["A", "B"], async ([a, b]) => {
+    const room = stage.product.newRoom();
+    await a!.open(stage.product.roomUrl(room, "A", stage.parameters));
+    await b!.open(stage.product.roomUrl(room, "B", stage.parameters));
+    await untilPlaying([a!, b!]);
+    return body([a!, b!]);
+  });
+}
+
+/** Of a trace that tells the budget: a hundred blocks of 1,024 frames. */
+const traceSeconds = 3;
+
+/** From the traces of a sender and of who receives it alone, taken at the same time; null if no packet is in both. */
+export function budgetOf(sender: PageTrace, receiver: PageTrace, targetFrames: number): Budget | null {
+  const delays = delaysMs(sender, receiver);
+  const { timeMs, frames } = sender.captured;
+  let block = 0;
+  const packetMs = sender.sent.timeMs.flatMap((sentMs) => {
+    while (block + 1 < timeMs.length && timeMs[block + 1]! <= sentMs) block++;
+    return timeMs[block] !== undefined && timeMs[block]! <= sentMs ? [sentMs - timeMs[block]!] : [];
+  });
+  const [network, packet, blockFrames] = [delays, packetMs, frames].map((values) => quantile(values, 0.5));
+  if (network === null || packet === null || blockFrames === null) return null;
+  return {
+    blockFrames: blockFrames!,
+    packetMs: packet!,
+    networkMs: network!,
+    bufferMs: targetFrames / (sampleRateHz / 1000),
+  };
+}
+
+/** Delay of each packet that is in both traces, in order of sending, from the one page's network thread to the other's. */
+export function delaysMs(sender: PageTrace, receiver: PageTrace): number[] {
+  const arrivals = firstArrivals(receiver);
+  return sender.sent.sequence.flatMap((sequence, index) => {
+    const arrived = arrivals.get(sequence);
+    return arrived === undefined ? [] : [arrived - sender.sent.timeMs[index]!];
+  });
+}
+
+/** When each sequence number came first. For a page that hears one peer. */
+export function firstArrivals({ received }: PageTrace): Map<number, number> {
+  const arrivals = new Map<number, number>();
+  for (const [index, sequence] of received.sequence.entries())
+    if (!arrivals.has(sequence)) arrivals.set(sequence, received.timeMs[index]!);
+  return arrivals;
+}
+
+/** The functions that the pages of lab/pages offer. Runs in the page. */
+declare function page(): {
+  start(): Promise<void>;
+  report(): Report;
+  describe(offer?: RTCSessionDescriptionInit): Promise<RTCSessionDescriptionInit>;
+  accept(answer: RTCSessionDescriptionInit): Promise<void>;
+  ready(): boolean;
+  /** Not where there is nothing to count. */
+  counters?(): Promise<Counters>;
+};
+
+async function bothWays(
+  stage: Stage,
+  a: Browser,
+  b: Browser,
+  read: { count(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
+): Promise<SetupResult> {
+  const [ab, ba] = scores(stage);
+  const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
+    pass(stage, [
+      { score: ab!, from: "A", to: "B" },
+      { score: ba!, from: "B", to: "A" },
+    ]),
+    readAround(stage, () => Promise.all([read.count(b), read.count(a)])),
+  ]);
+  const directions: Direction[] = [];
+  for (const [index, end] of [b, a].entries()) {
+    const { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs } =
+      await read.report(end);
+    directions.push({
+      name: index === 0 ? "A to B" : "B to A",
+      hearing: heard[index]!,
+      counters: increments(before[index]!, after[index]!),
+      report: { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs },
+      budget: null,
+    });
+  }
+  return { directions, calibration, summary, ...about(a, b) };
+}
+
+/** Plays every score at once, and the first one through the idle card too: the run's own calibration. */
+async function pass(stage: Stage, ways: { score: Score; from: string; to: string }[]) {
+  stage.rig.favourSound();
+  const { heard, summary } = await stage.rig.pass({
+    plays: [
+      ...ways.map(({ score, from }) => ({ take: score.take, to: mic(from) })),
+      { take: ways[0]!.score.take, to: playback("Loop") },
+    ],
+    hears: [...ways.map(({ to }) => speaker(to)), speaker("Loop")],
+  });
+  return {
+    heard: ways.map(({ score }, index) => listen(heard[index]!, score)),
+    calibration: listen(heard[ways.length]!, ways[0]!.score, { maxLatencyFrames: 4096 }),
+    summary,
+  };
+}
+
+function scores({ leadSeconds, pulseSeconds, steadySeconds }: Stage): Score[] {
+  const seconds = { leadSeconds, pulseSeconds, steadySeconds, tailSeconds: 3 };
+  return ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
+}
+
+/** Starts a browser for each card, and ends them all, whatever happens. `places`: on which side of an emulated network, by card. */
+export async function withBrowsers<T>(
+  {
+    rig,
+    browser,
+    places = {},
+  }: { rig: Rig; browser: LaunchOptions; places?: Record<string, NonNullable<LaunchOptions["place"]>> },
+  cards: string[],
+  body: (browsers: Browser[]) => Promise<T>,
+): Promise<T> {
+  const browsers: Browser[] = [];
+  try {
+    for (const card of cards) {
+      const place = places[card];
+      browsers.push(await launch({ ...browser, env: rig.cardEnv(card), ...(place && { place }) }));
+    }
+    return await body(browsers);
+  } finally {
+    for (const one of browsers) await one.close();
+  }
+}
+
+export function countersOf(peer: PagePeer): Counters {
+  const {
+    playedFrames,
+    concealedFrames,
+    skippedFrames,
+    receivedPackets,
+    lostPackets,
+    latePackets,
+    underruns,
+  } = peer;
+  const { bufferFrames } = peer;
+  return {
+    playedFrames,
+    concealedFrames,
+    skippedFrames,
+    receivedPackets,
+    lostPackets,
+    latePackets,
+    underruns,
+    bufferFrames,
+  };
+}
+
+/** What the counters grew by; `bufferFrames` is no counter and keeps its last value. */
+export function increments(before: Counters, after: Counters): Counters {
+  const grown = { ...after };
+  for (const key of Object.keys(after) as (keyof Counters)[]) {
+    const [from, to] = [before[key], after[key]];
+    if (key !== "bufferFrames") grown[key] = from === null || to === null ? null : to - from;
+  }
+  return grown;
+}
+
+function about(...browsers: Browser[]): { browserVersion: string; pageErrors: string[] } {
+  return {
+    browserVersion: [...new Set(browsers.map((browser) => browser.version))].join(" + "),
+    pageErrors: browsers.flatMap((browser) => browser.errors),
+  };
+}
+
+async function until(ready: () => Promise<boolean>, what: string, seconds = 20): Promise<void> {
+  const deadline = Date.now() + seconds * 1000;
+  while (!(await ready())) {
+    if (Date.now() > deadline) throw new Error(`waited ${seconds} s for ${what}`);
+    await sleep(100);
+  }
+}
