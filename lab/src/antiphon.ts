@@ -145,10 +145,12 @@ export interface PageTrace {
 }
 
 export async function readTrace(page: Browser, seconds: number): Promise<PageTrace> {
-  const trace = await page.evaluate((length) => {
+  // As text: the drivers take minutes over so many numbers.
+  const text = await page.evaluate(async (length) => {
     const { antiphon } = window as unknown as { antiphon: { trace(seconds: number): Promise<PageTrace> } };
-    return antiphon.trace(length);
+    return JSON.stringify(await antiphon.trace(length));
   }, seconds);
+  const trace = JSON.parse(text) as PageTrace;
   if (trace.version !== 1)
     throw new Error(`the page's traces have version ${trace.version}, the lab reads version 1`);
   return trace;

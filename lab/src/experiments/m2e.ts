@@ -156,7 +156,12 @@ function conclude(
     ],
     tables: [latencyTable(measured, places), goalTable, paperTable(measured)],
   };
-  const sections = [latency, budgetSection(measured), playedSection(measured, places)];
+  const sections = [
+    latency,
+    budgetSection(measured),
+    playedSection(measured, places),
+    instrumentSection(measured.map(({ result }) => result)),
+  ];
   return {
     findings: findingsOf(measured, goalTable),
     sections,
@@ -167,9 +172,7 @@ function conclude(
 }
 
 /** Against the device: calibration must be one quantum without spread, and the graph must never have run without it. */
-export function calibrationDoubts(
-  results: readonly Pick<SetupResult, "calibration" | "summary">[],
-): string[] {
+export function calibrationDoubts(results: readonly Instrument[]): string[] {
   const doubts: string[] = [];
   const frames = known(
     results.flatMap(({ calibration }) => calibration.hits.map((hit) => hit.latencyFrames)),
@@ -190,6 +193,52 @@ export function calibrationDoubts(
   if (missedShare > 0.001)
     doubts.push(`the sound graph ran without the device for ${percent(missedShare)} of the time`);
   return doubts;
+}
+
+type Instrument = Pick<SetupResult, "calibration" | "summary">;
+
+/** What the device says of itself. */
+export function instrumentSection(results: readonly Instrument[]): Section {
+  const frames = known(
+    results.flatMap(({ calibration }) => calibration.hits.map((hit) => hit.latencyFrames)),
+  );
+  const sum = (pick: (summary: SetupResult["summary"]) => number) =>
+    results.length > 0 ? results.reduce((total, { summary }) => total + pick(summary), 0) : null;
+  return {
+    heading: "The device",
+    method:
+      "During every measurement the device also plays its pulses into a speaker that nobody uses, and hears them from its monitor: its own loop, which must read one quantum of the sound graph, every time.",
+    uncertainty:
+      "A pulse is a code of 1,022 frames; its matched filter peaks over two frames and is read to the nearest one. The loop shows what is left of that error.",
+    figures: [],
+    tables: [
+      {
+        caption: "The device's own loop, all measurements together",
+        columns: [
+          { name: "one quantum, frames", align: "right" },
+          { name: "loop, least", align: "right" },
+          { name: "loop, greatest", align: "right" },
+          { name: "pulses", align: "right" },
+          { name: "pulses missed", align: "right" },
+          { name: "xruns", align: "right" },
+          { name: "frames without the device", align: "right" },
+          { name: "frames in all", align: "right" },
+        ],
+        rows: [
+          [
+            [...new Set(results.map(({ summary }) => summary.quantum_frames))].join(", "),
+            quantile(frames, 0),
+            quantile(frames, 1),
+            frames.length,
+            results.reduce((total, { calibration }) => total + calibration.missed, 0),
+            sum((summary) => summary.xruns),
+            sum((summary) => summary.missed_frames),
+            sum((summary) => summary.frames),
+          ],
+        ],
+      },
+    ],
+  };
 }
 
 function halvesDoubts(measured: readonly Measured[], options: Options): string[] {

@@ -9,7 +9,7 @@ import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } fr
 import { setups } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { shown } from "../units.js";
-import { calibrationDoubts, latenciesMs } from "./m2e.js";
+import { calibrationDoubts, instrumentSection, latenciesMs } from "./m2e.js";
 
 interface Measured {
   session: number;
@@ -268,6 +268,7 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
           },
         ],
       },
+      instrumentSection(measured),
     ],
     tables: {
       "raw.csv": {
