@@ -1,0 +1,70 @@
+//! The virtual driver against the formulas, 100,000 packets each way. Seeded: the outcome is always the same.
+
+use antiphon_netem::Profile;
+use antiphon_netem::calibration::{Case, DriverError};
+
+const PACKETS: u32 = 100_000;
+
+fn assert_calibrated(cases: Vec<Case>) {
+    for case in cases {
+        let seen = case.run_virtual(1).expect("valid");
+        for (_, stats) in &seen {
+            assert_eq!(stats.offered_packets, u64::from(PACKETS));
+            assert_eq!(
+                stats.offered_packets,
+                stats.delivered_packets + stats.lost_packets + stats.queue_dropped_packets
+            );
+        }
+        let rows = case.judge(&seen, DriverError::default());
+        assert_eq!(rows.len(), 20);
+        for row in rows {
+            assert!(row.ok, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn every_profile_does_what_the_formulas_say() {
+    let profiles = Profile::all();
+    assert_calibrated(
+        profiles
+            .iter()
+            .map(|profile| Case::of_profile(profile, PACKETS))
+            .collect(),
+    );
+}
+
+#[test]
+fn reordering_duplicates_bursts_and_overflow_do_what_the_formulas_say() {
+    assert_calibrated(Case::beyond_profiles(PACKETS));
+}
+
+#[test]
+fn a_link_that_differs_from_its_formula_is_found_out() {
+    let judged = |spoil: fn(&mut Case), quantity: &str| {
+        let case = Case::of_profile(&Profile::find("leo").expect("exists"), PACKETS);
+        let mut spoiled = case.clone();
+        spoil(&mut spoiled);
+        let seen = spoiled.run_virtual(1).expect("valid");
+        let rows = case.judge(&seen, DriverError::default());
+        let row = rows.iter().find(|row| row.quantity == quantity);
+        assert!(!row.expect("exists").ok, "{row:?}");
+    };
+    judged(|case| case.links[0].delay_ms += 1.0, "delayP50Ms");
+    judged(
+        |case| case.links[0].duplicate_share = 0.001,
+        "duplicateShare",
+    );
+    judged(|case| case.links[0].reorder = true, "reorderShare");
+    judged(
+        |case| {
+            let share = 0.0063;
+            case.links[0].loss = antiphon_netem::Loss::Random { share };
+        },
+        "meanLossRunLength",
+    );
+    judged(
+        |case| case.links[0].loss = antiphon_netem::Loss::None {},
+        "lossShare",
+    );
+}
