@@ -93,13 +93,14 @@ fn a_network_changes_while_it_runs_and_leaves_nothing_behind() {
             let (left, right) = (network.left(), network.right());
             let listener = scope.spawn(move || {
                 right.enter()?;
-                std::net::UdpSocket::bind((right.address, 7_000))
+                // Any port: a child that the other test just forked may hold the one before for a moment.
+                std::net::UdpSocket::bind((right.address, 0))
             });
             let listener = listener.join().expect("no panic").expect("bound");
+            let address = listener.local_addr().expect("bound");
             let sender = scope.spawn(move || {
                 left.enter()?;
-                std::net::UdpSocket::bind((left.address, 0))?
-                    .send_to(b"hello", (right.address, 7_000))
+                std::net::UdpSocket::bind((left.address, 0))?.send_to(b"hello", address)
             });
             sender.join().expect("no panic").expect("sent");
             listener

@@ -32,7 +32,7 @@ interface Measured extends Condition {
 
 /** Of random loss, and the path on which it is swept: long enough that congestion control matters. */
 const losses = [0, 0.01, 0.02, 0.05, 0.1];
-const sweepProfile = "rtt-40";
+const sweepProfile = "rtt-50";
 const profiles = ["lan", "fibre", "cable", "wifi", "wifi-bad", "4g", "5g", "leo", "mbit-40-33", "mbit-12-4"];
 const laneChoices = ["1", "2", "4", "8", "auto"];
 
