@@ -25,8 +25,33 @@ process.env.TMPDIR = temporary;
 
 /** Kills what is left, without waiting. Runs on every way out but SIGKILL, where `dieWithParent` takes over. */
 function cleanUp(): void {
-  for (const child of children) child.kill("SIGKILL");
+  // Browsers, too, which their drivers started: while one lives, it writes to its profile.
+  for (const id of offspring()) {
+    try {
+      process.kill(id, "SIGKILL");
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
   rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
+}
+
+/** Every process that descends from this one. */
+export function offspring(): number[] {
+  const parents = new Map<number, number>();
+  for (const name of readdirSync("/proc").filter((entry) => /^\d+$/.test(entry))) {
+    try {
+      const stat = readFileSync(`/proc/${name}/stat`, "utf8");
+      parents.set(Number(name), Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]));
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  const isOurs = (id: number): boolean => {
+    const parent = parents.get(id);
+    return parent !== undefined && (parent === process.pid || isOurs(parent));
+  };
+  return [...parents.keys()].filter(isOurs);
 }
 
 /** Folders of lab processes that were killed too hard to tidy up. */

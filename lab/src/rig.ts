@@ -9,6 +9,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import {
   makeFolder,
+  offspring,
   removeFolder,
   requirePrograms,
   run,
@@ -147,7 +148,7 @@ export class Rig {
    * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
    */
   favourSound(): void {
-    for (const owner of readdirSync("/proc").filter((name) => /^\d+$/.test(name) && isOurs(name))) {
+    for (const owner of offspring()) {
       try {
         for (const thread of readdirSync(`/proc/${owner}/task`)) {
           const name = readFileSync(`/proc/${owner}/task/${thread}/comm`, "utf8").trim();
@@ -189,17 +190,6 @@ export class Rig {
   async stop(): Promise<void> {
     for (const service of this.services) await service.stop();
     removeFolder(this.folder);
-  }
-}
-
-/** Whether a process descends from this one. */
-function isOurs(id: string): boolean {
-  try {
-    const stat = readFileSync(`/proc/${id}/stat`, "utf8");
-    const parent = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]!;
-    return parent === String(process.pid) || (parent !== "0" && isOurs(parent));
-  } catch {
-    return false;
   }
 }
 
