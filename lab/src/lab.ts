@@ -3,6 +3,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { parseArgs } from "node:util";
+import { known, listen, quantile } from "./analysis.js";
 import { missingProduct, Product } from "./antiphon.js";
 import { configs } from "./configs.js";
 import type { Experiment, Lab, Options, Outcome, Step } from "./experiment.js";
@@ -21,8 +22,9 @@ import { csv } from "./report/csv.js";
 import { type IndexEntry, indexEntry, indexPage, reportPage } from "./report/html.js";
 import { summaryMarkdown } from "./report/markdown.js";
 import type { Report } from "./report/model.js";
-import { Rig, root } from "./rig.js";
-import { percent } from "./units.js";
+import { playback, Rig, root, sampleRateHz, speaker } from "./rig.js";
+import { writeScore } from "./signal.js";
+import { framesPerMs, percent } from "./units.js";
 
 const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, fidelity, netem];
 
@@ -93,6 +95,7 @@ async function main(): Promise<number> {
   const pages = await servePages();
   const product = await Product.start();
   const shared = { rig, pages, product };
+  say(await calibrate(rig));
   const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
   let failed = false;
   try {
@@ -145,6 +148,20 @@ async function main(): Promise<number> {
     await rig.stop();
   }
   return failed ? 1 : 0;
+}
+
+/** The device, looped on itself: what it reads there, in words. */
+async function calibrate(rig: Rig): Promise<string> {
+  const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 1, steadySeconds: 0.1, tailSeconds: 0.3 });
+  const { heard } = await rig.pass({
+    plays: [{ take: score.take, to: playback("Loop") }],
+    hears: [speaker("Loop")],
+  });
+  const { hits, missed } = listen(heard[0]!, score, { maxLatencyFrames: 4096 });
+  const frames = known(hits.map(({ latencyFrames }) => latencyFrames));
+  const [least, most] = [quantile(frames, 0), quantile(frames, 1)];
+  if (least === null || most === null) return "The device does not hear its own loop.\n";
+  return `The device's own loop: ${least} frames (${(least / framesPerMs).toFixed(2)} ms), spread ${most - least}, ${missed} of ${hits.length} pulses missed; right is one quantum, ${rig.quantumFrames}, without spread.\n`;
 }
 
 /** Steps with an estimate of the time left, from how long those before took against their own estimates. */
@@ -234,12 +251,23 @@ function write(results: string, report: Report, { tables }: Outcome): string {
   return folder;
 }
 
+/** Of every run, also those that other programs made: they have a README.md. */
 function entries(results: string): IndexEntry[] {
-  return readdirSync(results, { withFileTypes: true }).flatMap((entry) => {
-    const file = path.join(results, entry.name, "report.json");
-    if (!entry.isDirectory() || !existsSync(file)) return [];
-    const report = JSON.parse(readFileSync(file, "utf8")) as Omit<Report, "sections">;
-    return [indexEntry({ ...report, sections: [] }, `${entry.name}/index.html`)];
+  return readdirSync(results, { withFileTypes: true }).flatMap((entry): IndexEntry[] => {
+    const read = (file: string) => {
+      const whole = path.join(results, entry.name, file);
+      return entry.isDirectory() && existsSync(whole) ? readFileSync(whole, "utf8") : undefined;
+    };
+    const json = read("report.json");
+    if (json !== undefined) {
+      const report = JSON.parse(json) as Omit<Report, "sections">;
+      return [indexEntry({ ...report, sections: [] }, `${entry.name}/index.html`)];
+    }
+    const title = /^# (.+)$/m.exec(read("README.md") ?? "")?.[1];
+    const [, date, topic] = /^(\d{4}-\d{2}-\d{2})-(.+)$/.exec(entry.name) ?? [];
+    if (title === undefined || date === undefined || topic === undefined) return [];
+    const readme = `${entry.name}/README.md`;
+    return [{ path: readme, title, topic, date, quick: false, noisy: null, finding: null }];
   });
 }
 

@@ -46,6 +46,7 @@ export function missingForNetworks(): string | null {
 }
 
 export class EmulatedNetwork {
+  private sides!: Record<Side, { netns: string; address: string }>;
   private readonly services: Service[] = [];
   private answers: ((line: string) => void)[] = [];
 
@@ -81,8 +82,6 @@ export class EmulatedNetwork {
       throw error;
     }
   }
-
-  private sides!: Record<Side, { netns: string; address: string }>;
 
   /** File of a side's network namespace: for `nsenter --net=` and `LaunchOptions.netns`. */
   netns(side: Side): string {

@@ -134,22 +134,21 @@ async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
 async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
   return withRoom({ ...stage, parameters }, async ([a, b]) => {
     await sleep(stage.settleSeconds * 1000);
+    // Before the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
+    stage.rig.favourSound();
+    const [traceA, traceB] = await Promise.all(
+      [a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds))),
+    );
     // Kept when the counters are read for the last time: when the device ends, it disturbs the browsers.
     const targetFrames = new Map<Browser, number>();
-    const tracing = sleep(stage.leadSeconds * 1000).then(() =>
-      Promise.all([a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds)))),
-    );
-    const [result, [traceA, traceB]] = await Promise.all([
-      bothWays(stage, a, b, {
-        count: async (end) => {
-          const [peer] = (await readStats(end)).peers;
-          targetFrames.set(end, peer!.targetFrames);
-          return countersOf(peer!);
-        },
-        report: readStats,
-      }),
-      tracing,
-    ]);
+    const result = await bothWays(stage, a, b, {
+      count: async (end) => {
+        const [peer] = (await readStats(end)).peers;
+        targetFrames.set(end, peer!.targetFrames);
+        return countersOf(peer!);
+      },
+      report: readStats,
+    });
     const [ab, ba] = result.directions;
     ab!.budget = budgetOf(traceA!, traceB!, targetFrames.get(b)!);
     ba!.budget = budgetOf(traceB!, traceA!, targetFrames.get(a)!);

@@ -35,8 +35,12 @@ describe("a quick run", () => {
     expect(code, text).toBe(0);
   }, 300_000);
 
+  it("prints its device's own loop: one quantum, without spread", () => {
+    expect(output).toMatch(/^The device's own loop: 64 frames \(1\.33 ms\), spread 0, 0 of /);
+  });
+
   it("tells how far it is and how long it will take", () => {
-    expect(output).toMatch(/^\d+ steps, about /);
+    expect(output).toMatch(/^\d+ steps, about /m);
     expect(output).toMatch(/\[ *1\/\d+\] m2e: .* left\)/);
   });
 

@@ -1,3 +1,4 @@
+import { rollup } from "d3-array";
 import { known, listen, quantile } from "../analysis.js";
 import { type PageTrace, readStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
@@ -290,16 +291,26 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
       },
     ],
     tables: {
+      // Hundreds of thousands of packets: counted in steps of a tenth of a millisecond.
       "delays.csv": {
-        columns: ["profile", "loss_share", "lanes", "direction", "delay_ms"],
+        columns: ["profile", "loss_share", "lanes", "direction", "delay_ms", "packets"],
         rows: measured.flatMap((one) =>
-          one.delaysMs.map((delay) => [
-            one.profile,
-            one.loss ?? null,
-            one.lanes,
-            one.direction,
-            shown(delay, 3),
-          ]),
+          [
+            ...rollup(
+              one.delaysMs,
+              (step) => step.length,
+              (ms) => Math.round(ms * 10),
+            ),
+          ]
+            .sort(([a], [b]) => a - b)
+            .map(([tenths, packets]) => [
+              one.profile,
+              one.loss ?? null,
+              one.lanes,
+              one.direction,
+              shown(tenths / 10, 1),
+              packets,
+            ]),
         ),
       },
       "runs.csv": {

@@ -405,7 +405,7 @@ function budgetSection(measured: readonly Measured[]): Section {
     method:
       "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aims at. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
     uncertainty:
-      "Capture, packet and network are medians of 3 s of packets, traced while the pulses began; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
+      "Capture, packet and network are medians of 3 s of packets, traced before the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
     figures: [
       {
         kind: "waterfall",

@@ -48,6 +48,8 @@ interface Lane {
 
 interface Peer {
   lanes: Lane[];
+  /** Datagrams sent to it, or dropped: whose turn it is. */
+  turn: number;
   droppedBacklog: number;
   oversized: number;
   offered: number;
@@ -126,7 +128,11 @@ export class Peers {
   #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): void {
     let best: Lane | null = null;
     let backlog = Number.POSITIVE_INFINITY;
-    for (const lane of peer.lanes) {
+    // Among lanes that are equal the one whose turn it is: what is under way unacknowledged fills a lane unseen, long before
+    // anything queues, so each shall have as little of that as can be.
+    const first = peer.turn++;
+    for (let n = 0; n < peer.lanes.length; n++) {
+      const lane = peer.lanes[(first + n) % peer.lanes.length];
       if (!lane.sends || lane.channel.readyState !== "open" || lane.waitMs > MAX_WAIT_MS) continue;
       const bytes = lane.channel.bufferedAmount;
       if (bytes < backlog) {
@@ -235,6 +241,7 @@ export class Peers {
     const now = performance.now();
     const peer: Peer = {
       lanes: [],
+      turn: 0,
       droppedBacklog: 0,
       oversized: 0,
       offered: 0,
