@@ -86,7 +86,8 @@ const ready = () => buffer.counters.playedFrames > 0;
 const report = () => ({
   quantumFrames: context.renderQuantumSize ?? null,
   reportedBaseLatencyMs: ms(context.baseLatency),
-  reportedOutputLatencyMs: ms(context.outputLatency),
+  // Not asked for: Firefox, asked while this page's messages keep it busy, may never answer.
+  reportedOutputLatencyMs: null,
   reportedInputLatencyMs: ms(microphone.getSettings().latency),
 });
 
