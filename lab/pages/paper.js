@@ -86,8 +86,7 @@ const ready = () => buffer.counters.playedFrames > 0;
 const report = () => ({
   quantumFrames: context.renderQuantumSize ?? null,
   reportedBaseLatencyMs: ms(context.baseLatency),
-  // Not asked for: Firefox, asked while this page's messages keep it busy, may never answer.
-  reportedOutputLatencyMs: null,
+  reportedOutputLatencyMs: ms(context.outputLatency),
   reportedInputLatencyMs: ms(microphone.getSettings().latency),
 });
 
