@@ -16,17 +16,6 @@ const parameters: PageParameters = {
   channels: 2,
 };
 
-const titles: Record<string, string> = {
-  A: "A: microphone to speaker, one page",
-  B0: "B0: the paper's worklets, messages, one page",
-  B1: "B1: the paper's worklets, shared memory, one page",
-  C0: "C0: B0 over a data channel",
-  C1: "C1: B1 over a data channel",
-  RTC: "RTC media (Opus)",
-  "Antiphon, messages": "Antiphon, messages between threads",
-  Antiphon: "Antiphon",
-};
-
 /** What Antiphon is to reach, medians of the same session: ratios, or ms above setup A. */
 const goals: Record<string, { toA?: number; aboveAMs?: number; toRtc?: number }> = {
   chromium: { toA: 0.85, toRtc: 0.5 },
@@ -279,7 +268,7 @@ function latencyTable(measured: readonly Measured[], places: { config: string; s
       const breaks = known(directions.map(({ hearing }) => hearing.steady?.breaks ?? null));
       return [
         config,
-        titles[setup] ?? setup,
+        setup,
         ...[0.5, 0.05, 0.95].map((p) => shown(quantile(ms, p), 1)),
         all.map((one) => shown(median([one]), 1) ?? "–").join(", "),
         directions.reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
