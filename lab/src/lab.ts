@@ -103,11 +103,16 @@ async function main(): Promise<number> {
       const date = new Date().toISOString();
       const began = Date.now();
       const failures: string[] = [];
+      const repeated: string[] = [];
       const loads: Load[] = [];
       for (const step of plan.steps) {
         const load = watchLoad();
+        // A browser hangs now and then: once more, but for a smoke run, which is to show such things.
         const failure = await progress.take(experiment.name, step, shared);
-        if (failure) failures.push(`${step.label}: ${failure}`);
+        const again =
+          failure && !options.quick ? await progress.take(experiment.name, step, shared) : failure;
+        if (again) failures.push(`${step.label}: ${again}`);
+        else if (failure) repeated.push(`${step.label}: ${failure}`);
         loads.push(load());
       }
       const outcome = await plan.conclude();
@@ -132,6 +137,7 @@ async function main(): Promise<number> {
         },
         findings: [
           ...outcome.findings,
+          ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
           ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
         ],
         sections: outcome.sections,
@@ -178,7 +184,7 @@ class Progress {
   async take(experiment: string, step: Step, shared: Omit<Lab, "network">): Promise<string | undefined> {
     const networks: EmulatedNetwork[] = [];
     const began = Date.now();
-    this.#number++;
+    this.#number = this.steps.indexOf(step) + 1;
     say(
       `[${String(this.#number).padStart(String(this.steps.length).length)}/${this.steps.length}] ${experiment}: ${step.label} … `,
     );
