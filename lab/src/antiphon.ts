@@ -19,6 +19,8 @@ export type PageParameters = Partial<
 /** What the lab reads of `window.antiphon.stats()`, version 1. Unknown is null. */
 export interface PageStats {
   version: 1;
+  /** One's own participant id; null before joining. */
+  id: string | null;
   quantumFrames: number | null;
   /** Quanta rendered. */
   quanta: number;

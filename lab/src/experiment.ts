@@ -1,4 +1,4 @@
-/** What an experiment is: steps that measure, then a report of what they measured. The runner (run.ts) does all else. */
+/** What an experiment is: steps that measure, then a report of what they measured. The runner (lab.ts) does all else. */
 
 import type { Product } from "./antiphon.js";
 import type { EmulatedNetwork, NetworkOptions } from "./network.js";

@@ -15,6 +15,7 @@ import type { PageServer } from "./pages.js";
 import { sleep } from "./processes.js";
 import { type DeviceSummary, mic, playback, type Rig, readAround, sampleRateHz, speaker } from "./rig.js";
 import { type Score, writeScore } from "./signal.js";
+import { framesPerMs } from "./units.js";
 
 export interface Stage {
   rig: Rig;
@@ -206,7 +207,7 @@ export function budgetOf(sender: PageTrace, receiver: PageTrace, targetFrames: n
     blockFrames: blockFrames!,
     packetMs: packet!,
     networkMs: network!,
-    bufferMs: targetFrames / (sampleRateHz / 1000),
+    bufferMs: targetFrames / framesPerMs,
   };
 }
 
@@ -351,7 +352,8 @@ function about(...browsers: Browser[]): { browserVersion: string; pageErrors: st
   };
 }
 
-async function until(ready: () => Promise<boolean>, what: string, seconds = 20): Promise<void> {
+/** *Errors* if it takes longer. */
+export async function until(ready: () => Promise<boolean>, what: string, seconds = 20): Promise<void> {
   const deadline = Date.now() + seconds * 1000;
   while (!(await ready())) {
     if (Date.now() > deadline) throw new Error(`waited ${seconds} s for ${what}`);

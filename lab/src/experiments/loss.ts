@@ -8,7 +8,8 @@ import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
 import { countersOf, delaysMs, increments, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
-import { percent, shown } from "../units.js";
+import { framesPerMs, percent, shown } from "../units.js";
+import { latenciesMs } from "./m2e.js";
 
 interface Condition {
   profile: string;
@@ -137,18 +138,16 @@ async function overNetwork(
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
       const outgoing = after[sender]!.peers[0]!;
-      const latencies = known(hearing.hits.map((hit) => hit.latencyFrames));
-      const latency = quantile(latencies, 0.5);
       return {
         direction: index === 0 ? "A to B" : "B to A",
         delaysMs: delaysMs(traces[sender]!, traces[receiver]!),
         deliveredShare: deliveredShare(traces[sender]!, traces[receiver]!),
         concealedShare: whole > 0 ? concealedFrames! / whole : null,
         gapsPerSecond: steady && steady.breaks / (steady.frames / sampleRateHz),
-        bufferMs: after[receiver]!.peers[0]!.targetFrames / 48,
+        bufferMs: after[receiver]!.peers[0]!.targetFrames / framesPerMs,
         droppedBacklog: outgoing.droppedBacklog - before[sender]!.peers[0]!.droppedBacklog,
         lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
-        mouthToEarMs: latency === null ? null : latency / 48,
+        mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
     return { directions, version: a!.version };
@@ -168,6 +167,10 @@ function deliveredShare(sender: PageTrace, receiver: PageTrace): number | null {
   return sent.length > 0 ? sent.filter((sequence) => arrived.has(sequence)).length / sent.length : null;
 }
 
+function lanesText(choice: string): string {
+  return choice === "auto" ? "automatic" : `${choice} lane${choice === "1" ? "" : "s"}`;
+}
+
 function place({ profile, loss: share }: Condition): string {
   return share === undefined ? profile : `${profile}, ${share * 100} % loss`;
 }
@@ -180,7 +183,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
     swept.filter((one) => one.lanes === choice && one.loss === share);
   const curves = (pick: (rows: Measured[]) => number | null) =>
     lanes.map((choice) => ({
-      label: choice === "auto" ? "automatic" : `${choice} lane${choice === "1" ? "" : "s"}`,
+      label: lanesText(choice),
       points: losses
         .filter((share) => cell(choice, share).length > 0)
         .map((share) => ({ x: share * 100, y: pick(cell(choice, share)) })),
@@ -261,7 +264,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
             xLabel: "delay, ms",
             probability: "log",
             series: lanes.map((choice) => ({
-              label: choice === "auto" ? "automatic" : `${choice} lane${choice === "1" ? "" : "s"}`,
+              label: lanesText(choice),
               values: cell(choice, 0.05).flatMap((one) => one.delaysMs),
             })),
           },

@@ -1,10 +1,11 @@
 import { quantile } from "../analysis.js";
-import { type PagePeer, readStats } from "../antiphon.js";
+import { type PagePeer, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch } from "../browsers.js";
 import { choose, configs } from "../configs.js";
 import { openDoorway } from "../doorway.js";
 import type { Experiment, Outcome, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
+import { until } from "../setups.js";
 import { percent, shown } from "../units.js";
 
 interface Measured {
@@ -68,7 +69,8 @@ export const peers: Experiment = {
                     ...(transport === "port" ? { transport } : {}),
                   }),
                 );
-                const id = await untilJoined(listener);
+                await until(async () => (await readStats(listener)).id !== null, "the listener to join");
+                const { id } = await readStats(listener);
                 const senders = await launch({ browser: "chromium", env: rig.cardEnv("B") });
                 browsers.push(senders);
                 await senders.open(`${pages.url}senders.html`);
@@ -76,9 +78,9 @@ export const peers: Experiment = {
                   url: doorway.url,
                   room,
                   count: count - 1,
-                  listener: id,
+                  listener: id!,
                 });
-                await untilHeard(listener, count - 1);
+                await untilPlaying([listener], count - 1, 40);
                 rig.favourSound();
                 await sleep(options.quick ? 1000 : 6000);
                 // Lateness is counted from call to call.
@@ -268,23 +270,4 @@ function most(measured: readonly Measured[], transport: string): number | null {
     clean.map(({ peers: count }) => count),
     1,
   );
-}
-
-async function untilJoined(listener: Browser): Promise<string> {
-  for (const deadline = Date.now() + 20_000; Date.now() < deadline; await sleep(100)) {
-    const id = await listener.evaluate(
-      () =>
-        (window as unknown as { antiphon?: { stats(): { id: string | null } } }).antiphon?.stats().id ?? null,
-    );
-    if (id !== null) return id;
-  }
-  throw new Error("the listener did not join within 20 s");
-}
-
-async function untilHeard(listener: Browser, count: number): Promise<void> {
-  for (const deadline = Date.now() + 40_000; Date.now() < deadline; await sleep(200)) {
-    const { peers: heard } = await readStats(listener);
-    if (heard.filter(({ playedFrames }) => playedFrames > 0).length >= count) return;
-  }
-  throw new Error(`the listener did not hear ${count} peers within 40 s`);
 }
