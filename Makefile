@@ -16,7 +16,7 @@ web_sources := $(shell find web -path web/dist -prune -o -path web/test -prune -
 biome_format := biome check --linter-enabled=false --md-formatter-enabled=false
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: help run build test fmt fmt-check lint types bench lab fuzz vectors clean lab-build FORCE
+.PHONY: help run build test fmt fmt-check lint types bench examples lab fuzz vectors clean lab-build FORCE
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -51,6 +51,9 @@ bench: build lab-build ## Measures on this machine: ring, engine, mouth to ear (
 	node packages/ring/bench/bench.mjs
 	cargo bench --locked -p antiphon-core
 	node lab/dist/lab.js m2e --setups A,RTC,Antiphon $(ARGS)
+
+examples: .cache/toolchain ## Writes sounds with lost packets, before and after, to listen to (ARGS="FOLDER --json FILE")
+	cargo run --locked --release -p antiphon-core --example listen -- $(ARGS)
 
 lab: build lab-build ## Runs the lab (EXPERIMENT=m2e for one, ARGS="--quick" for a smoke run): reports under results/
 	@scripts/install-test-packages

@@ -16,16 +16,20 @@
 //!
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
+//! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
 //! [`mix`] gain, pan, mute, solo · [`sender`] and [`player`] the two halves.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod conceal;
+pub mod drift;
 pub mod jitter;
 pub mod mix;
 pub mod pcm;
 pub mod player;
+pub mod resample;
 pub mod sender;
 pub mod sequence;
 pub mod spread;

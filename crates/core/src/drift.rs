@@ -1,0 +1,474 @@
+//! How far a sender's clock runs from the player's own, known from nothing but when packets come.
+//!
+//! The delay of an arrival is *frames output* minus *media time at the packet's end*, as in [`crate::spread`]. Clocks that run apart
+//! tilt it; everything else that moves it is noise: queues (one-sided, heavy-tailed), bursts of capture and of rendering, and steps,
+//! when a device stands still or a route changes. So:
+//!
+//! * The delays of each half second are averaged, queues clipped. Delays are multiples of quanta and packets, so a minimum or a
+//!   median would be a staircase; the mean is smooth as soon as jitter is as wide as the stairs. How much of the stairs may
+//!   remain is measured, and counts as error.
+//! * A line is fitted through the last 12 to 256 such levels, robustly: levels that lie apart for a moment have no weight, and where
+//!   they lie apart for good, a new segment begins, of the same slope and another offset.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::wire::SampleRate;
+
+const WINDOW_SECONDS: f64 = 0.5;
+/// Windows remembered: 128 s.
+const WINDOWS: usize = 256;
+/// Fewest windows a line is fitted through: 6 s.
+const LEAST_WINDOWS: usize = 12;
+/// Most delays kept of a window. Beyond that, every second one is dropped.
+const SAMPLES: usize = 1_024;
+/// A window in which packets came at fewer times says too little.
+const LEAST_GROUPS: u64 = 4;
+/// Windows are whole bursts of capture, in media time: a burst cut in two would tilt the levels.
+const BURST_FRAMES: u64 = 1_024;
+/// Packets late by so many windows are left out.
+const STRAGGLERS: u64 = 2;
+/// Windows on either side of a step, all of which must lie apart: as long does it take to believe in one.
+const STEP_WINDOWS: usize = 4;
+/// Least step, apart from what drift and the coarseness of the delays could do: steps of outputs start at 3 ms.
+const LEAST_STEP_SECONDS: f64 = 0.0015;
+/// Clocks run apart by less.
+const MAX_PPM: f64 = 1_000.0;
+/// What the clocks of sound cards keep to.
+const USUAL_PPM: f64 = 300.0;
+/// How fast temperature may change a clock: the longer the past, the less it says about now.
+const WANDER_PPM_PER_S: f64 = 1.0 / 60.0;
+/// Tukey's biweight: levels that lie apart by this many standard deviations have no weight.
+const CUTOFF: f64 = 4.685;
+const ROUNDS: usize = 3;
+/// How far above their third quartile delays count as what they are, in ranges below it: farther ones are queues.
+const REACH: f64 = 4.0;
+/// Delays come on a grid, of quanta or of packets. Where jitter moves one in so many of them to another point of it, or more, the mean
+/// follows the clock rather than standing still until all of them move at once.
+const VARIOUS: f64 = 8.0;
+/// How much less of the grid remains in the mean when jitter is as wide as the grid. Found by trial, as are the next three: so
+/// that errors are claimed honestly in the cases of `tests/drift.rs`.
+const DITHER: f64 = 2.0;
+/// Tilt that what remains of the grid may put on a line, in grids over its length.
+const UNSEEN: f64 = 1.6;
+/// The windows at which the error claimed is twice that of a long past.
+const FEW: f64 = 8.0;
+/// Stretches of the past that are compared to tell how uncertain a line is.
+const BLOCKS: usize = 8;
+/// Standard errors in [`Drift::error_ppm`]: two, and some more because [`BLOCKS`] tell them but roughly.
+const ERRORS: f64 = 2.8;
+
+/// How much faster the sender's clock runs than the player's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drift {
+    /// Parts per million; positive when the sender captures more frames than the player outputs.
+    pub ppm: f32,
+    /// About two standard deviations of `ppm`, from the noise seen and from what cannot be seen.
+    pub error_ppm: f32,
+}
+
+/// The level of the delay in one window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// Middle, in frames output.
+    at: u64,
+    /// Frames, from the estimator's origin.
+    level: f64,
+    /// Frames by which the delay may change unseen, and then all at once, because all delays are alike.
+    stair: f64,
+    /// Frames between points of the grid that delays are on.
+    grid: f64,
+    /// What remains of that grid in the level.
+    coarseness: f64,
+    segment: u32,
+}
+
+/// A window in the fit: where it lies from the middle of its segment, and how far from the line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Point {
+    time: f64,
+    residual: f64,
+    weight: f64,
+}
+
+/// Estimates the drift of one sender from arrivals.
+#[derive(Debug)]
+pub struct DriftEstimator {
+    rate_hz: f64,
+    /// The delay that counts as 0: the first.
+    origin: Option<i64>,
+    window_frames: u64,
+    /// Number of the window that is filled: media time / `window_frames`.
+    window: u64,
+    /// Frames output when the window's first and newest packets came.
+    began_at: u64,
+    newest_at: u64,
+    /// Least delay of what came at `newest_at`, and at the time before in this window.
+    least: i64,
+    before: Option<i64>,
+    /// Delays in this window.
+    samples: Box<[i64]>,
+    sampled: usize,
+    /// Of the delays, one in so many is kept.
+    stride: u32,
+    skipped: u32,
+    /// Times at which packets came.
+    groups: u64,
+    /// By how much the least delay changed from one of these times to the next.
+    changes: Box<[u64]>,
+    changed: usize,
+    windows: Box<[Window]>,
+    count: usize,
+    points: Box<[Point]>,
+    scratch: Box<[f64]>,
+    estimate: Option<Drift>,
+}
+
+impl DriftEstimator {
+    /// An estimator that knows nothing yet. Allocates all that it will ever need, 40 kB.
+    pub fn new(rate: SampleRate) -> Self {
+        Self {
+            rate_hz: f64::from(rate.hz()),
+            origin: None,
+            window_frames: BURST_FRAMES
+                * (f64::from(rate.hz()) * WINDOW_SECONDS / BURST_FRAMES as f64 + 0.5) as u64,
+            window: 0,
+            began_at: 0,
+            newest_at: 0,
+            least: i64::MAX,
+            before: None,
+            samples: vec![0; SAMPLES].into_boxed_slice(),
+            sampled: 0,
+            stride: 1,
+            skipped: 0,
+            groups: 0,
+            changed: 0,
+            changes: vec![0; SAMPLES].into_boxed_slice(),
+            windows: vec![Window::default(); WINDOWS].into_boxed_slice(),
+            count: 0,
+            points: vec![Point::default(); WINDOWS].into_boxed_slice(),
+            scratch: vec![0.0; WINDOWS].into_boxed_slice(),
+            estimate: None,
+        }
+    }
+
+    /// Forgets everything: for another sender, or one that started anew. RT: no alloc, no lock, O(1).
+    pub fn reset(&mut self) {
+        self.origin = None;
+        self.count = 0;
+        self.estimate = None;
+    }
+
+    /// Takes an arrival: of `frames` frames from `timestamp` on (media time), when `output_frames` frames had been output.
+    ///
+    /// RT: no alloc, no lock, O(1), and twice a second O(samples × log samples + windows).
+    pub fn add(&mut self, output_frames: u64, timestamp: u64, frames: u16) {
+        let end = timestamp.wrapping_add(u64::from(frames));
+        let delay = output_frames.wrapping_sub(end) as i64;
+        let window = timestamp / self.window_frames;
+        let Some(origin) = self.origin else {
+            self.origin = Some(delay);
+            self.begin_window(window, output_frames);
+            self.least = 0;
+            self.take_sample(0);
+            return;
+        };
+        let delay = delay.wrapping_sub(origin);
+        match self.window.wrapping_sub(window) {
+            0 => {}
+            // A straggler: its window has ended.
+            1..=STRAGGLERS => return,
+            _ => {
+                self.end_window();
+                self.begin_window(window, output_frames);
+            }
+        }
+        if output_frames == self.newest_at {
+            self.least = self.least.min(delay);
+        } else {
+            self.take_change();
+            (self.newest_at, self.least) = (output_frames, delay);
+        }
+        self.take_sample(delay);
+    }
+
+    /// What is known now; `None` before the first seconds, and when the arrivals make no sense.
+    pub fn estimate(&self) -> Option<Drift> {
+        self.estimate
+    }
+
+    fn begin_window(&mut self, window: u64, output_frames: u64) {
+        self.window = window;
+        self.began_at = output_frames;
+        self.newest_at = output_frames;
+        self.least = i64::MAX;
+        self.before = None;
+        self.sampled = 0;
+        self.stride = 1;
+        self.skipped = 0;
+        self.groups = 0;
+        self.changed = 0;
+    }
+
+    fn take_sample(&mut self, delay: i64) {
+        self.skipped += 1;
+        if self.skipped < self.stride {
+            return;
+        }
+        self.skipped = 0;
+        if self.sampled == SAMPLES {
+            for n in 0..SAMPLES / 2 {
+                self.samples[n] = self.samples[2 * n];
+            }
+            self.sampled = SAMPLES / 2;
+            self.stride *= 2;
+        }
+        self.samples[self.sampled] = delay;
+        self.sampled += 1;
+    }
+
+    /// Compares the most prompt packet of the newest quantum with that of the one before.
+    fn take_change(&mut self) {
+        if let Some(before) = self.before
+            && self.changed < SAMPLES
+        {
+            self.changes[self.changed] = self.least.abs_diff(before);
+            self.changed += 1;
+        }
+        self.before = Some(self.least);
+        self.groups += 1;
+    }
+
+    fn end_window(&mut self) {
+        self.take_change();
+        if self.groups < LEAST_GROUPS {
+            return;
+        }
+        let span = self.newest_at.wrapping_sub(self.began_at);
+        let interval = span as f64 / (self.groups - 1) as f64;
+        let changes = &mut self.changes[..self.changed];
+        changes.sort_unstable();
+        let same = changes.partition_point(|&change| change == 0);
+        let changing = &changes[same..];
+        let various = (VARIOUS * changing.len() as f64 / changes.len() as f64).min(1.0);
+        let stair = interval * (1.0 - various);
+        let (mut grid, mut coarseness) = (stair, stair);
+        if let Some(&usual) = changing.get(changing.len() / 4) {
+            let usual = usual as f64;
+            let squares = changing.iter().map(|&change| {
+                let change = (change as f64 / usual).min(3.0);
+                change * change / 2.0
+            });
+            let variance = squares.sum::<f64>() / changes.len() as f64;
+            grid += various * usual;
+            coarseness += various * usual / (1.0 + DITHER * variance);
+        }
+
+        let samples = &mut self.samples[..self.sampled];
+        let least = samples
+            .iter()
+            .fold(i64::MAX, |least, &delay| least.min(delay)) as f64;
+        let at = samples.len() * 3 / 4;
+        let upper = *samples.select_nth_unstable(at).1 as f64;
+        let most = upper + REACH * (upper - least).max(interval);
+        let level = samples
+            .iter()
+            .map(|&delay| (delay as f64).min(most))
+            .sum::<f64>()
+            / samples.len() as f64;
+        if self.count == WINDOWS {
+            self.windows.copy_within(1.., 0);
+            self.count -= 1;
+        }
+        let before = self.count.checked_sub(1).map(|last| self.windows[last]);
+        self.windows[self.count] = Window {
+            at: self.began_at.wrapping_add(span / 2),
+            level,
+            stair,
+            grid,
+            coarseness,
+            segment: before.map_or(0, |before| before.segment),
+        };
+        self.count += 1;
+        self.look_for_step();
+        self.estimate = self.best_of_pasts();
+    }
+
+    /// Begins a new segment where the last windows all lie apart from those before. The window in between, in which
+    /// the step may have been, stays with these.
+    fn look_for_step(&mut self) {
+        let windows = &mut self.windows[..self.count];
+        let Some(first) = windows.len().checked_sub(2 * STEP_WINDOWS + 1) else {
+            return;
+        };
+        let (before, after) = windows[first..].split_at_mut(STEP_WINDOWS + 1);
+        let before = &before[..STEP_WINDOWS];
+        if before[0].segment != after[0].segment {
+            return;
+        }
+        let range = |windows: &[Window]| {
+            let levels = || windows.iter().map(|window| window.level);
+            (
+                levels().fold(f64::INFINITY, f64::min),
+                levels().fold(f64::NEG_INFINITY, f64::max),
+            )
+        };
+        let (old, new) = (range(before), range(after));
+        let coarseness = before
+            .iter()
+            .chain(after.iter())
+            .fold(0.0, |most: f64, window| most.max(window.stair));
+        let drift = after[0].at.wrapping_sub(before[STEP_WINDOWS - 1].at) as f64 * USUAL_PPM * 1e-6;
+        let least_step = self.rate_hz * LEAST_STEP_SECONDS + drift + coarseness * (17.0 / 16.0);
+        if (new.0 - old.1).max(old.0 - new.1) > least_step {
+            for window in after {
+                window.segment = window.segment.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The estimate of least error among those from all, the newer half, the newer quarter and so on of the windows.
+    fn best_of_pasts(&mut self) -> Option<Drift> {
+        let mut best: Option<Drift> = None;
+        let mut length = self.count;
+        while length >= LEAST_WINDOWS {
+            let drift = fit(
+                &self.windows[self.count - length..self.count],
+                &mut self.points[..length],
+                &mut self.scratch[..length],
+                self.rate_hz,
+            );
+            if let Some(drift) = drift
+                && best.is_none_or(|best| 2.0 * drift.error_ppm < best.error_ppm)
+            {
+                best = Some(drift);
+            }
+            length /= 2;
+        }
+        best.filter(|drift| f64::from(drift.ppm.abs()) <= MAX_PPM)
+    }
+}
+
+/// Fits lines of one slope through the segments.
+///
+/// `points` and `scratch` are as long as `windows`.
+fn fit(
+    windows: &[Window],
+    points: &mut [Point],
+    scratch: &mut [f64],
+    rate_hz: f64,
+) -> Option<Drift> {
+    let mut slope = rough_slope(windows, scratch)?;
+    let mut rest = &mut *points;
+    for run in segments(windows) {
+        let (part, after) = rest.split_at_mut(run.len());
+        rest = after;
+        for ((point, offset), window) in part.iter_mut().zip(&mut *scratch).zip(run) {
+            point.residual = window.level - slope * frames_between(&run[0], window);
+            *offset = point.residual;
+        }
+        let middle = median(&mut scratch[..run.len()]);
+        part.iter_mut().for_each(|point| point.residual -= middle);
+    }
+    for (size, point) in scratch.iter_mut().zip(&*points) {
+        *size = if point.residual < 0.0 {
+            -point.residual
+        } else {
+            point.residual
+        };
+    }
+    // A frame of deviation at least: delays are whole frames.
+    let cutoff = CUTOFF * (1.4826 * median(scratch)).max(1.0);
+    let (mut weights, mut squares) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        (weights, squares) = (0.0, 0.0);
+        let mut products = 0.0;
+        let mut rest = &mut *points;
+        for run in segments(windows) {
+            let (part, after) = rest.split_at_mut(run.len());
+            rest = after;
+            let (mut weight, mut time, mut level) = (0.0, 0.0, 0.0);
+            for (point, window) in part.iter_mut().zip(run) {
+                let share = point.residual / cutoff;
+                let below = (1.0 - share * share).max(0.0);
+                point.weight = below * below;
+                weight += point.weight;
+                time += point.weight * frames_between(&run[0], window);
+                level += point.weight * (window.level - run[0].level);
+            }
+            if weight > 0.0 {
+                time /= weight;
+                level /= weight;
+            }
+            weights += weight;
+            for (point, window) in part.iter_mut().zip(run) {
+                point.time = frames_between(&run[0], window) - time;
+                // The level from its segment's mean; less the slope it is a residual again.
+                point.residual = window.level - run[0].level - level;
+                squares += point.weight * point.time * point.time;
+                products += point.weight * point.time * point.residual;
+            }
+        }
+        if squares <= 0.0 {
+            return None;
+        }
+        slope = products / squares;
+        points
+            .iter_mut()
+            .for_each(|point| point.residual -= slope * point.time);
+    }
+    let (mut white, mut blocks) = (0.0, [0.0; BLOCKS]);
+    for (n, point) in points.iter().enumerate() {
+        let influence = point.weight * point.time * point.residual;
+        white += influence * influence;
+        blocks[n * BLOCKS / points.len()] += influence;
+    }
+    // Noise of neighbouring windows may be alike: then the sums of blocks vary more than noise that is white would let them.
+    let grouped: f64 = blocks.iter().map(|sum| sum * sum).sum();
+    let deviation = libm::sqrt(white.max(grouped) * (weights / (weights - 2.0))) / squares;
+    // As long as a single line that were known as well.
+    let length = libm::sqrt(12.0 * squares / weights);
+    let mean = |of: fn(&Window) -> f64| windows.iter().map(of).sum::<f64>() / windows.len() as f64;
+    let tilt = (slope * length).max(-slope * length);
+    let stairs = (tilt / mean(|window| window.grid).max(1.0)).max(1.0);
+    let unseen = UNSEEN * mean(|window| window.coarseness) / (length * stairs);
+    let age_s = frames_between(&windows[0], &windows[windows.len() - 1]) / rate_hz / 2.0;
+    let error_ppm = (1.0 + FEW / windows.len() as f64) * (ERRORS * deviation + unseen) * 1e6
+        + WANDER_PPM_PER_S * age_s;
+    (weights > 4.0 && error_ppm < 1e6).then_some(Drift {
+        ppm: (-slope * 1e6) as f32,
+        error_ppm: error_ppm as f32,
+    })
+}
+
+/// The median of the slopes between windows a quarter of the past apart, or less where segments are short.
+fn rough_slope(windows: &[Window], scratch: &mut [f64]) -> Option<f64> {
+    let mut lag = windows.len() / 4;
+    while lag > 0 {
+        let mut count = 0;
+        for (from, to) in windows.iter().zip(&windows[lag..]) {
+            if from.segment == to.segment {
+                scratch[count] = (to.level - from.level) / frames_between(from, to).max(1.0);
+                count += 1;
+            }
+        }
+        if count >= windows.len() / 4 {
+            return Some(median(&mut scratch[..count]));
+        }
+        lag /= 2;
+    }
+    None
+}
+
+fn segments(windows: &[Window]) -> impl Iterator<Item = &[Window]> {
+    windows.chunk_by(|one, other| one.segment == other.segment)
+}
+
+fn frames_between(from: &Window, to: &Window) -> f64 {
+    to.at.wrapping_sub(from.at) as f64
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    *values.select_nth_unstable_by(middle, f64::total_cmp).1
+}
