@@ -8,6 +8,7 @@
 
 use core::cell::UnsafeCell;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::sender::QUEUE_FRAMES;
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES};
@@ -208,11 +209,13 @@ pub extern "C" fn player_new(
         output_channels: output_channels as usize,
         max_streams: max_streams as usize,
         buffer_frames: buffer_frames as usize,
+        concealment: Concealment::Prediction,
     }));
     0
 }
 
-/// Carries out a command. Codes: 0 add, 1 remove, 2 gain, 3 pan, 4 mute, 5 solo, 6 target in frames (negative: automatic).
+/// Carries out a command. Codes: 0 add, 1 remove, 2 gain, 3 pan, 4 mute, 5 solo, 6 target in frames (negative: automatic), 7 glitch
+/// budget, a share, 8 automatic target to start with, in frames.
 #[unsafe(no_mangle)]
 pub extern "C" fn player_command(code: u32, stream: u32, value: f32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -227,6 +230,8 @@ pub extern "C" fn player_command(code: u32, stream: u32, value: f32) -> i32 {
         5 => Command::Solo(stream, value != 0.0),
         6 if value < 0.0 => Command::Target(stream, Target::Auto),
         6 => Command::Target(stream, Target::Fixed(value as u32)),
+        7 => Command::Budget(stream, value),
+        8 => Command::Expect(stream, value as u32),
         _ => return BAD_ARGUMENT,
     };
     player

@@ -3,6 +3,7 @@
 
 use std::hint::black_box;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -96,6 +97,7 @@ impl Room {
             output_channels: 2,
             max_streams: peers as usize,
             buffer_frames: 16_384,
+            concealment: Concealment::Prediction,
         });
         for id in 0..peers {
             let fixed = Command::Target(id, Target::Fixed(256));

@@ -2,9 +2,17 @@
 //!
 //! `cargo run -p antiphon-core --example vectors` writes them, `-- --check` only says whether they are up to date.
 
+#[path = "../tests/support/golden.rs"]
+mod golden;
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "../tests/support/world.rs"]
+mod world;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::pcm;
 use antiphon_core::wire::{
     self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_CHANNELS, MAX_DATAGRAM_BYTES,
@@ -13,6 +21,7 @@ use antiphon_core::wire::{
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
 };
+use golden::{FNV_OFFSET, fnv1a};
 use serde_json::{Value, json};
 
 /// Goes up when the shape of the files changes.
@@ -27,10 +36,11 @@ const RATES: [SampleRate; 4] = [
 
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors");
-    let files: [(&str, Value); 3] = [
+    let files: [(&str, Value); 4] = [
         ("wire.json", wire_vectors()),
         ("pcm.json", pcm_vectors()),
         ("stream.json", stream_vectors()),
+        ("sim.json", golden::sim_vectors()),
     ];
     let check = std::env::args().any(|argument| argument == "--check");
     let mut stale = false;
@@ -345,15 +355,6 @@ fn pcm_vectors() -> Value {
     })
 }
 
-/// FNV-1a, 64 bits: simple enough to write in any language.
-fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
 /// A whole stream through sender and player with loss, reordering, duplicates and gain ramps, as hashes of all bytes: native and wasm
 /// must agree to the bit. The reader repeats exactly these steps.
 fn stream_vectors() -> Value {
@@ -376,6 +377,7 @@ fn stream_vectors() -> Value {
             output_channels: 2,
             max_streams: 4,
             buffer_frames: 8_192,
+            concealment: Concealment::Prediction,
         });
         for command in [Command::Add(1), Command::Target(1, Target::Auto)] {
             player.handle_command(command).expect("fits");

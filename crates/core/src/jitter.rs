@@ -2,14 +2,16 @@
 //!
 //! Frames are stored by media time and read at the *playhead*, which moves with the speaker. The playhead is the number of
 //! frames rendered less the *delay*; the delay is all there is to decide. With a fixed target it is set by the first packet.
-//! Otherwise it follows the measured [`Spread`] of arrivals: it grows at once when packets come late more
-//! often than the budget allows, and shrinks by a cross-faded skip when it has been longer than needed.
+//! Otherwise it follows the measured [`Spread`] of arrivals, never the round-trip time: it grows at once when packets come late more
+//! often than the glitch budget allows, and shrinks by a cross-faded skip when it has been longer than needed. When that proves
+//! to have been too soon, the spread is remembered for longer.
 //!
 //! Every frame received is accounted for: `received = played + skipped + late + still held`.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
+use crate::conceal::Run;
 use crate::pcm;
 use crate::sequence::Arrival;
 use crate::spread::{BIN_FRAMES, Spread};
@@ -25,9 +27,14 @@ pub enum Target {
     Fixed(u32),
 }
 
-/// Share of frames that may come too late for an automatic target before it grows. Below the 0.1 % promised, because
-/// the spread is known only from the recent past.
-const LATE_BUDGET: f32 = 0.000_5;
+/// Share of frames that an automatic target may have concealed because they come too late, unless another is asked for.
+pub const DEFAULT_BUDGET: f32 = 0.001;
+/// The least and the most that may be asked for.
+pub const LEAST_BUDGET: f32 = 0.000_01;
+/// See [`LEAST_BUDGET`].
+pub const MOST_BUDGET: f32 = 0.1;
+/// Share of the budget that the past may have been late by: the rest is for what the past did not foretell.
+const BUDGET_OF_PAST: f32 = 0.5;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
 /// How often the delay is reviewed.
@@ -35,11 +42,21 @@ const REVIEW_SECONDS: f32 = 0.5;
 /// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
 /// The first generations are shorter, one review and then twice as many each time: connecting disturbs, and is over soon.
 const REVIEWS_PER_TURN: u32 = 14;
+/// The same where shrinking after so short a time has proved wrong again and again: 112 to 224 s.
+const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
+/// Having shrunk is regretted when a spread that was forgotten comes again within four minutes; after as long without, the memory
+/// gets shorter again.
+const REGRET_REVIEWS: u32 = 480;
 /// Reviews over which arrivals must have come earlier before that counts as a slip of the output, see [`Spread::settle`]. A
 /// network whose queues come and go more slowly than that looks the same: each time the belief proves wrong, twice as many.
 const REVIEWS_PER_SETTLE: u32 = 2;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
+/// The same where the clocks are matched by resampling, which takes this away unheard.
+const SPARE_RESAMPLED_FRAMES: i64 = 192;
+/// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 200 ppm eat either up
+/// in 7 s.
+const MARGIN_SECONDS: f32 = 0.001_4;
 /// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
 /// drift, stalls and an output that stood still exceed it.
 const FIXED_SPARE_SECONDS: f32 = 0.05;
@@ -47,7 +64,9 @@ const FIXED_SPARE_SECONDS: f32 = 0.05;
 const FADE_FRAMES: usize = 128;
 const LEAST_FADE_FRAMES: usize = 16;
 /// A packet later than this tells of a pause at the sender or in the network, not of jitter: start anew from it.
-const STALL_SECONDS: f32 = 0.1;
+const STALL_SECONDS: f32 = 0.25;
+/// A stream of which nothing was heard for so long has run dry.
+const STARVED_SECONDS: f32 = 0.1;
 /// Share of the frames taken as having no queuing delay at all, to measure the spread from.
 const PROMPT_SHARE: f32 = 0.99;
 
@@ -58,7 +77,7 @@ pub struct JitterCounts {
     pub late_packets: u64,
     /// Frames received and played, each once.
     pub played_frames: u64,
-    /// Frames of silence played because theirs were missing.
+    /// Frames played in place of missing ones.
     pub concealed_frames: u64,
     /// Frames received in time and dropped unplayed: to shorten the delay, or to start anew.
     pub skipped_frames: u64,
@@ -68,6 +87,17 @@ pub struct JitterCounts {
     pub underruns: u64,
     /// Times the buffer started anew: a stall, a jump in media time, a change of channels.
     pub resyncs: u64,
+}
+
+/// What is known of how the sender's clock runs against the player's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// Nothing yet.
+    Unknown,
+    /// They agree within what the buffer absorbs.
+    Agree,
+    /// They differ, and the player resamples: [`JitterBuffer::excess_frames`] is brought to nothing that way.
+    Matched,
 }
 
 /// A skip under way: the frames at the playhead fade into those `distance` later.
@@ -83,6 +113,11 @@ struct Skip {
 pub struct JitterBuffer {
     rate: SampleRate,
     target: Target,
+    /// Share of frames that may be concealed because they come late.
+    budget: f32,
+    /// What an automatic target starts with.
+    expected: i64,
+    clocks: Clocks,
     /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod capacity.
     samples: Box<[f32]>,
     present: Presence,
@@ -102,6 +137,15 @@ pub struct JitterBuffer {
     next_review: u64,
     reviews_left: u32,
     reviews_per_turn: u32,
+    /// How many reviews a generation of the spread shall last.
+    memory: u32,
+    /// The widest spread that an automatic target had to absorb of late, and the reviews since.
+    widest: i64,
+    reviews_since_widest: u32,
+    /// Less than three quarters of that were needed at the last review.
+    is_given_up: bool,
+    /// Delay beyond what is needed, as of the last review.
+    excess: Option<i64>,
     reviews_unsettled: u32,
     reviews_per_settle: u32,
     /// Reviews since a slip was believed in.
@@ -127,6 +171,9 @@ impl JitterBuffer {
         Self {
             rate,
             target: Target::Auto,
+            budget: DEFAULT_BUDGET,
+            expected: (rate.hz() as f32 * FIRST_TARGET_SECONDS) as i64,
+            clocks: Clocks::Unknown,
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
             present: Presence::new(capacity_frames),
             channels: 0,
@@ -140,6 +187,11 @@ impl JitterBuffer {
             next_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
+            memory: REVIEWS_PER_TURN,
+            widest: 0,
+            reviews_since_widest: 0,
+            is_given_up: false,
+            excess: None,
             reviews_unsettled: 0,
             reviews_per_settle: REVIEWS_PER_SETTLE,
             reviews_since_slip: u32::MAX,
@@ -155,6 +207,10 @@ impl JitterBuffer {
     pub fn reset(&mut self) {
         self.forget_arrivals();
         self.target = Target::Auto;
+        self.budget = DEFAULT_BUDGET;
+        self.expected = self.seconds(FIRST_TARGET_SECONDS);
+        self.clocks = Clocks::Unknown;
+        (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
         self.channels = 0;
         self.playing = false;
         self.counts = JitterCounts::default();
@@ -176,9 +232,9 @@ impl JitterBuffer {
         self.playing.then_some(ahead.max(0) as u64)
     }
 
-    /// True when nothing is heard, and has not been for as long as a stall.
+    /// True when nothing is heard, and has not been for 0.1 s.
     pub fn is_starved(&self) -> bool {
-        !self.playing || self.missing_frames as i64 > self.seconds(STALL_SECONDS)
+        !self.playing || self.missing_frames as i64 > self.seconds(STARVED_SECONDS)
     }
 
     /// Frames received that wait to be played, behind gaps or not.
@@ -194,7 +250,12 @@ impl JitterBuffer {
             Target::Auto => self.automatic_target(),
         };
         // Beyond the target, there must be room for the packets of a burst.
-        wanted.clamp(0, self.depth() / 2) as u64
+        wanted.clamp(0, self.depth() / 4 * 3) as u64
+    }
+
+    /// What the delay aims at.
+    pub fn target(&self) -> Target {
+        self.target
     }
 
     /// Changes the target. A stream that plays starts anew with its next packet.
@@ -204,6 +265,42 @@ impl JitterBuffer {
             self.playing = false;
             self.forget_arrivals();
         }
+    }
+
+    /// Changes the share of frames that an automatic target may have concealed because they come late; clamped to
+    /// [`LEAST_BUDGET`] to [`MOST_BUDGET`]. Takes effect with the next review or late packet.
+    pub fn set_budget(&mut self, share: f32) {
+        if share.is_finite() {
+            self.budget = share.clamp(LEAST_BUDGET, MOST_BUDGET);
+            self.memory = self.least_memory();
+        }
+    }
+
+    /// What an automatic target shall be until the spread is known, in frames: what sufficed for this peer last time.
+    pub fn expect(&mut self, frames: u32) {
+        self.expected = i64::from(frames).min(self.depth() / 4 * 3);
+    }
+
+    /// Tells what is known of the clocks, for the next review.
+    pub fn set_clocks(&mut self, clocks: Clocks) {
+        self.clocks = clocks;
+    }
+
+    /// By how many frames the delay is longer (or, negative, shorter) than what is needed, as of the last review, which was made
+    /// [`REVIEW_SECONDS`] ago or less; `None` before the first, and while nothing plays.
+    pub fn excess_frames(&self) -> Option<i64> {
+        self.excess.filter(|_| self.playing)
+    }
+
+    /// Accounts for `frames` (negative: fewer) that were read beyond what the clocks account for, to trim the delay by them.
+    pub fn trim(&mut self, frames: i64) {
+        self.rendered = self.rendered.wrapping_sub(frames as u64);
+        self.delay = self.delay.wrapping_sub(frames);
+    }
+
+    /// Media time of the frame that plays next; `None` while nothing plays.
+    pub fn playhead_time(&self) -> Option<u64> {
+        self.playing.then(|| self.playhead())
     }
 
     /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
@@ -263,11 +360,17 @@ impl JitterBuffer {
         }
     }
 
-    /// Renders the next `frames` frames into `out`, `[channel][frame]`, for [`channels`](Self::channels) channels;
-    /// missing frames are silence, counted as concealed. False, and `out` untouched, while nothing plays.
+    /// Renders the next `frames` frames into `out`, `[channel][frame]`, for [`channels`](Self::channels) channels; missing
+    /// frames are silence, counted as concealed. Calls `each(out, at, run)` after each run of frames, from frame `at` on.
+    /// False, and `out` untouched, while nothing plays.
     ///
-    /// RT: no alloc, no lock, O(frames + capacity / 64).
-    pub fn read(&mut self, out: &mut [f32], frames: usize) -> bool {
+    /// RT: no alloc, no lock, O(frames + capacity / 64), and what `each` does.
+    pub fn read(
+        &mut self,
+        out: &mut [f32],
+        frames: usize,
+        mut each: impl FnMut(&mut [f32], usize, Run),
+    ) -> bool {
         if !self.playing {
             self.rendered += frames as u64;
             return false;
@@ -281,10 +384,12 @@ impl JitterBuffer {
         let mut done = 0;
         while done < frames {
             let wanted = frames - done;
-            done += match self.skip {
+            let run = match self.skip {
                 Some(skip) => self.read_skip(skip, out, frames, done, wanted),
                 None => self.read_plain(out, frames, done, wanted),
             };
+            each(out, done, run);
+            done += run.frames;
         }
         if self.missing_frames > u64::from(self.rate.hz()) {
             self.playing = false;
@@ -292,7 +397,7 @@ impl JitterBuffer {
         true
     }
 
-    fn read_plain(&mut self, out: &mut [f32], stride: usize, at: usize, wanted: usize) -> usize {
+    fn read_plain(&mut self, out: &mut [f32], stride: usize, at: usize, wanted: usize) -> Run {
         let playhead = self.playhead();
         let run = self.present.run(playhead, wanted);
         if run > 0 {
@@ -302,7 +407,10 @@ impl JitterBuffer {
             self.counts.played_frames += run as u64;
             self.missing_frames = 0;
             self.rendered += run as u64;
-            return run;
+            return Run {
+                frames: run,
+                is_missing: false,
+            };
         }
         let gap = self.present.gap(playhead, wanted);
         for channel in 0..self.channels {
@@ -316,7 +424,10 @@ impl JitterBuffer {
             self.missing_frames += gap as u64;
         }
         self.rendered += gap as u64;
-        gap
+        Run {
+            frames: gap,
+            is_missing: true,
+        }
     }
 
     fn read_skip(
@@ -326,7 +437,7 @@ impl JitterBuffer {
         stride: usize,
         at: usize,
         wanted: usize,
-    ) -> usize {
+    ) -> Run {
         let playhead = self.playhead();
         let run = wanted.min(skip.fade - skip.done);
         self.copy_out(playhead, out, stride, at, run);
@@ -356,7 +467,10 @@ impl JitterBuffer {
             self.played_end = self.playhead();
             self.skip = None;
         }
-        run
+        Run {
+            frames: run,
+            is_missing: false,
+        }
     }
 
     /// Media time that plays next.
@@ -375,12 +489,26 @@ impl JitterBuffer {
 
     /// The spread that an automatic target must absorb, in frames.
     fn automatic_target(&self) -> i64 {
-        let needed = self.spread.exceeded_by(LATE_BUDGET);
-        let prompt = self.spread.exceeded_by(PROMPT_SHARE);
-        match (needed, prompt) {
+        match (self.needed_delay(), self.prompt_delay()) {
             (Some(needed), Some(prompt)) => needed.wrapping_sub(prompt),
-            _ => self.seconds(FIRST_TARGET_SECONDS),
+            _ => self.expected,
         }
+    }
+
+    /// How many reviews a generation of the spread lasts at least: a strict budget is kept by a long memory, a lax one forgets soon.
+    fn least_memory(&self) -> u32 {
+        let strictness = (DEFAULT_BUDGET / self.budget).clamp(0.5, 4.0);
+        (REVIEWS_PER_TURN as f32 * strictness) as u32
+    }
+
+    /// The delay with which the past would have kept the budget.
+    fn needed_delay(&self) -> Option<i64> {
+        self.spread.exceeded_by(BUDGET_OF_PAST * self.budget)
+    }
+
+    /// The delay of packets that did not queue.
+    fn prompt_delay(&self) -> Option<i64> {
+        self.spread.exceeded_by(PROMPT_SHARE)
     }
 
     fn start(&mut self, timestamp: u64, arrival_delay: i64) {
@@ -440,6 +568,7 @@ impl JitterBuffer {
         (self.reviews_left, self.reviews_per_turn) = (1, 1);
         (self.reviews_unsettled, self.reviews_per_settle) = (0, REVIEWS_PER_SETTLE);
         self.reviews_since_slip = u32::MAX;
+        self.excess = None;
         self.spread.clear();
         self.spare = 0;
         self.late_run_frames = 0;
@@ -449,8 +578,16 @@ impl JitterBuffer {
     fn grow(&mut self) {
         if self.target == Target::Auto
             && self.skip.is_none()
-            && let Some(needed) = self.spread.exceeded_by(LATE_BUDGET)
+            && let Some(needed) = self.needed_delay()
         {
+            let width = self.automatic_target();
+            if needed > self.delay
+                && self.is_given_up
+                && (self.widest / 4 * 3..=self.widest).contains(&width)
+            {
+                self.is_given_up = false;
+                self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
+            }
             self.lengthen_to(needed);
         }
     }
@@ -490,23 +627,46 @@ impl JitterBuffer {
         }
         self.reviews_left -= 1;
         if self.reviews_left == 0 {
-            self.reviews_per_turn = (2 * self.reviews_per_turn).min(REVIEWS_PER_TURN);
+            self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
             self.reviews_unsettled = 0;
         }
+        self.reviews_since_widest += 1;
+        if self.reviews_since_widest > REGRET_REVIEWS {
+            (self.widest, self.reviews_since_widest) = (0, 0);
+            self.memory = (self.memory / 2).max(self.least_memory());
+        }
+        let width = self.automatic_target();
+        if width >= self.widest {
+            (self.widest, self.reviews_since_widest) = (width, 0);
+        }
+        self.is_given_up = width < self.widest / 4 * 3;
         let (needed, tolerated) = match self.target {
-            Target::Auto => (self.spread.exceeded_by(LATE_BUDGET), SPARE_FRAMES),
+            Target::Auto => {
+                let margin = match self.clocks {
+                    Clocks::Unknown => self.seconds(MARGIN_SECONDS),
+                    Clocks::Agree | Clocks::Matched => 0,
+                };
+                let tolerated = match self.clocks {
+                    Clocks::Unknown => margin,
+                    Clocks::Agree => SPARE_FRAMES,
+                    Clocks::Matched => SPARE_RESAMPLED_FRAMES,
+                };
+                let needed = self.needed_delay();
+                (needed.map(|needed| needed.wrapping_add(margin)), tolerated)
+            }
             Target::Fixed(_) => {
                 let target = self.target_frames() as i64;
-                let prompt = self.spread.exceeded_by(PROMPT_SHARE);
                 (
-                    prompt.map(|prompt| prompt.wrapping_add(target)),
+                    self.prompt_delay()
+                        .map(|prompt| prompt.wrapping_add(target)),
                     self.seconds(FIXED_SPARE_SECONDS).max(target),
                 )
             }
         };
-        let spare = needed.map_or(0, |needed| self.delay.wrapping_sub(needed));
+        self.excess = needed.map(|needed| self.delay.wrapping_sub(needed));
+        let spare = self.excess.unwrap_or(0);
         self.spare = if spare > tolerated { spare as usize } else { 0 };
         // A slow sender eats up a fixed delay from below.
         if let (Target::Fixed(_), Some(needed), None) = (self.target, needed, self.skip)

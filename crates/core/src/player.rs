@@ -3,13 +3,37 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use crate::jitter::{JitterBuffer, JitterCounts, Target};
+use crate::conceal::{Concealer, Concealment};
+use crate::drift::{Drift, DriftEstimator};
+use crate::jitter::{Clocks, JitterBuffer, JitterCounts, Target};
 use crate::mix::Strip;
+use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
 use crate::wire::{self, AudioHeader, Datagram, MAX_CHANNELS, SampleFormat, SampleRate};
 
 /// Most frames in a quantum.
 pub const MAX_QUANTUM_FRAMES: usize = 1_024;
+
+/// Predictors that may be fitted in one quantum, one for each channel in which a gap begins: they are the dearest thing it does.
+const MAX_FITS_PER_QUANTUM: usize = 8;
+
+/// How often a stream's rate is adjusted.
+const STEER_SECONDS: f32 = 0.5;
+/// Clocks are known to agree when their estimated difference is no more uncertain than this.
+const KNOWN_PPM: f32 = 20.0;
+/// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
+const ABSORBED_PPM: f32 = 1.0;
+/// Greatest difference compensated.
+const MAX_DRIFT_PPM: f32 = 400.0;
+/// Frames by which the delay shall exceed what is needed while the clocks are matched.
+const AIM_FRAMES: i64 = 16;
+/// What is that near the aim is not trimmed: the need is only known so exactly.
+const NEAR_FRAMES: i64 = 12;
+/// A frame off the aim is trimmed in 10 s, but no faster than nobody hears: 300 ppm are half a cent.
+const TRIM_PPM_PER_FRAME: f32 = 2.0;
+const MAX_TRIM_PPM: f32 = 300.0;
+/// Frames of a stream that a quantum may take: its own, look-ahead, and what the fastest rate consumes besides.
+const MAX_INPUT_FRAMES: usize = MAX_QUANTUM_FRAMES + HALF + 8;
 
 /// Names a remote stream. The host chooses it, and never uses one twice, so that a straggler of a stream that left
 /// cannot enter another.
@@ -26,6 +50,8 @@ pub struct PlayerConfig {
     pub max_streams: usize,
     /// Slots of each stream's jitter buffer: a power of two of at least 2,048. Half of them can hold frames to come.
     pub buffer_frames: usize,
+    /// What is heard in place of missing frames.
+    pub concealment: Concealment,
 }
 
 /// What a host may ask of a player. Takes effect with the next quantum.
@@ -45,6 +71,11 @@ pub enum Command {
     Solo(StreamId, bool),
     /// How deep the jitter buffer is.
     Target(StreamId, Target),
+    /// The glitch budget: share of frames that an automatic target may have concealed because they come late,
+    /// [`crate::jitter::LEAST_BUDGET`] to [`crate::jitter::MOST_BUDGET`]; [`crate::jitter::DEFAULT_BUDGET`] at first.
+    Budget(StreamId, f32),
+    /// The automatic target to start with, in frames: the peer's last good one.
+    Expect(StreamId, u32),
 }
 
 /// Why a command had no effect.
@@ -76,6 +107,12 @@ pub struct StreamStats {
     pub held_frames: u64,
     /// The delay aimed at, in frames from the most prompt arrivals.
     pub target_frames: u64,
+    /// Media time of the frame that leaves the player next; `None` while nothing plays.
+    pub playhead: Option<u64>,
+    /// By how much the sender's clock is faster than the player's; `None` until it is known.
+    pub drift: Option<Drift>,
+    /// Whether the stream is resampled to compensate for that; otherwise every frame is heard as it was sent.
+    pub is_resampled: bool,
     /// Channels of the newest packet; `None` before the first.
     pub channels: Option<u8>,
     /// Format of the newest packet; `None` before the first.
@@ -87,6 +124,10 @@ struct Stream {
     id: Option<StreamId>,
     sequence: SequenceTracker,
     jitter: JitterBuffer,
+    concealer: Concealer,
+    drift: DriftEstimator,
+    resampler: Resampler,
+    steering: Steering,
     strip: Strip,
     format: Option<SampleFormat>,
     malformed_packets: u64,
@@ -95,13 +136,30 @@ struct Stream {
     peaks: [f32; 2],
 }
 
+/// How a stream's rate is adjusted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steering {
+    /// Frames of output until the next time.
+    frames_left: usize,
+    /// Frames by which the delay shall exceed what is needed.
+    aim_frames: i64,
+    trim_ppm: f32,
+    /// Frames trimmed that the jitter buffer has not accounted for.
+    trimmed_frames: f64,
+}
+
 /// The playing half of the engine.
 #[derive(Debug)]
 pub struct Player {
     config: PlayerConfig,
     streams: Box<[Stream]>,
+    kernel: Kernel,
+    /// What a stream's resampler takes for a quantum, `[channel][frame]`.
+    input: Box<[f32]>,
     /// One stream's quantum, `[channel][frame]`.
     scratch: Box<[f32]>,
+    /// Frames rendered so far: the player's clock.
+    rendered: u64,
     stray_datagrams: u64,
 }
 
@@ -119,6 +177,10 @@ impl Player {
             id: None,
             sequence: SequenceTracker::default(),
             jitter: JitterBuffer::new(config.rate, MAX_CHANNELS, config.buffer_frames),
+            concealer: Concealer::new(config.rate, config.concealment),
+            drift: DriftEstimator::new(config.rate),
+            resampler: Resampler::new(MAX_CHANNELS),
+            steering: Steering::default(),
             strip: Strip::new(config.rate.hz()),
             format: None,
             malformed_packets: 0,
@@ -128,7 +190,10 @@ impl Player {
         Self {
             config,
             streams: (0..config.max_streams).map(stream).collect(),
+            kernel: Kernel::new(),
+            input: vec![0.0; MAX_CHANNELS * MAX_INPUT_FRAMES].into_boxed_slice(),
             scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES].into_boxed_slice(),
+            rendered: 0,
             stray_datagrams: 0,
         }
     }
@@ -153,6 +218,8 @@ impl Player {
             Command::Mute(id, muted) => self.stream(id)?.strip.set_muted(muted),
             Command::Solo(id, soloed) => self.stream(id)?.strip.set_soloed(soloed),
             Command::Target(id, target) => self.stream(id)?.jitter.set_target(target),
+            Command::Budget(id, share) => self.stream(id)?.jitter.set_budget(share),
+            Command::Expect(id, frames) => self.stream(id)?.jitter.expect(frames),
         }
         Ok(())
     }
@@ -161,14 +228,14 @@ impl Player {
     ///
     /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
-        let rate = self.config.rate;
+        let (rate, rendered) = (self.config.rate, self.rendered);
         let Ok(stream) = self.stream(id) else {
             self.stray_datagrams += 1;
             return;
         };
         match wire::parse(bytes) {
             Ok(Datagram::Audio(header, samples)) if header.rate == rate => {
-                stream.handle_audio(&header, samples);
+                stream.handle_audio(&header, samples, rendered);
             }
             // Probes are the host's to answer: here they are as wrong as another rate.
             Ok(_) | Err(_) => stream.malformed_packets += 1,
@@ -194,11 +261,15 @@ impl Player {
             .streams
             .iter()
             .any(|s| s.id.is_some() && s.strip.is_soloed());
+        let mut fits = MAX_FITS_PER_QUANTUM;
+        self.rendered += frames as u64;
         for stream in self.streams.iter_mut().filter(|stream| stream.id.is_some()) {
-            if !stream.jitter.read(&mut self.scratch, frames) {
+            let (input, scratch) = (&mut self.input, &mut self.scratch);
+            if !stream.render(&self.kernel, input, scratch, frames, &mut fits) {
                 continue;
             }
-            let quantum = &self.scratch[..stream.jitter.channels() * frames];
+            stream.steer(frames, self.config.rate);
+            let quantum = &scratch[..stream.jitter.channels() * frames];
             for (channel, samples) in quantum.chunks_exact(frames).enumerate() {
                 let peak = &mut stream.peaks[channel % 2];
                 *peak = samples
@@ -222,6 +293,9 @@ impl Player {
             buffered_frames: stream.jitter.buffered_frames(),
             held_frames: stream.jitter.held_frames(),
             target_frames: stream.jitter.target_frames(),
+            playhead: stream.playhead(),
+            drift: stream.drift.estimate(),
+            is_resampled: stream.resampler.is_engaged(),
             channels: stream.format.map(|_| stream.jitter.channels() as u8),
             format: stream.format,
         })
@@ -248,6 +322,10 @@ impl Player {
         stream.id = Some(id);
         stream.sequence = SequenceTracker::default();
         stream.jitter.reset();
+        stream.concealer.reset();
+        stream.drift.reset();
+        stream.resampler.reset();
+        stream.steering = Steering::default();
         stream.strip = Strip::new(rate_hz);
         stream.format = None;
         stream.malformed_packets = 0;
@@ -265,9 +343,16 @@ impl Player {
 }
 
 impl Stream {
-    fn handle_audio(&mut self, header: &AudioHeader, samples: &[u8]) {
+    fn handle_audio(&mut self, header: &AudioHeader, samples: &[u8], rendered: u64) {
         let is_starved = self.jitter.is_starved();
-        match self.sequence.handle(header.sequence, is_starved) {
+        let arrival = self.sequence.handle(header.sequence, is_starved);
+        if arrival == Arrival::Restart {
+            self.drift.reset();
+        }
+        if matches!(arrival, Arrival::New | Arrival::Restart) {
+            self.drift.add(rendered, header.timestamp, header.frames);
+        }
+        match arrival {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
                 self.format = Some(header.format);
                 self.jitter.insert(header, samples, arrival);
@@ -276,5 +361,87 @@ impl Stream {
             Arrival::Ancient => self.ancient_packets += 1,
             Arrival::Doubtful => self.malformed_packets += 1,
         }
+    }
+
+    /// Renders `frames` frames into `out`, `[channel][frame]`; false while nothing plays. `input` is room for what that takes.
+    fn render(
+        &mut self,
+        kernel: &Kernel,
+        input: &mut [f32],
+        out: &mut [f32],
+        frames: usize,
+        fits: &mut usize,
+    ) -> bool {
+        let channels = self.jitter.channels();
+        let is_resampled = self.resampler.is_engaged();
+        let (room, taken) = if is_resampled {
+            (&mut *input, self.resampler.frames_needed(frames))
+        } else {
+            (&mut *out, frames)
+        };
+        let is_playing = self.jitter.read(room, taken, |room, at, run| {
+            (self.concealer).process(room, taken, at, channels, run, fits);
+        });
+        if !is_playing {
+            self.resampler.reset();
+        } else if is_resampled {
+            let (input, out) = (&input[..channels * taken], &mut out[..channels * frames]);
+            self.resampler.process(kernel, input, channels, out, frames);
+        } else {
+            self.resampler.remember(out, frames, 0, frames, channels);
+        }
+        is_playing
+    }
+
+    /// Adjusts the rate at which the stream is consumed: to the sender's clock, and a little beyond to trim the delay.
+    fn steer(&mut self, frames: usize, rate: SampleRate) {
+        self.steering.trimmed_frames += f64::from(self.steering.trim_ppm) * 1e-6 * frames as f64;
+        let whole = self.steering.trimmed_frames as i64;
+        self.steering.trimmed_frames -= whole as f64;
+        self.jitter.trim(whole);
+        if let Some(left) = self.steering.frames_left.checked_sub(frames) {
+            self.steering.frames_left = left;
+            return;
+        }
+        self.steering.frames_left = (rate.hz() as f32 * STEER_SECONDS) as usize;
+
+        let drift = self.drift.estimate();
+        let excess = self.jitter.excess_frames();
+        let is_apart = |drift: &Drift| drift.ppm.abs() > drift.error_ppm.max(ABSORBED_PPM);
+        if !self.resampler.is_engaged() && drift.as_ref().is_some_and(is_apart) {
+            self.resampler.engage();
+            self.steering.aim_frames = match self.jitter.target() {
+                Target::Auto => AIM_FRAMES,
+                Target::Fixed(_) => excess.unwrap_or(0),
+            };
+        }
+        let is_known = drift.is_some_and(|drift| drift.error_ppm <= KNOWN_PPM);
+        self.jitter.set_clocks(if self.resampler.is_engaged() {
+            Clocks::Matched
+        } else if is_known {
+            Clocks::Agree
+        } else {
+            Clocks::Unknown
+        });
+        if self.resampler.is_engaged() {
+            let off_aim = excess.map_or(0, |excess| excess - self.steering.aim_frames);
+            self.steering.trim_ppm = if off_aim.abs() <= NEAR_FRAMES {
+                0.0
+            } else {
+                (off_aim as f32 * TRIM_PPM_PER_FRAME).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
+            };
+            let drift_ppm = drift.map_or(0.0, |drift| drift.ppm);
+            let ppm = drift_ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM) + self.steering.trim_ppm;
+            self.resampler.set_ppm(ppm);
+        } else {
+            self.steering.trim_ppm = 0.0;
+        }
+    }
+
+    /// Media time of the frame that leaves next; `None` while nothing plays.
+    fn playhead(&self) -> Option<u64> {
+        let held = if self.resampler.is_engaged() { HALF } else { 0 };
+        let taken = self.jitter.playhead_time()?;
+        Some(taken.wrapping_sub(held as u64))
     }
 }

@@ -9,8 +9,8 @@
 
 /// Resolution of the histogram, in frames.
 pub const BIN_FRAMES: i64 = 16;
-/// Spread covered: 8,192 frames, 170 ms at 48 kHz. What comes later than that is a stall, not jitter.
-const BINS: usize = 512;
+/// Spread covered: 16,384 frames, 340 ms at 48 kHz. What comes later than that is a stall, not jitter.
+const BINS: usize = 1_024;
 
 /// A fall smaller than this may be chance, not a slip.
 const LEAST_SLIP_BINS: i64 = 2;

@@ -277,8 +277,8 @@ fn silence_is_counted_even_if_the_delay_grows_to_before_the_new_start() {
         // A short delay; a pause of the sender; a packet that ends it; then those that it overtook.
         let next = match n {
             0..6_000 => Some(n),
-            6_400 => Some(6_060),
-            6_401.. => Some(n - 401),
+            6_900 => Some(6_060),
+            6_901.. => Some(n - 901),
             _ => None,
         };
         if let Some(next) = next {

@@ -6,9 +6,12 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
-use antiphon_core::{Command, SampleFormat, SampleRate, Sender, SenderConfig, Target};
-use support::{Random, datagram, header, player};
+use antiphon_core::{
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
+};
+use support::{Random, datagram, header};
 
 thread_local! {
     /// Calls of the allocator by this thread: tests run side by side.
@@ -90,7 +93,13 @@ fn the_sender_does_not_allocate() {
 #[test]
 fn the_player_does_not_allocate() {
     let mut random = Random(2);
-    let mut player = player(2, 8, 8_192);
+    let mut player = Player::new(PlayerConfig {
+        rate: SampleRate::Hz48000,
+        output_channels: 2,
+        max_streams: 8,
+        buffer_frames: 8_192,
+        concealment: Concealment::Prediction,
+    });
     // All that is fed is made before.
     let datagrams: Vec<Vec<u8>> = (0..4_096u64)
         .map(|n| {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -39,6 +40,7 @@ fn send_and_play(config: SenderConfig, quantum: usize, input: &[f32]) -> Vec<f32
         output_channels: channels,
         max_streams: 1,
         buffer_frames: 16_384,
+        concealment: Concealment::Silence,
     });
     for command in [Command::Add(1), Command::Target(1, Target::Fixed(TARGET))] {
         player.handle_command(command).expect("fits");

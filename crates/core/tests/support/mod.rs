@@ -3,6 +3,7 @@
 
 pub mod sim;
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::AudioHeader;
 use antiphon_core::{Player, PlayerConfig, SampleFormat, SampleRate, StreamStats};
 
@@ -66,6 +67,7 @@ pub fn player(output_channels: usize, max_streams: usize, buffer_frames: usize) 
         output_channels,
         max_streams,
         buffer_frames,
+        concealment: Concealment::Silence,
     })
 }
 
