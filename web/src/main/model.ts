@@ -21,6 +21,12 @@ export interface Device {
   label: string;
 }
 
+/**
+ * How deep a jitter buffer is: automatic, by the share of sound that may be concealed for being late (1 %, 0.1 %, 0.01 %),
+ * or fixed, in frames (0 to 8192).
+ */
+export type Buffer = "tight" | "auto" | "safe" | number;
+
 /** A person in the room other than oneself, in order of joining. "loop" is oneself through the network. */
 export interface Participant {
   id: string;
@@ -33,6 +39,7 @@ export interface Participant {
   pan: number; // -1 left to 1 right
   muted: boolean;
   solo: boolean;
+  buffer: Buffer;
 }
 
 export type Phase = "lobby" | "joining" | "joined" | "left" | "failed";
@@ -45,7 +52,7 @@ export interface Settings {
   bits: 16 | 24 | 32;
   quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512
-  buffer: number | "auto"; // frames, 0 to 8192
+  buffer: Buffer; // of those who join, and of all when it is changed
   lanes: number | "auto"; // 1 to 8
 }
 
@@ -94,5 +101,6 @@ export interface StudioApi {
   setPan(participantId: string, pan: number): void;
   setMuted(participantId: string, muted: boolean): void;
   setSolo(participantId: string, solo: boolean): void;
+  setBuffer(participantId: string, buffer: Buffer): void;
   dismiss(problemId: string): void;
 }

@@ -3,6 +3,7 @@
 import { MAX_TARGET_FRAMES } from "../shared/messages";
 import type { Settings } from "./model";
 
+const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
 
 const DEFAULTS: Settings = {
@@ -78,7 +79,7 @@ function pick(raw: Record<string, unknown>): Partial<Settings> {
     settings.quantum = quantum as Settings["quantum"];
   const packet = whole(raw.packet, 16, 512);
   if (packet !== null) settings.packet = packet;
-  const buffer = raw.buffer === "auto" ? "auto" : whole(raw.buffer, 0, MAX_TARGET_FRAMES);
+  const buffer = BUFFERS.find((name) => name === raw.buffer) ?? whole(raw.buffer, 0, MAX_TARGET_FRAMES);
   if (buffer !== null) settings.buffer = buffer;
   const lanes = raw.lanes === "auto" ? "auto" : whole(raw.lanes, 1, 8);
   if (lanes !== null) settings.lanes = lanes;

@@ -16,6 +16,7 @@ import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 import workletUrl from "../worklet/index.ts?worker&url";
 import engineUrl from "./engine.wasm?url";
+import type { Buffer } from "./model";
 
 declare global {
   interface AudioContextOptions {
@@ -42,6 +43,9 @@ const TRACK_BUFFERS = 200;
 /** How long the graph has rendered when its output latency is first asked for. */
 export const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
+
+/** Share of sound that may be concealed for being late. */
+const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
 
 let engine: Promise<WebAssembly.Module> | undefined;
 
@@ -191,13 +195,16 @@ export class Sound {
     this.#tell({ type: "mute", muted });
   }
 
-  addStream(stream: number, target: number | "auto"): void {
+  /** `expectedFrames`: what sufficed for an automatic buffer last time. */
+  addStream(stream: number, buffer: Buffer, expectedFrames: number | null): void {
     this.command(COMMAND.add, stream, 0);
-    this.setTarget(stream, target);
+    if (expectedFrames !== null) this.command(COMMAND.expect, stream, expectedFrames);
+    this.setBuffer(stream, buffer);
   }
 
-  setTarget(stream: number, target: number | "auto"): void {
-    this.command(COMMAND.target, stream, target === "auto" ? AUTOMATIC : target);
+  setBuffer(stream: number, buffer: Buffer): void {
+    if (typeof buffer === "string") this.command(COMMAND.budget, stream, BUDGET_SHARES[buffer]);
+    this.command(COMMAND.target, stream, typeof buffer === "string" ? AUTOMATIC : buffer);
   }
 
   removeStream(stream: number): void {

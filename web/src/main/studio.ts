@@ -6,7 +6,8 @@ import { WORKLET_STATS } from "../shared/snapshot";
 import type { PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
-import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import type { Buffer, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import { RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
 import { FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
@@ -17,6 +18,8 @@ const LONG_INPUT_LATENCY_MS = 10;
 const LONG_OUTPUT_LATENCY_MS = 15;
 const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
+/** A delay with which nothing was concealed for so long is remembered. */
+const KEEP_DELAYS_MS = 10_000;
 const MAX_TRACE_SECONDS = 60;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
@@ -26,6 +29,8 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
+  /** Concealed when its delay was last looked at. */
+  concealedFrames: number;
 }
 
 const NO_SENDER: SenderStats = {
@@ -53,6 +58,7 @@ export class Studio implements StudioApi {
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
   readonly #dismissed = new Set<string>();
+  readonly #delays = new RememberedDelays(localStorage);
   /** Where the rows of the trace under way go. */
   #endTrace: ((rows: TraceRows) => void) | null = null;
 
@@ -84,6 +90,7 @@ export class Studio implements StudioApi {
       });
     }
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
+    setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
   }
@@ -133,8 +140,8 @@ export class Studio implements StudioApi {
     if (changed("bits") || changed("packet") || changed("channels")) {
       this.#sound?.configureSender(this.#senderConfig());
     }
-    for (const { stream, peer } of this.#members.values()) {
-      if (changed("buffer")) this.#sound?.setTarget(stream, after.buffer);
+    for (const { participant, peer } of this.#members.values()) {
+      if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
       if (changed("lanes") && peer instanceof Peer && after.lanes !== "auto") peer.wantLanes(after.lanes);
     }
   }
@@ -443,7 +450,7 @@ export class Studio implements StudioApi {
 
   #addMember({ id, name, present }: RemoteParticipant): void {
     if (this.#members.has(id) || this.#selfId === null) return;
-    const stream = this.#newStream();
+    const stream = this.#newStream(name);
     const { lanes } = this.#state.settings;
     const member = this.#newMember(id, name, stream);
     member.participant.present = present;
@@ -451,9 +458,9 @@ export class Studio implements StudioApi {
     this.#publishMembers();
   }
 
-  #newStream(): number {
+  #newStream(name: string): number {
     const stream = this.#nextStream++;
-    this.#sound?.addStream(stream, this.#state.settings.buffer);
+    this.#sound?.addStream(stream, this.#state.settings.buffer, this.#delays.of(name));
     return stream;
   }
 
@@ -461,6 +468,7 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
+      concealedFrames: 0,
       participant: {
         id,
         name,
@@ -471,6 +479,7 @@ export class Studio implements StudioApi {
         pan: 0,
         muted: false,
         solo: false,
+        buffer: this.#state.settings.buffer,
       },
     };
     this.#members.set(id, member);
@@ -540,7 +549,7 @@ export class Studio implements StudioApi {
       this.#removeMember(LOOP_ID);
       return;
     }
-    const stream = this.#newStream();
+    const stream = this.#newStream(LOOP_ID);
     const member = this.#newMember(LOOP_ID, "Yourself, through the network", stream);
     member.peer = new Loop(stream, this.#state.settings.lanes, this.#iceServers, this.#host);
     this.#publishMembers();
@@ -557,6 +566,13 @@ export class Studio implements StudioApi {
   }
   setSolo(id: string, solo: boolean): void {
     this.#control(id, { solo }, COMMAND.solo, Number(solo));
+  }
+
+  setBuffer(id: string, buffer: Buffer): void {
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    this.#sound?.setBuffer(member.stream, buffer);
+    this.#updateMember(id, { buffer });
   }
 
   #control(id: string, change: Partial<Participant>, code: number, value: number): void {
@@ -621,6 +637,19 @@ export class Studio implements StudioApi {
       sender: this.#sender,
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
     };
+  }
+
+  /** Remembers the delays that have sufficed since it was last called. */
+  #keepDelays(): void {
+    const numbers = this.#sound?.numbers();
+    for (const member of this.#members.values()) {
+      const { participant } = member;
+      const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
+      const sufficed = concealedFrames === member.concealedFrames && playedFrames > 0;
+      member.concealedFrames = concealedFrames;
+      if (sufficed && typeof participant.buffer === "string")
+        this.#delays.keep(participant.isLoop ? LOOP_ID : participant.name, targetFrames);
+    }
   }
 
   /**

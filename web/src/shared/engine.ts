@@ -11,7 +11,17 @@ export const MAX_CHANNELS = 8;
 export const QUEUE_FRAMES = 8192;
 
 /** Codes of `player_command`, and tags of the command ring's records. */
-export const COMMAND = { add: 0, remove: 1, gain: 2, pan: 3, mute: 4, solo: 5, target: 6 } as const;
+export const COMMAND = {
+  add: 0,
+  remove: 1,
+  gain: 2,
+  pan: 3,
+  mute: 4,
+  solo: 5,
+  target: 6,
+  budget: 7,
+  expect: 8,
+} as const;
 /** Value of a `target` command that asks for an automatic target. */
 export const AUTOMATIC = -1;
 

@@ -1,7 +1,7 @@
 /** A channel strip: one person's sound as it arrives, your mix of it, and how well it gets here. */
 
-import { type Accessor, createMemo, createUniqueId, Show } from "solid-js";
-import type { Participant } from "../model";
+import { type Accessor, createMemo, createUniqueId, For, Show } from "solid-js";
+import type { Buffer, Participant } from "../model";
 import { GainFader, PanFader } from "./fader";
 import { PeerFigures } from "./figures";
 import { Meter } from "./meter";
@@ -17,6 +17,41 @@ const connectionWords: Record<Participant["connection"], string> = {
 /** The name to show; the loop is oneself. */
 export function participantName(participant: Participant): string {
   return participant.isLoop ? "You, through the network" : participant.name || "Someone without a name";
+}
+
+const buffers: readonly (readonly [Buffer, string])[] = [
+  ["tight", "Tight: least delay"],
+  ["auto", "Balanced"],
+  ["safe", "Safe: fewest gaps"],
+];
+
+function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: Buffer) => void }) {
+  const fixed = () => (typeof props.buffer === "number" ? props.buffer : null);
+  return (
+    <label class="buffer-choice">
+      <span>Buffer</span>
+      <select
+        aria-label={`Buffer for ${props.name}`}
+        onChange={(event) => {
+          const chosen = buffers.find(([buffer]) => buffer === event.currentTarget.value);
+          if (chosen !== undefined) props.onChoice(chosen[0]);
+        }}
+      >
+        <For each={buffers}>
+          {([buffer, words]) => (
+            <option value={buffer} selected={buffer === props.buffer}>
+              {words}
+            </option>
+          )}
+        </For>
+        <Show when={fixed() !== null}>
+          <option value="fixed" selected>
+            Fixed: {fixed()} frames
+          </option>
+        </Show>
+      </select>
+    </label>
+  );
 }
 
 export function ParticipantStrip(props: { id: string; participants: Accessor<Participant[]> }) {
@@ -72,6 +107,11 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             </p>
           </div>
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
+          <BufferChoice
+            name={name()}
+            buffer={participant().buffer}
+            onChoice={(buffer) => studio.setBuffer(id, buffer)}
+          />
           <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
         </div>
         <PeerFigures id={id} name={name()} from={participant().isLoop ? "yourself" : "them"} />

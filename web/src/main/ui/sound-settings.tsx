@@ -171,7 +171,7 @@ function BufferField() {
   const id = createUniqueId();
   const fixed = () => {
     const buffer = settings().buffer;
-    return buffer === "auto" ? null : buffer;
+    return typeof buffer === "string" ? null : buffer;
   };
   let lastFixed = DEFAULT_BUFFER_FRAMES;
   return (
@@ -180,10 +180,19 @@ function BufferField() {
       <select
         id={id}
         aria-describedby={`${id}-hint`}
-        onChange={(event) => change({ buffer: event.currentTarget.value === "auto" ? "auto" : lastFixed })}
+        onChange={(event) => {
+          const { value } = event.currentTarget;
+          change({ buffer: value === "tight" || value === "auto" || value === "safe" ? value : lastFixed });
+        }}
       >
-        <option value="auto" selected={fixed() === null}>
-          Automatic
+        <option value="tight" selected={settings().buffer === "tight"}>
+          Tight: least delay, 1 % may be late
+        </option>
+        <option value="auto" selected={settings().buffer === "auto"}>
+          Balanced: 0.1 % may be late
+        </option>
+        <option value="safe" selected={settings().buffer === "safe"}>
+          Safe: fewest gaps, 0.01 % may be late
         </option>
         <option value="fixed" selected={fixed() !== null}>
           Fixed
@@ -215,7 +224,8 @@ function BufferField() {
         </div>
       </Show>
       <p class="hint" id={`${id}-hint`}>
-        Sound kept waiting here so that late packets are still in time. Automatic follows the network.
+        Sound kept waiting here so that late packets are still in time. All but the fixed one follow the
+        network. Each player in the room can be given another.
       </p>
     </div>
   );

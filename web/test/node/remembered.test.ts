@@ -1,0 +1,50 @@
+import { describe, expect, it } from "vitest";
+import { RememberedDelays } from "../../src/main/remembered";
+
+function storage(text: string | null = null) {
+  let kept = text;
+  return {
+    getItem: () => kept,
+    setItem: (_: string, value: string) => {
+      kept = value;
+    },
+  };
+}
+
+describe("remembered delays", () => {
+  it("are there at the next visit, the newest of each peer", () => {
+    const kept = storage();
+    const delays = new RememberedDelays(kept);
+    expect(delays.of("Ann")).toBeNull();
+    delays.keep("Ann", 300);
+    delays.keep("Bo", 500);
+    delays.keep("Ann", 200);
+    const next = new RememberedDelays(kept);
+    expect([next.of("Ann"), next.of("Bo"), next.of("Cy")]).toEqual([200, 500, null]);
+  });
+
+  it("of the peers longest not heard are forgotten", () => {
+    const delays = new RememberedDelays(storage());
+    for (let n = 0; n < 65; n++) {
+      delays.keep(`peer ${n}`, n);
+      delays.keep("peer 0", 7);
+    }
+    expect(delays.of("peer 0")).toBe(7);
+    expect(delays.of("peer 1")).toBeNull();
+    expect(delays.of("peer 2")).toBe(2);
+  });
+
+  it.each(["{", "7", '{"a": 1}', '[["a"], ["b", "c"], [1, 2], ["d", 1.5]]'])("survive %s", (text) => {
+    const delays = new RememberedDelays(storage(text));
+    expect(["a", "b", "d"].map((name) => delays.of(name))).toEqual([null, null, null]);
+  });
+
+  it("hold for the visit where nothing can be stored", () => {
+    const refuse = () => {
+      throw new Error("no room");
+    };
+    const delays = new RememberedDelays({ getItem: refuse, setItem: refuse });
+    delays.keep("Ann", 300);
+    expect(delays.of("Ann")).toBe(300);
+  });
+});
