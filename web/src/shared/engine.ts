@@ -52,7 +52,13 @@ interface Exports {
   sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
   sender_set_muted(muted: number): number;
   sender_push(channels: number, frames: number): number;
-  sender_set_rendition(index: number, rateHz: number, bits: number, channels: number, packetFrames: number): number;
+  sender_set_rendition(
+    index: number,
+    rateHz: number,
+    bits: number,
+    channels: number,
+    packetFrames: number,
+  ): number;
   sender_poll_rendition(index: number): number;
   sender_stats(): number;
   player_new(rateHz: number, outputChannels: number, maxStreams: number, bufferFrames: number): number;
@@ -111,7 +117,12 @@ export class SenderEngine {
 
   /** Begins or changes another rendition (1 or 2) of what is captured, or ends it. */
   setRendition(index: number, config: SenderConfig | null): void {
-    const { rateHz, bits, channels, packetFrames } = config ?? { rateHz: 0, bits: 0, channels: 0, packetFrames: 0 };
+    const { rateHz, bits, channels, packetFrames } = config ?? {
+      rateHz: 0,
+      bits: 0,
+      channels: 0,
+      packetFrames: 0,
+    };
     const result = this.#exports.sender_set_rendition(index, rateHz, bits, channels, packetFrames);
     check(result, "sender_set_rendition");
   }
@@ -246,7 +257,8 @@ export class Ladders {
   add(rungs: number): Ladder | null {
     const slot = this.#free.shift();
     if (slot === undefined) return null;
-    const setRungs = (count: number) => check(this.#exports.ladder_configure(slot, count), "ladder_configure");
+    const setRungs = (count: number) =>
+      check(this.#exports.ladder_configure(slot, count), "ladder_configure");
     setRungs(rungs);
     return {
       setRungs,
@@ -255,7 +267,11 @@ export class Ladders {
         const lost = lostShare ?? Number.NaN;
         const decision = this.#exports.ladder_review(slot, elapsedMs, offered, crowded, lost, can);
         check(decision, "ladder_review");
-        return { rung: decision & 0xff, copies: (decision & 0x100) !== 0, addLanes: (decision & 0x200) !== 0 };
+        return {
+          rung: decision & 0xff,
+          copies: (decision & 0x100) !== 0,
+          addLanes: (decision & 0x200) !== 0,
+        };
       },
       close: () => {
         this.#exports.ladder_configure(slot, 0);

@@ -31,7 +31,8 @@ export type OpusRung = Extract<Rung, { format: "opus" }>;
 
 /** Why Opus cannot be sent so, in plain words; null if it can. */
 export function opusRefusal({ rateHz, channels }: Pick<SendConfig, "rateHz" | "channels">): string | null {
-  if (rateHz !== OPUS_RATE_HZ) return `Opus is sent at 48 kHz only, and this room is at ${rateHz / 1000} kHz.`;
+  if (rateHz !== OPUS_RATE_HZ)
+    return `Opus is sent at 48 kHz only, and this room is at ${rateHz / 1000} kHz.`;
   if (channels > MAX_OPUS_CHANNELS) return `Opus is sent in one or two channels only, not ${channels}.`;
   return null;
 }
@@ -61,10 +62,14 @@ export function rungsFor(config: SendConfig, hasOpus: boolean): [Rung, ...Rung[]
   const format = { 16: "s16", 24: "s24", 32: "f32" } as const;
   const main: Rung = { key: "main", format: format[mainBits(config)], opusBps: null };
   if (!adapts) return [main];
-  return main.format === "s16" ? [main, ...down] : [main, { key: "s16", format: "s16", opusBps: null }, ...down];
+  return main.format === "s16"
+    ? [main, ...down]
+    : [main, { key: "s16", format: "s16", opusBps: null }, ...down];
 }
 
 /** Of a packet that collects `frames`. */
 export function nearestOpusFrames(frames: number): OpusFrames {
-  return OPUS_FRAMES.reduce((best, next) => (Math.abs(next - frames) < Math.abs(best - frames) ? next : best));
+  return OPUS_FRAMES.reduce((best, next) =>
+    Math.abs(next - frames) < Math.abs(best - frames) ? next : best,
+  );
 }

@@ -177,7 +177,8 @@ export class Capture {
       this.#opus.delete(key);
     }
     for (const rung of used) {
-      if (rung.format === "opus" && !this.#opus.has(rung.key)) this.#opus.set(rung.key, this.#encoderFor(rung));
+      if (rung.format === "opus" && !this.#opus.has(rung.key))
+        this.#opus.set(rung.key, this.#encoderFor(rung));
     }
     const feeds = this.#opus.size > 0;
     if (feeds === fed) return;

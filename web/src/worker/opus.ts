@@ -22,7 +22,8 @@ const MAX_GAP_FRAMES = 48_000n;
 /** Packets dropped after the decoder failed, before there is a new one: so that a peer's nonsense costs little. */
 const PENALTY_PACKETS = 50;
 
-export const hasOpus = (): boolean => typeof AudioEncoder !== "undefined" && typeof AudioDecoder !== "undefined";
+export const hasOpus = (): boolean =>
+  typeof AudioEncoder !== "undefined" && typeof AudioDecoder !== "undefined";
 
 function durationUs(frames: number): number {
   return (frames / OPUS_RATE_HZ) * 1e6;

@@ -15,7 +15,15 @@ import {
   type WorkletChannels,
   type WorkletOptions,
 } from "../shared/messages";
-import { CommandRecord, captureTag, DECODED_TAG, type Port, type RecordSink, sinkOf, sourceOf } from "../shared/records";
+import {
+  CommandRecord,
+  captureTag,
+  DECODED_TAG,
+  type Port,
+  type RecordSink,
+  sinkOf,
+  sourceOf,
+} from "../shared/records";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 
 /** Quanta are many: statistics are published every so many seconds. */

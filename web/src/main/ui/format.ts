@@ -1,5 +1,7 @@
 /** Figures as text. What is not known is an en dash, never 0. */
 
+import type { Format } from "../../shared/rungs";
+
 export const UNKNOWN = "–";
 const MINUS = "\u2212";
 const THIN = "\u202f"; // narrow no-break space, between a figure and its unit
@@ -68,6 +70,22 @@ export function formatRate(sampleRateHz: number | null): string {
 /** How far apart two players on one stage would hear each other as late as this. Air carries sound 343 m in a second. */
 export function metresOfAir(ms: number): number {
   return (ms / 1000) * 343;
+}
+
+/** "16 bit", "32 bit (float)", "Opus 128 kbit/s". */
+export function formatName(format: Format | null, opusBps: number | null): string {
+  switch (format) {
+    case "s16":
+      return "16 bit";
+    case "s24":
+      return "24 bit";
+    case "f32":
+      return "32 bit (float)";
+    case "opus":
+      return opusBps === null ? "Opus" : `Opus ${Math.round(opusBps / 1000)}${THIN}kbit/s`;
+    case null:
+      return UNKNOWN;
+  }
 }
 
 export function plural(count: number, one: string, many = `${one}s`): string {
