@@ -11,7 +11,17 @@ import { root } from "./rig.js";
 /** Parameters of the room page's address; docs/automation.md says what they mean. */
 export type PageParameters = Partial<
   Record<
-    "quantum" | "packet" | "buffer" | "lanes" | "bits" | "channels" | "loop" | "transport",
+    | "quantum"
+    | "packet"
+    | "buffer"
+    | "lanes"
+    | "bits"
+    | "opusKbps"
+    | "copies"
+    | "adapt"
+    | "channels"
+    | "loop"
+    | "transport",
     string | number
   >
 >;
@@ -55,6 +65,10 @@ export interface PagePeer {
   underruns: number;
   bufferFrames: number | null;
   targetFrames: number;
+  /** "s16", "s24", "f32" or "opus". */
+  format: string | null;
+  opusBps: number | null;
+  sent: { format: string; copies: boolean; copiesSent: number; switches: number } | null;
   lanes: { state: string }[];
 }
 

@@ -1,0 +1,243 @@
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { OpusRung } from "../../src/shared/rungs";
+import { kindOf, readAudioHeader, writeOpus } from "../../src/shared/wire";
+import { FEED_FRAMES, OpusReceiver, OpusSender } from "../../src/worker/opus";
+
+/** As much of WebCodecs as is used, with a "codec" that keeps the first sample of each packet. One in, one out, at once. */
+const LOOKAHEAD_FRAMES = 120;
+
+class FakeData {
+  readonly timestamp: number;
+  readonly numberOfFrames: number;
+  readonly numberOfChannels: number;
+  readonly data: Float32Array;
+  constructor(init: {
+    timestamp: number;
+    numberOfFrames: number;
+    numberOfChannels: number;
+    data: Float32Array;
+  }) {
+    this.timestamp = init.timestamp;
+    this.numberOfFrames = init.numberOfFrames;
+    this.numberOfChannels = init.numberOfChannels;
+    this.data = init.data.slice();
+  }
+  copyTo(plane: Float32Array, { planeIndex }: { planeIndex: number }): void {
+    for (let n = 0; n < this.numberOfFrames; n++)
+      plane[n] = this.data[n * this.numberOfChannels + planeIndex];
+  }
+  close(): void {}
+}
+
+class FakeChunk {
+  readonly timestamp: number;
+  readonly data: Uint8Array;
+  constructor(init: { timestamp: number; data: Uint8Array }) {
+    this.timestamp = init.timestamp;
+    this.data = init.data.slice();
+  }
+  get byteLength(): number {
+    return this.data.length;
+  }
+  copyTo(into: Uint8Array): void {
+    into.set(this.data);
+  }
+}
+
+let timestampsUs: number[] = [];
+
+class FakeEncoder {
+  state = "unconfigured";
+  encodeQueueSize = 0;
+  readonly #output: (chunk: FakeChunk, metadata: unknown) => void;
+  constructor({ output }: { output: (chunk: FakeChunk, metadata: unknown) => void }) {
+    this.#output = output;
+  }
+  configure(): void {
+    this.state = "configured";
+  }
+  encode(data: FakeData): void {
+    timestampsUs.push(data.timestamp);
+    const description = new Uint8Array(19);
+    description[10] = LOOKAHEAD_FRAMES;
+    const packet = new Uint8Array(40).fill(data.data[0]);
+    this.#output(new FakeChunk({ timestamp: 0, data: packet }), { decoderConfig: { description } });
+  }
+  close(): void {
+    this.state = "closed";
+  }
+}
+
+/** Byte 255 is no Opus; byte 254 is of another duration than its header says. */
+class FakeDecoder {
+  static made = 0;
+  state = "unconfigured";
+  decodeQueueSize = 0;
+  #channels = 0;
+  readonly #init: { output: (data: FakeData) => void; error: (error: Error) => void };
+  constructor(init: { output: (data: FakeData) => void; error: (error: Error) => void }) {
+    this.#init = init;
+    FakeDecoder.made++;
+  }
+  configure({ numberOfChannels }: { numberOfChannels: number }): void {
+    this.state = "configured";
+    this.#channels = numberOfChannels;
+  }
+  decode({ data, timestamp }: FakeChunk): void {
+    if (data[0] === 255) {
+      this.state = "closed";
+      this.#init.error(new Error("no Opus"));
+      return;
+    }
+    const numberOfFrames = data[0] === 254 ? 960 : 120;
+    const samples = new Float32Array(numberOfFrames * this.#channels).map(
+      (_, n) => data[0] + (n % this.#channels) / 2,
+    );
+    this.#init.output(
+      new FakeData({ timestamp, numberOfFrames, numberOfChannels: this.#channels, data: samples }),
+    );
+  }
+  close(): void {
+    this.state = "closed";
+  }
+}
+
+beforeEach(() => {
+  timestampsUs = [];
+  FakeDecoder.made = 0;
+  Object.assign(globalThis, {
+    AudioEncoder: FakeEncoder,
+    AudioDecoder: FakeDecoder,
+    AudioData: FakeData,
+    EncodedAudioChunk: FakeChunk,
+  });
+});
+afterEach(() => {
+  for (const name of ["AudioEncoder", "AudioDecoder", "AudioData", "EncodedAudioChunk"])
+    delete (globalThis as Record<string, unknown>)[name];
+});
+
+const rung = (frames: 120 | 240 | 480): OpusRung => ({
+  key: "opus",
+  format: "opus",
+  opusBps: 128_000,
+  frames,
+  channels: 2,
+});
+
+/** A datagram of the feed: floats, whose first sample is a number. */
+function feed(timestamp: number, first: number): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(20 + FEED_FRAMES * 2 * 4);
+  bytes.set([1, 1, 0x13, 2, 0, 0, FEED_FRAMES, 0]);
+  const fields = new DataView(bytes.buffer);
+  fields.setBigUint64(12, BigInt(timestamp), true);
+  fields.setFloat32(20, first, true);
+  return bytes;
+}
+
+describe("the encoding side", () => {
+  const encode = (frames: 120 | 240 | 480, feeds: Uint8Array[]) => {
+    const sent: { time: number; first: number }[] = [];
+    const sender = new OpusSender(
+      rung(frames),
+      (datagram) => {
+        expect(kindOf(datagram)).toBe(1);
+        const header = readAudioHeader(datagram);
+        expect(header).toMatchObject({ frames, channels: 2, bits: null });
+        sent.push({ time: Number(header.timestamp), first: datagram[20] });
+      },
+      (reason) => expect(reason).toBe(""),
+    );
+    for (const datagram of feeds) sender.push(datagram);
+    return sent;
+  };
+
+  it("takes the encoder's lookahead off the media time, and skips what is before the first frame", () => {
+    const feeds = Array.from({ length: 8 }, (_, n) => feed(120 * n, n));
+    expect(encode(120, feeds)).toEqual([1, 2, 3, 4, 5, 6, 7].map((n) => ({ time: 120 * n - 120, first: n })));
+    expect(encode(480, feeds)).toEqual([{ time: 480 - 120, first: 4 }]);
+  });
+
+  it("begins a packet anew after a jump in media time, which the encoder does not see", () => {
+    const times = [1200, 1320, 1440, 9000, 9120, 9240, 9360];
+    const sent = encode(
+      240,
+      times.map((time, n) => feed(time, n)),
+    );
+    expect(sent).toEqual([
+      { time: 1080, first: 0 },
+      { time: 8880, first: 3 },
+      { time: 9120, first: 5 },
+    ]);
+    expect(timestampsUs).toEqual([0, 5000, 10_000]);
+  });
+});
+
+describe("the decoding side", () => {
+  const packet = (n: number, first = n) => {
+    const { datagram, packet: payload } = writeOpus(2, 120, BigInt(100_000 + 120 * n), 40);
+    payload.fill(first);
+    return datagram;
+  };
+
+  const decode = (datagrams: Uint8Array<ArrayBuffer>[]) => {
+    const played: number[] = [];
+    let refused = 0;
+    const receiver = new OpusReceiver(
+      (record) => {
+        const samples = new Float32Array(record.buffer, 20);
+        expect(samples.length).toBe(240);
+        // Interleaved.
+        expect(samples[1] - samples[0]).toBe(0.5);
+        expect(Number(readAudioHeader(record).timestamp)).toBe(100_000 + 120 * samples[0]);
+        played.push(samples[0]);
+      },
+      () => refused++,
+    );
+    for (const datagram of datagrams) receiver.push(datagram);
+    return { played, refused, duplicates: receiver.duplicates };
+  };
+
+  it("hands over every packet's samples under its own header, each once", () => {
+    expect(decode([1, 2, 2, 3, 1, 4].map((n) => packet(n)))).toEqual({
+      played: [1, 2, 3, 4],
+      refused: 0,
+      duplicates: 2,
+    });
+  });
+
+  it("puts what two lanes mixed up in order, and does not wait long for what is lost", () => {
+    expect(decode([1, 3, 2, 5, 4, 6].map((n) => packet(n))).played).toEqual([1, 2, 3, 4, 5, 6]);
+    expect(decode([1, 4, 5].map((n) => packet(n))).played).toEqual([1]);
+    expect(decode([1, 4, 5, 6, 2, 7].map((n) => packet(n)))).toEqual({
+      played: [1, 4, 5, 6, 7],
+      refused: 0,
+      duplicates: 1,
+    });
+  });
+
+  it("follows a jump in media time at once, forth and back", () => {
+    const times: number[] = [];
+    const receiver = new OpusReceiver(
+      (record) => times.push((Number(readAudioHeader(record).timestamp) - 100_000) / 120),
+      () => {},
+    );
+    for (const n of [1, 1000, 1001, 5, 6]) receiver.push(packet(n, 1));
+    expect(times).toEqual([1, 1000, 1001, 5, 6]);
+  });
+
+  it("refuses what no decoder reads, and makes no new decoder for each", () => {
+    const hostile = Array.from({ length: 500 }, (_, n) => packet(n, 255));
+    expect(decode(hostile).refused).toBe(500);
+    expect(FakeDecoder.made).toBe(10);
+  });
+
+  it("refuses a packet of another duration than its header says", () => {
+    expect(decode([packet(1), packet(2, 254), packet(3)])).toMatchObject({ played: [1, 3], refused: 1 });
+  });
+
+  it("refuses all where the browser has no decoder", () => {
+    delete (globalThis as Record<string, unknown>).AudioDecoder;
+    expect(decode([packet(1), packet(2)])).toMatchObject({ played: [], refused: 2 });
+  });
+});
