@@ -8,7 +8,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok((header, samples)) = wire::parse_decoded(bytes) {
         assert!(bytes.len() <= MAX_DECODED_BYTES);
         let frame_bytes = usize::from(header.channels) * header.format.bytes();
-        assert_eq!(samples.len(), usize::from(header.frames) * frame_bytes);
+        let whole = usize::from(header.frames) * frame_bytes;
+        assert!(samples.is_empty() || samples.len() == whole);
     }
     match wire::parse(bytes) {
         Ok(Datagram::Audio(header, samples)) => {

@@ -263,6 +263,11 @@ impl JitterBuffer {
         }
     }
 
+    /// Counts frames that came without their samples: they tell nothing of how late packets are. RT: O(1).
+    pub fn pass_over(&mut self, frames: usize) {
+        self.counts.skipped_frames += frames as u64;
+    }
+
     /// Renders the next `frames` frames into `out`, `[channel][frame]`, for [`channels`](Self::channels) channels;
     /// missing frames are silence, counted as concealed. False, and `out` untouched, while nothing plays.
     ///

@@ -186,7 +186,7 @@ impl Player {
     }
 
     /// Takes what the host decoded of an Opus datagram: that datagram's header, then its samples as [`wire::parse_decoded`] reads
-    /// them. What came from the network as it is belongs to [`handle_datagram`](Self::handle_datagram).
+    /// them. Without samples the packet counts as received, and its frames as skipped. What came from the network as it is belongs to [`handle_datagram`](Self::handle_datagram).
     ///
     /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_decoded(&mut self, id: StreamId, bytes: &[u8]) {
@@ -298,7 +298,11 @@ impl Stream {
         match self.sequence.handle(header.sequence, is_starved) {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
                 self.format = Some(format);
-                self.jitter.insert(header, samples, arrival);
+                if samples.is_empty() {
+                    self.jitter.pass_over(usize::from(header.frames));
+                } else {
+                    self.jitter.insert(header, samples, arrival);
+                }
             }
             Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,

@@ -340,8 +340,8 @@ fn parse_opus_header(bytes: &[u8]) -> Result<OpusHeader, Malformed> {
     })
 }
 
-/// Reads what the host decoded of a [`Datagram::Opus`]: that datagram's header, then its samples, `f32`, interleaved. No datagram
-/// from the network may be given here.
+/// Reads what the host decoded of a [`Datagram::Opus`]: that datagram's header, then its samples, `f32`, interleaved; or nothing, if the
+/// host passed the packet over. No datagram from the network may be given here.
 ///
 /// # Errors
 /// [`Malformed`]: the host's mistake; drop it and count it.
@@ -356,7 +356,7 @@ pub fn parse_decoded(bytes: &[u8]) -> Result<(AudioHeader, &[u8]), Malformed> {
         return Err(Malformed::Kind);
     }
     let header = parse_opus_header(bytes)?.decoded();
-    if bytes.len() != header.datagram_bytes() {
+    if bytes.len() != AUDIO_HEADER_BYTES && bytes.len() != header.datagram_bytes() {
         return Err(Malformed::Length);
     }
     Ok((header, &bytes[AUDIO_HEADER_BYTES..]))
@@ -444,6 +444,8 @@ mod tests {
             parse_decoded(&bytes),
             Ok((OPUS.decoded(), &bytes[AUDIO_HEADER_BYTES..]))
         );
+        let nothing = parse_decoded(&bytes[..AUDIO_HEADER_BYTES]);
+        assert_eq!(nothing, Ok((OPUS.decoded(), &[][..])));
         assert_eq!(parse_decoded(&bytes[..60]), Err(Malformed::Length));
         assert_eq!(parse_decoded(&datagram()), Err(Malformed::Encoding));
     }

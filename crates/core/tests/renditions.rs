@@ -209,6 +209,11 @@ fn opus_that_nobody_decoded_is_refused() {
     player.handle_decoded(ID, &[]);
     let known = player.stream_stats(ID).expect("was added");
     assert_eq!((known.malformed_packets, known.sequence.received), (3, 0));
+    // Passed over: received, but nothing to play.
+    player.handle_decoded(ID, &packet[..AUDIO_HEADER_BYTES]);
+    let known = player.stream_stats(ID).expect("was added");
+    assert_eq!((known.malformed_packets, known.sequence.received), (3, 1));
+    assert_eq!((known.jitter.skipped_frames, known.held_frames), (120, 0));
     player.handle_decoded(9, &packet);
     assert_eq!(player.stray_datagrams(), 1);
 }

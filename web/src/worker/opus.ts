@@ -19,6 +19,8 @@ const DEFAULT_LOOKAHEAD_FRAMES = 312;
 const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
+/** Packets passed over while a decoder is set up, before the next is tried. */
+const PATIENCE_PACKETS = 1_000;
 /** Packets dropped after the decoder failed, before there is a new one: so that a peer's nonsense costs little. */
 const PENALTY_PACKETS = 50;
 
@@ -28,6 +30,12 @@ export const hasOpus = (): boolean =>
 function durationUs(frames: number): number {
   return (frames / OPUS_RATE_HZ) * 1e6;
 }
+
+/**
+ * A codec takes up to some hundred milliseconds to be set up. So its first packet goes in alone, and what comes until that is out is
+ * passed over: better missing (the format before is still sent) than late, which would lengthen the listener's buffer.
+ */
+type Readiness = "new" | "starting" | "ready";
 
 /** Encodes the frames of the feed (a rendition of floats) for all who listen to one rung. */
 export class OpusSender {
@@ -39,6 +47,7 @@ export class OpusSender {
   #blockFrames = 0;
   #blockTime = 0n;
   #blocks = 0;
+  #readiness: Readiness = "new";
   /** Media times of the blocks in the encoder. One goes in, one comes out. */
   readonly #times: bigint[] = [];
   #lookaheadFrames: bigint | null = null;
@@ -86,7 +95,8 @@ export class OpusSender {
     const timestamp = this.#blockTime;
     this.#blockFrames = 0;
     this.#blockTime += BigInt(frames);
-    if (this.#encoder.encodeQueueSize > MAX_QUEUE) return;
+    if (this.#readiness === "starting" || this.#encoder.encodeQueueSize > MAX_QUEUE) return;
+    if (this.#readiness === "new") this.#readiness = "starting";
     const data = new AudioData({
       format: "f32",
       sampleRate: OPUS_RATE_HZ,
@@ -104,6 +114,10 @@ export class OpusSender {
   #handle(chunk: EncodedAudioChunk, description: AllowSharedBufferSource | undefined): void {
     this.#lookaheadFrames ??= BigInt(preSkipFrames(description) ?? DEFAULT_LOOKAHEAD_FRAMES);
     const time = this.#times.shift();
+    if (this.#readiness === "starting") {
+      this.#readiness = "ready";
+      return;
+    }
     // The first milliseconds of all are before the first frame.
     if (time === undefined || time < this.#lookaheadFrames) return;
     if (chunk.byteLength > MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES) return;
@@ -136,12 +150,13 @@ function preSkipFrames(description: AllowSharedBufferSource | undefined): number
 
 /** Decodes one peer's packets of one duration, in order, each once. */
 export class OpusReceiver {
-  /** Gets a record for the engine: the datagram's header, then samples. Valid until the next one. */
+  /** Gets a record for the engine: the datagram's header, then samples, or none if the packet was passed over. */
   readonly #deliver: (record: Uint8Array<ArrayBuffer>) => void;
   /** Gets a datagram that no decoder reads. */
   readonly #refuse: (datagram: Uint8Array<ArrayBuffer>) => void;
   #decoder: AudioDecoder | null = null;
   #channels = 0;
+  #readiness: Readiness = "new";
   /** Headers of the packets in the decoder. One goes in, one comes out. */
   #headers: Uint8Array<ArrayBuffer>[] = [];
   /** Packets behind a gap, oldest first. */
@@ -150,6 +165,7 @@ export class OpusReceiver {
   #next: bigint | null = null;
   #packets = 0;
   #penalty = 0;
+  #passedOver = 0;
   /** Packets that came twice, or after those that follow them. */
   duplicates = 0;
 
@@ -206,6 +222,10 @@ export class OpusReceiver {
     }
     if (this.#decoder === null || this.#channels !== channels) this.#configure(channels);
     if (this.#decoder === null || this.#decoder.decodeQueueSize > MAX_QUEUE) return;
+    if (this.#readiness !== "ready") this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
+    if (this.#readiness === "starting" && ++this.#passedOver < PATIENCE_PACKETS) return;
+    if (this.#readiness === "new") this.#readiness = "starting";
+    this.#passedOver = 0;
     this.#headers.push(datagram);
     const timestamp = this.#packets++ * durationUs(frames);
     this.#decoder.decode(
@@ -217,6 +237,7 @@ export class OpusReceiver {
     this.close();
     this.#headers = [];
     this.#channels = channels;
+    this.#readiness = "new";
     const decoder = new AudioDecoder({
       output: (data) => {
         if (decoder === this.#decoder) this.#handle(data);
@@ -238,6 +259,10 @@ export class OpusReceiver {
   #handle(data: AudioData): void {
     const datagram = this.#headers.shift();
     if (datagram === undefined) return;
+    if (this.#readiness === "starting") {
+      this.#readiness = "ready";
+      return;
+    }
     const { frames, channels } = readAudioHeader(datagram);
     if (data.numberOfFrames !== frames || data.numberOfChannels !== channels) {
       this.#refuse(datagram);

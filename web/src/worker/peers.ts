@@ -33,8 +33,8 @@ const PROBE_INTERVAL_MS = 500;
 const REVIEW_INTERVAL_MS = 1_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded. */
 const CALM_MS = 60_000;
-/** When the format changes, the old one is sent for so many more frames of media time: what the new codec needs to settle. */
-const OVERLAP_FRAMES = 960;
+/** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
+const OVERLAP_FRAMES = 24_000;
 
 /** What is sent, and what may be changed about it for a listener's sake. */
 export interface Sending {

@@ -238,7 +238,8 @@ class Path {
   }
 }
 
-describe("the ladder", () => {
+// Minutes of virtual time take seconds on a busy machine.
+describe("the ladder", { timeout: 60_000 }, () => {
   it("leaves a path that carries everything as chosen", () => {
     const path = new Path(2, sendingOf({ bits: 24 }));
     path.run(30, 10e6);
@@ -268,10 +269,10 @@ describe("the ladder", () => {
   it("steps down to what the path carries without a hole, and up again once it carries all", () => {
     const path = new Path(1, sendingOf({ bits: 24 }));
     path.run(5, 10e6);
-    path.run(20, 700_000);
+    path.run(12, 700_000);
     expect(path.sent).toMatchObject({ format: "opus", copies: false });
     expect(path.sent.switches).toBeGreaterThanOrEqual(2);
-    path.run(120, 10e6);
+    path.run(45, 10e6);
     expect(path.sent).toMatchObject({ format: "s24", rung: 0 });
     const { sent } = path.lanes[0];
     // Numbers go on by one but for what was dropped, whatever the format.
@@ -285,10 +286,12 @@ describe("the ladder", () => {
       .map(({ timestamp, isOpus }) => [timestamp, timestamp + (isOpus ? 240 : 128)]);
     covered.sort(([a], [b]) => a - b);
     let end = covered[0][0];
+    let holes = 0;
     for (const [from, to] of covered) {
-      expect(from).toBeLessThanOrEqual(end);
+      if (from > end) holes++;
       end = Math.max(end, to);
     }
+    expect(holes).toBe(0);
     expect(covered.length).toBeGreaterThan(1000);
   });
 
@@ -316,28 +319,31 @@ describe("a change of format", () => {
     const peers = peersWith([lane]);
     const opus = sendingOf({ bits: "opus" });
     const [{ key }] = opus.rungs;
+    const keys = () => peers.rungsInUse().map((rung) => rung.key);
     for (let n = 0; n < 10; n++) peers.send("main", packet(n));
     peers.setSending(opus);
-    expect(peers.rungsInUse().map((rung) => rung.key)).toEqual([key, "main"]);
+    expect(keys()).toEqual([key, "main"]);
     // The encoder takes its time: nothing is missing meanwhile.
     for (let n = 10; n < 14; n++) peers.send("main", packet(n));
     for (let n = 6; n < 12; n++) peers.send(key, opusPacket(n));
-    for (let n = 14; n < 40; n++) peers.send("main", packet(n));
+    for (let n = 14; n < 400; n++) peers.send("main", packet(n));
     expect(timesOf(lane, true)[0]).toBe(1440);
-    // Until 960 frames after that.
-    expect(timesOf(lane, false).at(-1)).toBe(128 * 18);
-    expect(peers.rungsInUse().map((rung) => rung.key)).toEqual([key]);
+    // Until half a second after that.
+    const last = timesOf(lane, false).at(-1)!;
+    expect(last + 128).toBeGreaterThanOrEqual(1440 + 24_000);
+    expect(last).toBeLessThan(1440 + 24_000);
+    expect(keys()).toEqual([key]);
     expect(lane.sent.map(({ sequence }) => sequence)).toEqual(lane.sent.map((_, n) => n));
     expect(peers.stats()[0].sent).toMatchObject({ format: "opus", opusBps: 128_000, switches: 1 });
 
     peers.setSending(sendingOf());
-    for (let n = 40; n < 60; n++) {
+    for (let n = 400; n < 800; n++) {
       peers.send("main", packet(n));
-      if (n < 50) peers.send(key, opusPacket(n - 20));
+      if (n < 600) peers.send(key, opusPacket(n - 200));
     }
-    expect(timesOf(lane, false).filter((time) => time >= 128 * 40).length).toBe(20);
-    expect(timesOf(lane, true).at(-1)! + 240).toBeGreaterThanOrEqual(128 * 40 + 960);
-    expect(peers.rungsInUse().map((rung) => rung.key)).toEqual(["main"]);
+    expect(timesOf(lane, false).filter((time) => time >= 128 * 400).length).toBe(400);
+    expect(timesOf(lane, true).at(-1)! + 240).toBeGreaterThanOrEqual(128 * 400 + 24_000);
+    expect(keys()).toEqual(["main"]);
   });
 
   it("is sharp between samples: the renditions' packets are of the same frames", () => {
