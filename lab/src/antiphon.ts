@@ -127,9 +127,12 @@ export class Product {
     return `${this.url}/r/${room}`;
   }
 
-  /** The room page that joins by itself. */
+  /**
+   * The room page that joins by itself. Unless asked otherwise it sends what it was told to and nothing else, whatever the
+   * machine and the network do: one thing is measured at a time.
+   */
   roomUrl(room: string, name: string, parameters: PageParameters): string {
-    const query = new URLSearchParams({ autojoin: "1", name });
+    const query = new URLSearchParams({ autojoin: "1", name, copies: "off", adapt: "off" });
     for (const [key, value] of Object.entries(parameters)) query.set(key, String(value));
     return `${this.lobbyUrl(room)}?${query}`;
   }

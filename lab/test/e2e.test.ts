@@ -18,17 +18,7 @@ import { sleep } from "../src/processes.js";
 import { mic, Rig, readAround, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 
-const parameters = {
-  quantum: 128,
-  packet: 128,
-  buffer: 8192,
-  lanes: 1,
-  bits: 16,
-  channels: 2,
-  copies: "off",
-  // A machine with other work to do backs up without any network.
-  adapt: "off",
-};
+const parameters = { quantum: 128, packet: 128, buffer: 8192, lanes: 1, bits: 16, channels: 2 };
 
 let rig: Rig;
 let product: Product;

@@ -1,7 +1,7 @@
 /** A peer's numbers: what they are now, and how each was measured. */
 
 import { type Accessor, createMemo, createUniqueId, For, Show } from "solid-js";
-import type { PeerStats, SentStats, Stats } from "../../shared/stats";
+import type { PeerStats, Stats } from "../../shared/stats";
 import {
   formatCount,
   formatMs,
@@ -12,6 +12,7 @@ import {
   metresOfAir,
   msFigure,
   plural,
+  sentWords,
   UNKNOWN,
 } from "./format";
 import { type RecentStream, RecentWindow, verdict } from "./recent";
@@ -210,13 +211,6 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
         "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
     },
   ];
-}
-
-/** Why it is what it is. */
-export function sentWords(sent: SentStats | null): string {
-  if (sent === null) return "";
-  const format = sent.rung === 0 ? "as chosen" : "stepped down: the way there was too slow";
-  return sent.copies ? `${format}; each packet twice` : format;
 }
 
 function laneWords(types: readonly (string | null)[]): string {

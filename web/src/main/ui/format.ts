@@ -1,6 +1,7 @@
 /** Figures as text. What is not known is an en dash, never 0. */
 
 import type { Format } from "../../shared/rungs";
+import type { SentStats } from "../../shared/stats";
 
 export const UNKNOWN = "–";
 const MINUS = "\u2212";
@@ -86,6 +87,13 @@ export function formatName(format: Format | null, opusBps: number | null): strin
     case null:
       return UNKNOWN;
   }
+}
+
+/** Why a peer is sent what it is. */
+export function sentWords(sent: SentStats | null): string {
+  if (sent === null) return "";
+  const format = sent.rung === 0 ? "as chosen" : "stepped down: the way there was too slow";
+  return sent.copies ? `${format}; each packet twice` : format;
 }
 
 export function plural(count: number, one: string, many = `${one}s`): string {
