@@ -1,7 +1,9 @@
 //! Any bytes: parsing never panics, and what it accepts is written back as it was.
 #![no_main]
 
-use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
+use antiphon_core::wire::{
+    self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
