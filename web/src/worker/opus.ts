@@ -11,8 +11,8 @@ import {
 
 /** Frames in each datagram of the rendition that feeds the encoders: every Opus packet is a whole number of them. */
 export const FEED_FRAMES = 120;
-/** Blocks that may wait in a codec: a browser that falls behind by more is better cut short than late. */
-const MAX_QUEUE = 32;
+/** Blocks that may wait in a codec, 0.3 s or more: what falls behind further is better cut short than late. */
+const MAX_QUEUE = 128;
 /** The lookahead if the browser does not tell: libopus's own, without its low-delay mode. */
 const DEFAULT_LOOKAHEAD_FRAMES = 312;
 /** A gap in media time waits for so many frames after it: two lanes may differ by 5 ms. */

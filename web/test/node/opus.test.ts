@@ -2,120 +2,17 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import type { OpusRung } from "../../src/shared/rungs";
 import { kindOf, readAudioHeader, writeOpus } from "../../src/shared/wire";
 import { FEED_FRAMES, OpusReceiver, OpusSender } from "../../src/worker/opus";
+import {
+  type FakeChunk,
+  type FakeData,
+  FakeDecoder,
+  FakeEncoder,
+  installFakes,
+  removeFakes,
+} from "./webcodecs";
 
-/** As much of WebCodecs as is used, with a "codec" that keeps the first sample of each packet. One in, one out, at once. */
-const LOOKAHEAD_FRAMES = 120;
-
-class FakeData {
-  readonly timestamp: number;
-  readonly numberOfFrames: number;
-  readonly numberOfChannels: number;
-  readonly data: Float32Array;
-  constructor(init: {
-    timestamp: number;
-    numberOfFrames: number;
-    numberOfChannels: number;
-    data: Float32Array;
-  }) {
-    this.timestamp = init.timestamp;
-    this.numberOfFrames = init.numberOfFrames;
-    this.numberOfChannels = init.numberOfChannels;
-    this.data = init.data.slice();
-  }
-  copyTo(plane: Float32Array, { planeIndex }: { planeIndex: number }): void {
-    for (let n = 0; n < this.numberOfFrames; n++)
-      plane[n] = this.data[n * this.numberOfChannels + planeIndex];
-  }
-  close(): void {}
-}
-
-class FakeChunk {
-  readonly timestamp: number;
-  readonly data: Uint8Array;
-  constructor(init: { timestamp: number; data: Uint8Array }) {
-    this.timestamp = init.timestamp;
-    this.data = init.data.slice();
-  }
-  get byteLength(): number {
-    return this.data.length;
-  }
-  copyTo(into: Uint8Array): void {
-    into.set(this.data);
-  }
-}
-
-let timestampsUs: number[] = [];
-
-class FakeEncoder {
-  state = "unconfigured";
-  encodeQueueSize = 0;
-  readonly #output: (chunk: FakeChunk, metadata: unknown) => void;
-  constructor({ output }: { output: (chunk: FakeChunk, metadata: unknown) => void }) {
-    this.#output = output;
-  }
-  configure(): void {
-    this.state = "configured";
-  }
-  encode(data: FakeData): void {
-    timestampsUs.push(data.timestamp);
-    const description = new Uint8Array(19);
-    description[10] = LOOKAHEAD_FRAMES;
-    const packet = new Uint8Array(40).fill(data.data[0]);
-    this.#output(new FakeChunk({ timestamp: 0, data: packet }), { decoderConfig: { description } });
-  }
-  close(): void {
-    this.state = "closed";
-  }
-}
-
-/** Byte 255 is no Opus; byte 254 is of another duration than its header says. */
-class FakeDecoder {
-  static made = 0;
-  state = "unconfigured";
-  decodeQueueSize = 0;
-  #channels = 0;
-  readonly #init: { output: (data: FakeData) => void; error: (error: Error) => void };
-  constructor(init: { output: (data: FakeData) => void; error: (error: Error) => void }) {
-    this.#init = init;
-    FakeDecoder.made++;
-  }
-  configure({ numberOfChannels }: { numberOfChannels: number }): void {
-    this.state = "configured";
-    this.#channels = numberOfChannels;
-  }
-  decode({ data, timestamp }: FakeChunk): void {
-    if (data[0] === 255) {
-      this.state = "closed";
-      this.#init.error(new Error("no Opus"));
-      return;
-    }
-    const numberOfFrames = data[0] === 254 ? 960 : 120;
-    const samples = new Float32Array(numberOfFrames * this.#channels).map(
-      (_, n) => data[0] + (n % this.#channels) / 2,
-    );
-    this.#init.output(
-      new FakeData({ timestamp, numberOfFrames, numberOfChannels: this.#channels, data: samples }),
-    );
-  }
-  close(): void {
-    this.state = "closed";
-  }
-}
-
-beforeEach(() => {
-  timestampsUs = [];
-  FakeDecoder.made = 0;
-  Object.assign(globalThis, {
-    AudioEncoder: FakeEncoder,
-    AudioDecoder: FakeDecoder,
-    AudioData: FakeData,
-    EncodedAudioChunk: FakeChunk,
-  });
-});
-afterEach(() => {
-  for (const name of ["AudioEncoder", "AudioDecoder", "AudioData", "EncodedAudioChunk"])
-    delete (globalThis as Record<string, unknown>)[name];
-});
+beforeEach(installFakes);
+afterEach(removeFakes);
 
 const rung = (frames: 120 | 240 | 480): OpusRung => ({
   key: "opus",
@@ -191,7 +88,7 @@ describe("the encoding side", () => {
       { time: 8880, first: 3 },
       { time: 9120, first: 5 },
     ]);
-    expect(timestampsUs).toEqual([0, 5000, 10_000]);
+    expect(FakeEncoder.timestampsUs).toEqual([0, 5000, 10_000]);
   });
 });
 
