@@ -1,6 +1,6 @@
 //! The engine for the browser: a plain C ABI over `antiphon-core`, without logic of its own.
 //!
-//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`] and [`MAX_LADDERS`] [`Ladder`]s; the module imports nothing and its memory does not
+//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`] and `MAX_LADDERS` [`Ladder`]s; the module imports nothing and its memory does not
 //! grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
 //! non-negative result, or one of the negative codes below. The TypeScript side of this contract is `web/src/shared/engine.ts`.
 //!
