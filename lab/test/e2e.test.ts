@@ -83,6 +83,7 @@ describe("the product", () => {
       const scores = ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
       await expectUnbroken([a, b], async () => {
         const before = await statsOf(a, b);
+        const unheard: string[] = [];
         for (const [value, format] of [
           ["opus", "opus"],
           ["16", "s16"],
@@ -98,7 +99,7 @@ describe("the product", () => {
           });
           for (const direction of [0, 1]) {
             const { hits, missed } = listen(heard[direction]!, scores[direction]!);
-            expect(missed, `pulses not heard in ${format}`).toBeLessThan(hits.length / 4);
+            if (missed >= hits.length / 4) unheard.push(`${missed} pulses not heard in ${format}`);
           }
           for (const { peers } of await statsOf(a, b)) {
             const [{ format: heardFormat, opusBps, sent }] = peers as [PagePeer];
@@ -106,7 +107,7 @@ describe("the product", () => {
             expect(opusBps).toBe(format === "opus" ? 128_000 : null);
           }
         }
-        return [before, await statsOf(a, b)];
+        return { interval: [before, await statsOf(a, b)], unheard };
       });
     },
   );
@@ -235,18 +236,22 @@ async function expectWhole(pages: [Browser, Browser], observe: () => Promise<Int
   expect(seen, "what was wrong in each of three intervals").toEqual([]);
 }
 
-/** As `expectWhole`, of a stream whose packets are not all of one length: nothing lost and nothing concealed. */
-async function expectUnbroken(pages: [Browser, Browser], observe: () => Promise<Interval>): Promise<void> {
+/** As `expectWhole`, of a stream whose packets are not all of one length: nothing lost, nothing concealed, and all pulses heard. */
+async function expectUnbroken(
+  pages: [Browser, Browser],
+  observe: () => Promise<{ interval: Interval; unheard: string[] }>,
+): Promise<void> {
   const seen: string[] = [];
   for (let tries = 0; tries < 3; tries++) {
     if (tries > 0) await settled(...pages);
-    const [before, after] = await observe();
+    const { interval, unheard } = await observe();
+    const [before, after] = interval;
     const found = [0, 1].flatMap((index) => {
       const [from, to] = [before, after].map((stats) => stats[index]!.peers[0]!);
-      expect(troubles(from!, to!, mustArrive)).toEqual([]);
       expect(to!.playedFrames - from!.playedFrames).toBeGreaterThan(5 * sampleRateHz);
-      return troubles(from!, to!, ["concealedFrames", "underruns", "latePackets"]);
+      return troubles(from!, to!, [...mustArrive, "concealedFrames", "underruns", "latePackets"]);
     });
+    found.push(...unheard);
     if (found.length === 0) return;
     seen.push(found.join(", "));
   }
