@@ -1,7 +1,7 @@
 //! Any sequence of commands, datagrams and quanta: no panic, a finite mix, and every datagram and frame accounted for.
 #![no_main]
 
-use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram};
+use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, OpusHeader};
 use antiphon_core::{Command, Player, PlayerConfig, SampleFormat, SampleRate, Target};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -35,7 +35,15 @@ enum Operation {
         timestamp: u64,
         frames: u8,
     },
+    /// What the host decoded of an Opus packet, or passed over.
+    Decoded {
+        stream: u8,
+        is_whole: bool,
+        sequence_off: i8,
+        media_off: i16,
+    },
     Bytes(u8, Vec<u8>),
+    DecodedBytes(u8, Vec<u8>),
     Quantum(u16),
     /// As long as nothing but time passes.
     Wait {
@@ -96,6 +104,17 @@ impl Host {
         let mut bytes = vec![fill; header.datagram_bytes()];
         header.write(&mut bytes[..AUDIO_HEADER_BYTES]);
         self.datagram(id, &bytes);
+    }
+
+    fn decoded(&mut self, id: usize, bytes: &[u8]) {
+        let before = self.received(id);
+        self.player.handle_decoded(id as u32, bytes);
+        self.tallies[id].datagrams += 1;
+        if self.received(id) > before
+            && let Ok((header, _)) = wire::parse_decoded(bytes)
+        {
+            self.tallies[id].frames += u64::from(header.frames);
+        }
     }
 
     fn next_packet(&mut self, id: usize, frames: u16) -> AudioHeader {
@@ -203,6 +222,33 @@ fuzz_target!(|operations: Vec<Operation>| {
                 let header = host.next_packet(id, 1 + u16::from(frames));
                 host.packet(id, header, 0);
             }
+            Operation::Decoded {
+                stream,
+                is_whole,
+                sequence_off,
+                media_off,
+            } => {
+                let id = id(stream);
+                let next = host.next_packet(id, 120);
+                let header = OpusHeader {
+                    channels: 1,
+                    stream: 0,
+                    frames: 120,
+                    sequence: next.sequence.wrapping_add_signed(i32::from(sequence_off)),
+                    timestamp: next.timestamp.wrapping_add_signed(i64::from(media_off)),
+                };
+                let mut bytes = vec![
+                    0;
+                    if is_whole {
+                        header.decoded().datagram_bytes()
+                    } else {
+                        AUDIO_HEADER_BYTES
+                    }
+                ];
+                header.write(&mut bytes);
+                host.decoded(id, &bytes);
+            }
+            Operation::DecodedBytes(stream, bytes) => host.decoded(id(stream), &bytes),
             Operation::Bytes(stream, bytes) => host.datagram(id(stream), &bytes),
             Operation::Quantum(frames) => host.quantum(1 + usize::from(frames) % 1_024),
             Operation::Wait {

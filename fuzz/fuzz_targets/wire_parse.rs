@@ -1,10 +1,18 @@
 //! Any bytes: parsing never panics, and what it accepts is written back as it was.
 #![no_main]
 
-use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::wire::{
+    self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
+    if let Ok((header, samples)) = wire::parse_decoded(bytes) {
+        assert!(bytes.len() <= MAX_DECODED_BYTES);
+        let frame_bytes = usize::from(header.channels) * header.format.bytes();
+        let whole = usize::from(header.frames) * frame_bytes;
+        assert!(samples.is_empty() || samples.len() == whole);
+    }
     match wire::parse(bytes) {
         Ok(Datagram::Audio(header, samples)) => {
             assert!(bytes.len() <= MAX_DATAGRAM_BYTES);
@@ -14,6 +22,13 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(samples, &bytes[AUDIO_HEADER_BYTES..]);
             let frame_bytes = usize::from(header.channels) * header.format.bytes();
             assert_eq!(samples.len(), usize::from(header.frames) * frame_bytes);
+        }
+        Ok(Datagram::Opus(header, packet)) => {
+            assert!(bytes.len() <= MAX_DATAGRAM_BYTES && !packet.is_empty());
+            let mut written = [0; AUDIO_HEADER_BYTES];
+            header.write(&mut written);
+            assert_eq!(written, bytes[..AUDIO_HEADER_BYTES]);
+            assert_eq!(packet, &bytes[AUDIO_HEADER_BYTES..]);
         }
         Ok(Datagram::Probe(probe)) => assert_eq!(probe.to_bytes()[..], *bytes),
         Err(_) => {}

@@ -11,7 +11,17 @@ import { root } from "./rig.js";
 /** Parameters of the room page's address; docs/automation.md says what they mean. */
 export type PageParameters = Partial<
   Record<
-    "quantum" | "packet" | "buffer" | "lanes" | "bits" | "channels" | "loop" | "transport",
+    | "quantum"
+    | "packet"
+    | "buffer"
+    | "lanes"
+    | "bits"
+    | "opusKbps"
+    | "copies"
+    | "adapt"
+    | "channels"
+    | "loop"
+    | "transport",
     string | number
   >
 >;
@@ -55,6 +65,10 @@ export interface PagePeer {
   underruns: number;
   bufferFrames: number | null;
   targetFrames: number;
+  /** "s16", "s24", "f32" or "opus". */
+  format: string | null;
+  opusBps: number | null;
+  sent: { format: string; copies: boolean; copiesSent: number; switches: number } | null;
   lanes: { state: string }[];
 }
 
@@ -113,9 +127,12 @@ export class Product {
     return `${this.url}/r/${room}`;
   }
 
-  /** The room page that joins by itself. */
+  /**
+   * The room page that joins by itself. Unless asked otherwise it sends what it was told to and nothing else, whatever the
+   * machine and the network do: one thing is measured at a time.
+   */
   roomUrl(room: string, name: string, parameters: PageParameters): string {
-    const query = new URLSearchParams({ autojoin: "1", name });
+    const query = new URLSearchParams({ autojoin: "1", name, copies: "off", adapt: "off" });
     for (const [key, value] of Object.entries(parameters)) query.set(key, String(value));
     return `${this.lobbyUrl(room)}?${query}`;
   }

@@ -72,6 +72,46 @@ describe("the product", () => {
     });
   });
 
+  it.each<[BrowserName, BrowserName]>([
+    ["chromium", "firefox"],
+    ["chromium", "chromium"],
+  ])(
+    "changes to Opus and back between %s and %s without losing a frame, and is heard in both",
+    async (one, other) => {
+      const [a, b] = await meet(one, other);
+      const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 0 };
+      const scores = ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
+      await expectUnbroken([a, b], async () => {
+        const before = await statsOf(a, b);
+        const unheard: string[] = [];
+        for (const [value, format] of [
+          ["opus", "opus"],
+          ["16", "s16"],
+        ] as const) {
+          await Promise.all([a, b].map((page) => page.evaluate(chooseFormat, value)));
+          await sleep(1000);
+          const { heard } = await rig.pass({
+            plays: [
+              { take: scores[0]!.take, to: mic("A") },
+              { take: scores[1]!.take, to: mic("B") },
+            ],
+            hears: [speaker("B"), speaker("A")],
+          });
+          for (const direction of [0, 1]) {
+            const { hits, missed } = listen(heard[direction]!, scores[direction]!);
+            if (missed >= hits.length / 4) unheard.push(`${missed} pulses not heard in ${format}`);
+          }
+          for (const { peers } of await statsOf(a, b)) {
+            const [{ format: heardFormat, opusBps, sent }] = peers as [PagePeer];
+            expect([heardFormat, sent?.format]).toEqual([format, format]);
+            expect(opusBps).toBe(format === "opus" ? 128_000 : null);
+          }
+        }
+        return { interval: [before, await statsOf(a, b)], unheard };
+      });
+    },
+  );
+
   it("loses not one frame while both main threads are blocked for 2 s", async () => {
     const [a, b] = await meet("chromium", "chromium");
     const block = (browser: Browser) =>
@@ -194,6 +234,39 @@ async function expectWhole(pages: [Browser, Browser], observe: () => Promise<Int
     seen.push(found.join(", "));
   }
   expect(seen, "what was wrong in each of three intervals").toEqual([]);
+}
+
+/** As `expectWhole`, of a stream whose packets are not all of one length: nothing lost, nothing concealed, and all pulses heard. */
+async function expectUnbroken(
+  pages: [Browser, Browser],
+  observe: () => Promise<{ interval: Interval; unheard: string[] }>,
+): Promise<void> {
+  const seen: string[] = [];
+  for (let tries = 0; tries < 3; tries++) {
+    if (tries > 0) await settled(...pages);
+    const { interval, unheard } = await observe();
+    const [before, after] = interval;
+    const found = [0, 1].flatMap((index) => {
+      const [from, to] = [before, after].map((stats) => stats[index]!.peers[0]!);
+      expect(to!.playedFrames - from!.playedFrames).toBeGreaterThan(5 * sampleRateHz);
+      return troubles(from!, to!, [...mustArrive, "concealedFrames", "underruns", "latePackets"]);
+    });
+    found.push(...unheard);
+    if (found.length === 0) return;
+    seen.push(found.join(", "));
+  }
+  expect(seen, "what was wrong in each of three intervals").toEqual([]);
+}
+
+/** Chooses what is sent, as a musician would. Runs in the page. */
+function chooseFormat(value: string): void {
+  const label = Array.from(document.querySelectorAll("label")).find(
+    ({ textContent }) => textContent === "Sample format",
+  );
+  const select = label?.control;
+  if (!(select instanceof HTMLSelectElement)) throw new Error("the page offers no sample format");
+  select.value = value;
+  select.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
 /** What one page counts of another's stream that should not be. */

@@ -1,6 +1,6 @@
 //! The engine for the browser: a plain C ABI over `antiphon-core`, without logic of its own.
 //!
-//! One module instance serves one thread and holds at most one [`Sender`] and one [`Player`]; the module imports nothing and its memory does not
+//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`] and `MAX_LADDERS` [`Ladder`]s; the module imports nothing and its memory does not
 //! grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
 //! non-negative result, or one of the negative codes below. The TypeScript side of this contract is `web/src/shared/engine.ts`.
 //!
@@ -10,10 +10,11 @@ use core::cell::UnsafeCell;
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
-use antiphon_core::sender::QUEUE_FRAMES;
-use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES};
+use antiphon_core::sender::{MAX_RENDITIONS, QUEUE_FRAMES};
+use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{
-    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
+    Command, Ladder, Observation, Player, PlayerConfig, SampleFormat, SampleRate, Sender,
+    SenderConfig, StreamFormat, Target,
 };
 
 /// An argument is out of its range; nothing was done.
@@ -26,16 +27,20 @@ const COMMAND_REFUSED: i32 = -3;
 /// Numbers in a statistics record. Their order is the ABI.
 const STATS_FIELDS: usize = 24;
 
+/// Listeners whose paths are judged.
+const MAX_LADDERS: usize = 64;
+
 /// The engine's halves.
 struct Engine {
     sender: Option<Sender>,
     player: Option<Player>,
+    ladders: [Option<Ladder>; MAX_LADDERS],
     output_channels: usize,
 }
 
 /// The areas that the host reads and writes. All zero at first, so that they take no room in the module's file.
 struct Areas {
-    datagram: [u8; MAX_DATAGRAM_BYTES],
+    datagram: [u8; MAX_DECODED_BYTES],
     capture: [f32; MAX_CHANNELS * QUEUE_FRAMES],
     output: [f32; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
     stats: [f64; STATS_FIELDS],
@@ -49,10 +54,11 @@ unsafe impl<T> Sync for OneThread<T> {}
 static ENGINE: OneThread<Engine> = OneThread(UnsafeCell::new(Engine {
     sender: None,
     player: None,
+    ladders: [const { None }; MAX_LADDERS],
     output_channels: 0,
 }));
 static AREAS: OneThread<Areas> = OneThread(UnsafeCell::new(Areas {
-    datagram: [0; MAX_DATAGRAM_BYTES],
+    datagram: [0; MAX_DECODED_BYTES],
     capture: [0.0; MAX_CHANNELS * QUEUE_FRAMES],
     output: [0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
     stats: [0.0; STATS_FIELDS],
@@ -70,7 +76,7 @@ fn areas() -> &'static mut Areas {
     unsafe { &mut *AREAS.0.get() }
 }
 
-/// Address of the area for one datagram, [`MAX_DATAGRAM_BYTES`] long.
+/// Address of the area for one datagram or what was decoded of one, [`MAX_DECODED_BYTES`] long.
 #[unsafe(no_mangle)]
 pub extern "C" fn datagram_ptr() -> *const u8 {
     areas().datagram.as_ptr()
@@ -126,6 +132,27 @@ pub extern "C" fn sender_configure(
     0
 }
 
+/// Begins or changes rendition `index`, 1 to `MAX_RENDITIONS` - 1; ends it if `bits` is 0. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_set_rendition(
+    index: u32,
+    rate_hz: u32,
+    bits: u32,
+    channels: u32,
+    packet_frames: u32,
+) -> i32 {
+    let Some(sender) = &mut engine().sender else {
+        return NOT_READY;
+    };
+    let config = sender_config(rate_hz, bits, channels, packet_frames);
+    let index = index as usize;
+    if !(1..MAX_RENDITIONS).contains(&index) || (bits != 0 && config.is_none()) {
+        return BAD_ARGUMENT;
+    }
+    sender.set_rendition(index, config);
+    0
+}
+
 /// Sends silence instead of the capture if not 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_set_muted(muted: u32) -> i32 {
@@ -150,15 +177,66 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
-/// Writes the next datagram into its area: its length in bytes, or 0 if there is none yet.
+/// Writes the main rendition's next datagram into its area: its length in bytes, or 0 if there is none yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_poll_datagram() -> i32 {
+    poll_rendition(0)
+}
+
+/// The same of rendition `index`; 0 also if there is none of that number.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_poll_rendition(index: u32) -> i32 {
+    poll_rendition(index as usize)
+}
+
+fn poll_rendition(index: usize) -> i32 {
     let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
     sender
-        .poll_datagram(&mut areas().datagram)
+        .poll_rendition(index, &mut areas().datagram)
         .map_or(0, |length| length as i32)
+}
+
+/// Makes ladder `slot` for `rungs` formats, or changes their number; 0 formats end it. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ladder_configure(slot: u32, rungs: u32) -> i32 {
+    let Some(ladder) = engine().ladders.get_mut(slot as usize) else {
+        return BAD_ARGUMENT;
+    };
+    match ladder {
+        Some(known) if rungs > 0 => known.set_rungs(rungs as usize),
+        _ => *ladder = (rungs > 0).then(|| Ladder::new(rungs as usize)),
+    }
+    0
+}
+
+/// Reviews ladder `slot`. `lost_share` is NaN when unknown; `can` is 1 if copies can be sent, plus 2 if lanes can be added.
+///
+/// The rung (0 to 255), plus 256 for copies, plus 512 to add lanes; or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ladder_review(
+    slot: u32,
+    elapsed_ms: u32,
+    offered: u32,
+    crowded: u32,
+    lost_share: f32,
+    can: u32,
+) -> i32 {
+    let Some(Some(ladder)) = engine().ladders.get_mut(slot as usize) else {
+        return NOT_READY;
+    };
+    let decision = ladder.review(&Observation {
+        elapsed_ms,
+        offered,
+        crowded,
+        lost_share: (!lost_share.is_nan()).then_some(lost_share),
+        can_copy: can & 1 != 0,
+        can_add_lanes: can & 2 != 0,
+    });
+    decision.rung.min(255) as i32
+        | i32::from(decision.copies) << 8
+        | i32::from(decision.add_lanes) << 9
 }
 
 /// Writes the sender's statistics: captured, sent, overrun frames, packets, then one peak a channel (reset by reading).
@@ -245,10 +323,25 @@ pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
     let Some(player) = &mut engine().player else {
         return NOT_READY;
     };
+    let length = length as usize;
+    if length > MAX_DATAGRAM_BYTES {
+        return BAD_ARGUMENT;
+    }
+    player.handle_datagram(stream, &areas().datagram[..length]);
+    0
+}
+
+/// Takes what the host decoded of an Opus datagram, of `length` bytes in the datagram's area: that datagram's header, then its
+/// samples, f32, interleaved. Never for bytes that came from the network as they are.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_handle_decoded(stream: u32, length: u32) -> i32 {
+    let Some(player) = &mut engine().player else {
+        return NOT_READY;
+    };
     let Some(bytes) = areas().datagram.get(..length as usize) else {
         return BAD_ARGUMENT;
     };
-    player.handle_datagram(stream, bytes);
+    player.handle_decoded(stream, bytes);
     0
 }
 
@@ -283,7 +376,7 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 /// Writes a stream's statistics. Unknown numbers are NaN. 0, or `COMMAND_REFUSED` if there is no such stream.
 ///
 /// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
-/// underruns, resyncs · buffered, target frames · channels, bits · peak of even and odd channels (reset by reading).
+/// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by reading).
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -312,9 +405,10 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
             .map_or(f64::NAN, |frames| frames as f64),
         known.target_frames as f64,
         known.channels.map_or(f64::NAN, f64::from),
-        known
-            .format
-            .map_or(f64::NAN, |format| f64::from(format.bits())),
+        match known.format {
+            Some(StreamFormat::Samples(format)) => f64::from(format.bits()),
+            Some(StreamFormat::Opus) | None => f64::NAN,
+        },
         f64::from(peaks[0]),
         f64::from(peaks[1]),
     ];

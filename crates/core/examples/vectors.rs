@@ -16,7 +16,7 @@ use antiphon_core::conceal::Concealment;
 use antiphon_core::pcm;
 use antiphon_core::wire::{
     self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_CHANNELS, MAX_DATAGRAM_BYTES,
-    MAX_PACKET_FRAMES, Malformed, Probe,
+    MAX_PACKET_FRAMES, Malformed, OpusHeader, Probe,
 };
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -80,6 +80,13 @@ fn audio(header: AudioHeader) -> Vec<u8> {
     bytes
 }
 
+fn opus(header: OpusHeader, packet_bytes: usize) -> Vec<u8> {
+    let mut bytes = vec![0; AUDIO_HEADER_BYTES];
+    header.write(&mut bytes);
+    bytes.extend(filler(packet_bytes));
+    bytes
+}
+
 fn reason(malformed: Malformed) -> &'static str {
     match malformed {
         Malformed::Oversized => "oversized",
@@ -107,6 +114,16 @@ fn described(name: &str, bytes: &[u8]) -> Value {
             "sequence": header.sequence,
             "timestamp": header.timestamp.to_string(),
             "sample_bytes": samples.len(),
+        }),
+        Ok(Datagram::Opus(header, packet)) => json!({
+            "kind": "opus",
+            "rate_hz": 48_000,
+            "channels": header.channels,
+            "stream": header.stream,
+            "frames": header.frames,
+            "sequence": header.sequence,
+            "timestamp": header.timestamp.to_string(),
+            "packet_bytes": packet.len(),
         }),
         Ok(Datagram::Probe(probe)) => json!({
             "kind": if probe.is_reply { "probe_reply" } else { "probe" },
@@ -213,6 +230,52 @@ fn wire_vectors() -> Value {
         }
     }
 
+    let packet = OpusHeader {
+        channels: 2,
+        stream: 0,
+        frames: 120,
+        sequence: 1,
+        timestamp: 1_080,
+    };
+    for channels in [1, 2] {
+        for frames in [120, 240, 480] {
+            let header = OpusHeader {
+                channels,
+                frames,
+                ..packet
+            };
+            let name = format!("Opus, {channels} channels, {frames} frames");
+            add(&name, &opus(header, 40));
+        }
+    }
+    let largest = OpusHeader {
+        stream: u16::MAX,
+        sequence: u32::MAX,
+        timestamp: u64::MAX,
+        ..packet
+    };
+    add(
+        "Opus, the longest packet, all fields at their largest",
+        &opus(largest, 980),
+    );
+    add("Opus, a packet of a byte", &opus(packet, 1));
+    add("Opus without a packet", &opus(packet, 0));
+    add("Opus, longer than 1,000 bytes", &opus(packet, 981));
+    for (name, at, value) in [
+        ("Opus at 44,100 Hz", 2, 0x04),
+        ("Opus at 96,000 Hz", 2, 0x34),
+        ("Opus at rate 4", 2, 0x44),
+        ("Opus without channels", 3, 0),
+        ("Opus of 3 channels", 3, 3),
+        ("Opus of no frames", 6, 0),
+        ("Opus of 119 frames", 6, 119),
+        ("Opus of 376 frames", 7, 1),
+    ] {
+        let mut bytes = opus(packet, 40);
+        bytes[at] = value;
+        add(name, &bytes);
+    }
+
     let good = audio(plain);
     for length in 0..good.len() {
         add(&format!("audio cut to {length} bytes"), &good[..length]);
@@ -234,7 +297,8 @@ fn wire_vectors() -> Value {
         ("kind 0", 1, 0),
         ("kind 4", 1, 4),
         ("format 0", 2, 0x10),
-        ("format 4", 2, 0x14),
+        ("format 4, which is Opus, of 4 frames", 2, 0x14),
+        ("format 5", 2, 0x15),
         ("format 15", 2, 0x1f),
         ("rate 4", 2, 0x41),
         ("rate 15", 2, 0xf1),

@@ -360,6 +360,11 @@ impl JitterBuffer {
         }
     }
 
+    /// Counts frames that came without their samples: they tell nothing of how late packets are. RT: O(1).
+    pub fn pass_over(&mut self, frames: usize) {
+        self.counts.skipped_frames += frames as u64;
+    }
+
     /// Renders the next `frames` frames into `out`, `[channel][frame]`, for [`channels`](Self::channels) channels; missing
     /// frames are silence, counted as concealed. Calls `each(out, at, run)` after each run of frames, from frame `at` on.
     /// False, and `out` untouched, while nothing plays.
@@ -709,6 +714,13 @@ impl JitterBuffer {
         let mut from = passed;
         while from < frames {
             let media = start.wrapping_add(from as u64);
+            // What is there stays: where a stream changes its format it sends both for a moment, and the new one begins unsettled.
+            let known = self.present.run(media, frames - from);
+            if known > 0 {
+                self.counts.skipped_frames += known as u64;
+                from += known;
+                continue;
+            }
             let slot = self.present.slot(media);
             let run = (frames - from).min(capacity - slot);
             let part = &bytes[from * frame_bytes..(from + run) * frame_bytes];

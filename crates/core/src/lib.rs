@@ -17,7 +17,7 @@
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
-//! [`mix`] gain, pan, mute, solo · [`sender`] and [`player`] the two halves.
+//! [`mix`] gain, pan, mute, solo · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ extern crate alloc;
 pub mod conceal;
 pub mod drift;
 pub mod jitter;
+pub mod ladder;
 pub mod mix;
 pub mod pcm;
 pub mod player;
@@ -36,6 +37,7 @@ pub mod spread;
 pub mod wire;
 
 pub use jitter::Target;
-pub use player::{Command, Player, PlayerConfig, StreamId, StreamStats};
+pub use ladder::{Ladder, Observation};
+pub use player::{Command, Player, PlayerConfig, StreamFormat, StreamId, StreamStats};
 pub use sender::{Sender, SenderConfig, SenderStats};
 pub use wire::{SampleFormat, SampleRate};

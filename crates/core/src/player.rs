@@ -116,7 +116,16 @@ pub struct StreamStats {
     /// Channels of the newest packet; `None` before the first.
     pub channels: Option<u8>,
     /// Format of the newest packet; `None` before the first.
-    pub format: Option<SampleFormat>,
+    pub format: Option<StreamFormat>,
+}
+
+/// What a stream is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamFormat {
+    /// Samples, bit for bit as they were captured to that format's depth.
+    Samples(SampleFormat),
+    /// Opus packets, decoded by the host.
+    Opus,
 }
 
 #[derive(Debug)]
@@ -129,7 +138,7 @@ struct Stream {
     resampler: Resampler,
     steering: Steering,
     strip: Strip,
-    format: Option<SampleFormat>,
+    format: Option<StreamFormat>,
     malformed_packets: u64,
     ancient_packets: u64,
     /// Even channels, odd channels.
@@ -235,9 +244,28 @@ impl Player {
         };
         match wire::parse(bytes) {
             Ok(Datagram::Audio(header, samples)) if header.rate == rate => {
-                stream.handle_audio(&header, samples, rendered);
+                let format = StreamFormat::Samples(header.format);
+                stream.handle_audio(&header, samples, format, rendered);
             }
-            // Probes are the host's to answer: here they are as wrong as another rate.
+            // Probes are the host's to answer and Opus is its to decode: here they are as wrong as another rate.
+            Ok(_) | Err(_) => stream.malformed_packets += 1,
+        }
+    }
+
+    /// Takes what the host decoded of an Opus datagram: that datagram's header, then its samples as [`wire::parse_decoded`] reads
+    /// them. Without samples the packet counts as received, and its frames as skipped. What came from the network as it is belongs to [`handle_datagram`](Self::handle_datagram).
+    ///
+    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    pub fn handle_decoded(&mut self, id: StreamId, bytes: &[u8]) {
+        let (rate, rendered) = (self.config.rate, self.rendered);
+        let Ok(stream) = self.stream(id) else {
+            self.stray_datagrams += 1;
+            return;
+        };
+        match wire::parse_decoded(bytes) {
+            Ok((header, samples)) if header.rate == rate => {
+                stream.handle_audio(&header, samples, StreamFormat::Opus, rendered);
+            }
             Ok(_) | Err(_) => stream.malformed_packets += 1,
         }
     }
@@ -343,19 +371,29 @@ impl Player {
 }
 
 impl Stream {
-    fn handle_audio(&mut self, header: &AudioHeader, samples: &[u8], rendered: u64) {
+    fn handle_audio(
+        &mut self,
+        header: &AudioHeader,
+        samples: &[u8],
+        format: StreamFormat,
+        rendered: u64,
+    ) {
         let is_starved = self.jitter.is_starved();
         let arrival = self.sequence.handle(header.sequence, is_starved);
         if arrival == Arrival::Restart {
             self.drift.reset();
         }
-        if matches!(arrival, Arrival::New | Arrival::Restart) {
+        if matches!(arrival, Arrival::New | Arrival::Restart) && !samples.is_empty() {
             self.drift.add(rendered, header.timestamp, header.frames);
         }
         match arrival {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
-                self.format = Some(header.format);
-                self.jitter.insert(header, samples, arrival);
+                self.format = Some(format);
+                if samples.is_empty() {
+                    self.jitter.pass_over(usize::from(header.frames));
+                } else {
+                    self.jitter.insert(header, samples, arrival);
+                }
             }
             Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,

@@ -11,6 +11,8 @@ use crate::wire::{
 
 /// Frames the sender can hold: eight of Chromium's bursts.
 pub const QUEUE_FRAMES: usize = 8_192;
+/// Ways in which a sender can write the same frames at a time.
+pub const MAX_RENDITIONS: usize = 3;
 
 /// What a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub struct SenderConfig {
     pub packet_frames: usize,
 }
 
-/// Counters of a sender, since its construction.
+/// Counters of a sender, since its construction. Datagrams are those of the main rendition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
     /// Frames pushed.
@@ -38,19 +40,30 @@ pub struct SenderStats {
     pub packets: u64,
 }
 
-/// The sending half of the engine.
+/// One way to write the queue's frames: a format and a place in the queue.
 #[derive(Debug)]
-pub struct Sender {
+struct Rendition {
     config: SenderConfig,
-    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod [`QUEUE_FRAMES`].
-    queue: Box<[f32]>,
-    pushed: u64,
     polled: u64,
     /// Frames of the packet being split that still have to go.
     unsent_frames: usize,
     /// Ditto, datagrams.
     unsent_datagrams: usize,
     sequence: u32,
+}
+
+/// The sending half of the engine.
+///
+/// Listeners whose paths differ may need different formats. Each format in use is a *rendition*: the frames are captured
+/// once, and every rendition reads them at its own place, so that each is encoded once however many listen. Rendition 0, the
+/// main one, always exists.
+#[derive(Debug)]
+pub struct Sender {
+    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod [`QUEUE_FRAMES`].
+    queue: Box<[f32]>,
+    pushed: u64,
+    main: Rendition,
+    others: [Option<Rendition>; MAX_RENDITIONS - 1],
     muted: bool,
     peaks: [f32; MAX_CHANNELS],
     stats: SenderStats,
@@ -60,29 +73,42 @@ impl Sender {
     /// Allocates all that the sender will ever need.
     pub fn new(config: SenderConfig) -> Self {
         Self {
-            config: valid(config),
             queue: vec![0.0; MAX_CHANNELS * QUEUE_FRAMES].into_boxed_slice(),
             pushed: 0,
-            polled: 0,
-            unsent_frames: 0,
-            unsent_datagrams: 0,
-            sequence: 0,
+            main: Rendition::new(config, 0),
+            others: Default::default(),
             muted: false,
             peaks: [0.0; MAX_CHANNELS],
             stats: SenderStats::default(),
         }
     }
 
-    /// What is sent now.
+    /// What the main rendition is now.
     pub fn config(&self) -> SenderConfig {
-        self.config
+        self.main.config
     }
 
-    /// Changes format, channels or packet size from the next packet on; the stream goes on without a gap.
+    /// Changes the main rendition's format, channels or packet size from the next packet on; the stream goes on without a gap.
     pub fn set_config(&mut self, config: SenderConfig) {
-        self.config = valid(config);
-        // What is left of a packet under way is sent as a packet of its own.
-        (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+        self.main.set_config(config);
+    }
+
+    /// Begins, changes or (with `None`) ends rendition `index`, 1 to [`MAX_RENDITIONS`] - 1; another index does nothing.
+    ///
+    /// A new one begins where the main one is: with the same packet size, their packets are of the same frames.
+    pub fn set_rendition(&mut self, index: usize, config: Option<SenderConfig>) {
+        let Some(slot) = index
+            .checked_sub(1)
+            .and_then(|other| self.others.get_mut(other))
+        else {
+            return;
+        };
+        match (slot, config) {
+            (Some(rendition), Some(config)) => rendition.set_config(config),
+            (slot, config) => {
+                *slot = config.map(|config| Rendition::new(config, self.main.polled));
+            }
+        }
     }
 
     /// Sends silence instead of the microphone (silence is sent as samples: nobody takes it for loss).
@@ -139,21 +165,71 @@ impl Sender {
         }
         self.pushed += frames as u64;
         self.stats.captured_frames += frames as u64;
-        let overrun = (self.pushed - self.polled).saturating_sub(QUEUE_FRAMES as u64);
-        if overrun > 0 {
-            self.polled += overrun;
-            self.stats.overrun_frames += overrun;
-            (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+        self.stats.overrun_frames += self.main.overrun(self.pushed);
+        for other in self.others.iter_mut().flatten() {
+            other.overrun(self.pushed);
         }
     }
 
-    /// Writes the next datagram into `out` and returns its length in bytes; `None` when too few frames wait for a packet.
+    /// Writes the main rendition's next datagram into `out` and returns its length in bytes; `None` when too few frames wait
+    /// for a packet.
     ///
     /// RT: no alloc, no lock, O(channels × frames).
     ///
     /// # Panics
     /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<usize> {
+        let (length, frames) = self.main.poll(&self.queue, self.pushed, out)?;
+        self.stats.sent_frames += frames as u64;
+        self.stats.packets += 1;
+        Some(length)
+    }
+
+    /// The same of rendition `index`; `None` also if there is none of that number.
+    ///
+    /// RT: no alloc, no lock, O(channels × frames).
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
+    pub fn poll_rendition(&mut self, index: usize, out: &mut [u8]) -> Option<usize> {
+        let Some(other) = index.checked_sub(1) else {
+            return self.poll_datagram(out);
+        };
+        let rendition = self.others.get_mut(other)?.as_mut()?;
+        let (length, _) = rendition.poll(&self.queue, self.pushed, out)?;
+        Some(length)
+    }
+}
+
+impl Rendition {
+    fn new(config: SenderConfig, polled: u64) -> Self {
+        Self {
+            config: valid(config),
+            polled,
+            unsent_frames: 0,
+            unsent_datagrams: 0,
+            sequence: 0,
+        }
+    }
+
+    fn set_config(&mut self, config: SenderConfig) {
+        self.config = valid(config);
+        // What is left of a packet under way is sent as a packet of its own.
+        (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+    }
+
+    /// Gives up what the queue no longer holds, and returns how many frames that is.
+    fn overrun(&mut self, pushed: u64) -> u64 {
+        let overrun = (pushed - self.polled).saturating_sub(QUEUE_FRAMES as u64);
+        if overrun > 0 {
+            self.polled += overrun;
+            (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+        }
+        overrun
+    }
+
+    /// Length in bytes, and frames, of the next datagram.
+    fn poll(&mut self, queue: &[f32], pushed: u64, out: &mut [u8]) -> Option<(usize, usize)> {
         let SenderConfig {
             rate,
             format,
@@ -161,7 +237,7 @@ impl Sender {
             packet_frames,
         } = self.config;
         if self.unsent_datagrams == 0 {
-            if self.pushed - self.polled < packet_frames as u64 {
+            if pushed - self.polled < packet_frames as u64 {
                 return None;
             }
             let room_bytes = MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES;
@@ -182,7 +258,7 @@ impl Sender {
         let length = header.datagram_bytes();
         header.write(out);
         for channel in 0..channels {
-            let ring = &self.queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
+            let ring = &queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
             let slot = self.polled as usize % QUEUE_FRAMES;
             let run = ring[slot..].iter().chain(ring).copied().take(frames);
             pcm::encode_channel(
@@ -197,9 +273,7 @@ impl Sender {
         self.polled += frames as u64;
         self.unsent_frames -= frames;
         self.unsent_datagrams -= 1;
-        self.stats.sent_frames += frames as u64;
-        self.stats.packets += 1;
-        Some(length)
+        Some((length, frames))
     }
 }
 

@@ -17,10 +17,18 @@ pub const MAX_CHANNELS: usize = 8;
 pub const MIN_PACKET_FRAMES: usize = 16;
 /// Most frames in a packet, and so in a datagram.
 pub const MAX_PACKET_FRAMES: usize = 512;
+/// Most channels of an Opus stream.
+pub const MAX_OPUS_CHANNELS: usize = 2;
+/// Most frames of an Opus packet.
+pub const MAX_OPUS_FRAMES: usize = 480;
+/// Longest decoded Opus packet with its header, in bytes: see [`parse_decoded`].
+pub const MAX_DECODED_BYTES: usize = AUDIO_HEADER_BYTES + MAX_OPUS_FRAMES * MAX_OPUS_CHANNELS * 4;
 
 const KIND_AUDIO: u8 = 1;
 const KIND_PROBE: u8 = 2;
 const KIND_PROBE_REPLY: u8 = 3;
+/// The format of Opus, beside those of [`SampleFormat`].
+const FORMAT_OPUS: u8 = 4;
 
 /// How one sample is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,14 +131,57 @@ impl AudioHeader {
     /// # Panics
     /// If `out` is shorter than [`AUDIO_HEADER_BYTES`].
     pub fn write(&self, out: &mut [u8]) {
+        self.write_as(self.format as u8, out);
+    }
+
+    fn write_as(&self, format: u8, out: &mut [u8]) {
         out[0] = VERSION;
         out[1] = KIND_AUDIO;
-        out[2] = self.format as u8 | (self.rate as u8) << 4;
+        out[2] = format | (self.rate as u8) << 4;
         out[3] = self.channels;
         out[4..6].copy_from_slice(&self.stream.to_le_bytes());
         out[6..8].copy_from_slice(&self.frames.to_le_bytes());
         out[8..12].copy_from_slice(&self.sequence.to_le_bytes());
         out[12..20].copy_from_slice(&self.timestamp.to_le_bytes());
+    }
+}
+
+/// Everything in an audio datagram of format Opus but its packet: always at 48,000 Hz. Valid by construction when it comes from
+/// [`parse`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpusHeader {
+    /// 1 to [`MAX_OPUS_CHANNELS`].
+    pub channels: u8,
+    /// As in [`AudioHeader`].
+    pub stream: u16,
+    /// 120, 240 or 480: 2.5, 5 or 10 ms.
+    pub frames: u16,
+    /// As in [`AudioHeader`]: a stream that changes its format goes on counting.
+    pub sequence: u32,
+    /// Media time of the first frame that the packet decodes to: the encoder's lookahead is taken off.
+    pub timestamp: u64,
+}
+
+impl OpusHeader {
+    /// The header of the samples that the packet decodes to.
+    pub const fn decoded(&self) -> AudioHeader {
+        AudioHeader {
+            format: SampleFormat::F32,
+            rate: SampleRate::Hz48000,
+            channels: self.channels,
+            stream: self.stream,
+            frames: self.frames,
+            sequence: self.sequence,
+            timestamp: self.timestamp,
+        }
+    }
+
+    /// Writes the header to the front of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`AUDIO_HEADER_BYTES`].
+    pub fn write(&self, out: &mut [u8]) {
+        self.decoded().write_as(FORMAT_OPUS, out);
     }
 }
 
@@ -166,6 +217,8 @@ impl Probe {
 pub enum Datagram<'a> {
     /// Audio: the header and exactly its samples, interleaved.
     Audio(AudioHeader, &'a [u8]),
+    /// Audio: the header and one Opus packet (RFC 6716) of at least one byte, for the host to decode.
+    Opus(OpusHeader, &'a [u8]),
     /// A probe or its reply.
     Probe(Probe),
 }
@@ -222,6 +275,15 @@ pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
 
 fn parse_audio(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
     let [encoding, channels] = le(bytes, 2)?;
+    if encoding & 0x0f == FORMAT_OPUS {
+        let header = parse_opus_header(bytes)?;
+        let packet = &bytes[AUDIO_HEADER_BYTES..];
+        return if packet.is_empty() {
+            Err(Malformed::Length)
+        } else {
+            Ok(Datagram::Opus(header, packet))
+        };
+    }
     let format = match encoding & 0x0f {
         1 => SampleFormat::S16,
         2 => SampleFormat::S24,
@@ -255,6 +317,49 @@ fn parse_audio(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         return Err(Malformed::Length);
     }
     Ok(Datagram::Audio(header, &bytes[AUDIO_HEADER_BYTES..]))
+}
+
+fn parse_opus_header(bytes: &[u8]) -> Result<OpusHeader, Malformed> {
+    let [encoding, channels] = le(bytes, 2)?;
+    if encoding != FORMAT_OPUS | (SampleRate::Hz48000 as u8) << 4 {
+        return Err(Malformed::Encoding);
+    }
+    if !(1..=MAX_OPUS_CHANNELS).contains(&(channels as usize)) {
+        return Err(Malformed::Channels);
+    }
+    let frames = u16::from_le_bytes(le(bytes, 6)?);
+    if !matches!(frames, 120 | 240 | 480) {
+        return Err(Malformed::Frames);
+    }
+    Ok(OpusHeader {
+        channels,
+        stream: u16::from_le_bytes(le(bytes, 4)?),
+        frames,
+        sequence: u32::from_le_bytes(le(bytes, 8)?),
+        timestamp: u64::from_le_bytes(le(bytes, 12)?),
+    })
+}
+
+/// Reads what the host decoded of a [`Datagram::Opus`]: that datagram's header, then its samples, `f32`, interleaved; or nothing, if the
+/// host passed the packet over. No datagram from the network may be given here.
+///
+/// # Errors
+/// [`Malformed`]: the host's mistake; drop it and count it.
+///
+/// RT: no alloc, no lock, O(1).
+pub fn parse_decoded(bytes: &[u8]) -> Result<(AudioHeader, &[u8]), Malformed> {
+    let [version, kind] = le(bytes, 0)?;
+    if version != VERSION {
+        return Err(Malformed::Version);
+    }
+    if kind != KIND_AUDIO {
+        return Err(Malformed::Kind);
+    }
+    let header = parse_opus_header(bytes)?.decoded();
+    if bytes.len() != AUDIO_HEADER_BYTES && bytes.len() != header.datagram_bytes() {
+        return Err(Malformed::Length);
+    }
+    Ok((header, &bytes[AUDIO_HEADER_BYTES..]))
 }
 
 fn parse_probe(bytes: &[u8], is_reply: bool) -> Result<Datagram<'_>, Malformed> {
@@ -318,12 +423,60 @@ mod tests {
         assert_eq!(parse(&bytes), Err(Malformed::Length));
     }
 
+    const OPUS: OpusHeader = OpusHeader {
+        channels: 2,
+        stream: 0,
+        frames: 120,
+        sequence: 7,
+        timestamp: 1 << 40,
+    };
+
+    #[test]
+    fn opus_survives_the_round_trip_and_so_does_what_it_decodes_to() {
+        let mut bytes = [9; AUDIO_HEADER_BYTES + 120 * 2 * 4];
+        OPUS.write(&mut bytes);
+        assert_eq!(
+            parse(&bytes[..60]),
+            Ok(Datagram::Opus(OPUS, &[9; 40])),
+            "one packet of any length"
+        );
+        assert_eq!(
+            parse_decoded(&bytes),
+            Ok((OPUS.decoded(), &bytes[AUDIO_HEADER_BYTES..]))
+        );
+        let nothing = parse_decoded(&bytes[..AUDIO_HEADER_BYTES]);
+        assert_eq!(nothing, Ok((OPUS.decoded(), &[][..])));
+        assert_eq!(parse_decoded(&bytes[..60]), Err(Malformed::Length));
+        assert_eq!(parse_decoded(&datagram()), Err(Malformed::Encoding));
+    }
+
+    #[test]
+    fn opus_of_another_rate_shape_or_length_is_refused() {
+        let mut good = [9; 60];
+        OPUS.write(&mut good);
+        for (at, value, reason) in [
+            (2, 0x04, Malformed::Encoding),
+            (2, 0x24, Malformed::Encoding),
+            (3, 0, Malformed::Channels),
+            (3, 3, Malformed::Channels),
+            (6, 119, Malformed::Frames),
+            (7, 1, Malformed::Frames),
+        ] {
+            let mut bytes = good;
+            bytes[at] = value;
+            assert_eq!(parse(&bytes), Err(reason), "byte {at} = {value}");
+        }
+        for end in 0..=AUDIO_HEADER_BYTES {
+            assert_eq!(parse(&good[..end]), Err(Malformed::Length));
+        }
+    }
+
     #[test]
     fn each_bad_field_has_its_reason() {
         let cases: [(usize, u8, Malformed); 7] = [
             (0, 2, Malformed::Version),
             (1, 0, Malformed::Kind),
-            (2, 0x14, Malformed::Encoding),
+            (2, 0x15, Malformed::Encoding),
             (2, 0x42, Malformed::Encoding),
             (3, 9, Malformed::Channels),
             (3, 0, Malformed::Channels),

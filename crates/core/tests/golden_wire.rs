@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use antiphon_core::wire::{self, AudioHeader, Datagram, Malformed, Probe};
+use antiphon_core::wire::{self, AudioHeader, Datagram, Malformed, OpusHeader, Probe};
 use antiphon_core::{SampleFormat, SampleRate, pcm};
 use serde_json::Value;
 
@@ -71,6 +71,20 @@ fn every_datagram_is_read_and_written_as_it_stands() {
                 };
                 assert_eq!(parsed, Ok(Datagram::Audio(header, &bytes[20..])), "{name}");
                 assert_eq!(number(meaning, "sample_bytes") as usize, bytes.len() - 20);
+                let mut written = [0xee; 20];
+                header.write(&mut written);
+                assert_eq!(written, bytes[..20], "{name}");
+            }
+            "opus" => {
+                let header = OpusHeader {
+                    channels: number(meaning, "channels") as u8,
+                    stream: number(meaning, "stream") as u16,
+                    frames: number(meaning, "frames") as u16,
+                    sequence: number(meaning, "sequence") as u32,
+                    timestamp: text(meaning, "timestamp").parse().expect("a number"),
+                };
+                assert_eq!(parsed, Ok(Datagram::Opus(header, &bytes[20..])), "{name}");
+                assert_eq!(number(meaning, "packet_bytes") as usize, bytes.len() - 20);
                 let mut written = [0xee; 20];
                 header.write(&mut written);
                 assert_eq!(written, bytes[..20], "{name}");

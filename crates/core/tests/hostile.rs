@@ -3,7 +3,7 @@
 mod support;
 
 use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
-use antiphon_core::{Command, Player, SampleFormat, SampleRate, Target};
+use antiphon_core::{Command, Player, SampleFormat, SampleRate, StreamFormat, Target};
 use proptest::prelude::*;
 use support::{Random, datagram, header, player, quantum, stats};
 
@@ -20,6 +20,10 @@ fn anything() -> impl Strategy<Value = Vec<u8>> {
     )
         .prop_map(|((sequence, timestamp, frames), changes, length)| {
             let mut bytes = datagram(&header(sequence, timestamp, frames));
+            if timestamp % 4 == 0 {
+                bytes[2..4].copy_from_slice(&[0x14, 2]);
+                bytes[6..8].copy_from_slice(&[120, 0]);
+            }
             for (at, value) in changes {
                 let at = at % bytes.len();
                 bytes[at] = value;
@@ -42,13 +46,19 @@ fn is_well_formed(bytes: &[u8]) -> bool {
             if bytes.len() < 20 {
                 return false;
             }
+            let frames = usize::from(bytes[6]) + 256 * usize::from(bytes[7]);
             let width = match bytes[2] % 16 {
                 1 => 2,
                 2 => 3,
                 3 => 4,
+                4 => {
+                    return bytes[2] == 0x14
+                        && (1..=2).contains(&bytes[3])
+                        && [120, 240, 480].contains(&frames)
+                        && bytes.len() > 20;
+                }
                 _ => return false,
             };
-            let frames = usize::from(bytes[6]) + 256 * usize::from(bytes[7]);
             bytes[2] / 16 <= 3
                 && (1..=8).contains(&bytes[3])
                 && (1..=512).contains(&frames)
@@ -103,6 +113,12 @@ proptest! {
                 written.extend(samples);
                 prop_assert_eq!(&written, &bytes);
                 prop_assert_eq!(header.datagram_bytes(), bytes.len());
+            }
+            Ok(Datagram::Opus(header, packet)) => {
+                let mut written = vec![0; 20];
+                header.write(&mut written);
+                written.extend(packet);
+                prop_assert_eq!(&written, &bytes);
             }
             Ok(Datagram::Probe(probe)) => prop_assert_eq!(&probe.to_bytes()[..], &bytes),
             Err(_) => {}
@@ -244,7 +260,10 @@ fn each_refusal_is_counted_as_what_it_is() {
     // A jump without a witness.
     player.handle_datagram(BAD, &datagram(&header(1 << 31, 64, 64)));
     assert_eq!(stats(&player, BAD).malformed_packets, refused + 1);
-    assert_eq!(stats(&player, BAD).format, Some(SampleFormat::F32));
+    assert_eq!(
+        stats(&player, BAD).format,
+        Some(StreamFormat::Samples(SampleFormat::F32))
+    );
     // Nobody's.
     player.handle_datagram(9, &good);
     assert_eq!(player.stray_datagrams(), 1);

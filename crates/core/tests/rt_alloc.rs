@@ -76,10 +76,12 @@ fn the_sender_does_not_allocate() {
             sender.push(&input[..channels * frames], frames);
             // Sometimes nobody drains it, and it overflows.
             while random.below(20) > 0 && sender.poll_datagram(&mut bytes).is_some() {}
+            while random.below(20) > 0 && sender.poll_rendition(1, &mut bytes).is_some() {}
             if n % 100 == 0 {
                 config.channels = 1 + random.below(8) as usize;
                 config.packet_frames = 16 + random.below(497) as usize;
                 sender.set_config(config);
+                sender.set_rendition(1, (n % 300 > 0).then_some(config));
                 sender.set_muted(n % 200 == 0);
             }
             sender.take_peaks();

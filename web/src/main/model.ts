@@ -1,5 +1,6 @@
 /** What the room page shows and may ask for: the seam between the user interface (ui/) and the session (studio.ts). */
 
+import type { OpusKbps } from "../shared/rungs";
 import type { Stats } from "../shared/stats";
 
 /** A problem in plain words: what happened, and what to do about it. `id` is stable, for tests and de-duplication. */
@@ -49,7 +50,10 @@ export interface Settings {
   inputDeviceId: string; // "" = the system's default
   outputDeviceId: string; // "" = the system's default
   channels: number; // sent: 1 to 8
-  bits: 16 | 24 | 32;
+  bits: 16 | 24 | 32 | "opus"; // how samples are sent: exact, of so many bits, or compressed
+  opusKbps: OpusKbps; // with bits = "opus"
+  copies: "auto" | "on" | "off"; // every datagram twice: where packets are lost, always, never
+  adapt: "auto" | "off"; // steps down to a cheaper format for a player whose path cannot carry this one
   quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512
   buffer: Buffer; // of those who join, and of all when it is changed

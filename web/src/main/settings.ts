@@ -1,6 +1,7 @@
 /** What a musician has chosen: remembered by the browser, overridden by the address (docs/automation.md). */
 
 import { MAX_TARGET_FRAMES } from "../shared/messages";
+import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
 import type { Settings } from "./model";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
@@ -12,6 +13,9 @@ const DEFAULTS: Settings = {
   outputDeviceId: "",
   channels: 2,
   bits: 16,
+  opusKbps: 128,
+  copies: "auto",
+  adapt: "auto",
   quantum: 64,
   packet: 128,
   buffer: "auto",
@@ -74,6 +78,12 @@ function pick(raw: Record<string, unknown>): Partial<Settings> {
   if (channels !== null) settings.channels = channels;
   const bits = Number(raw.bits);
   if (bits === 16 || bits === 24 || bits === 32) settings.bits = bits;
+  else if (raw.bits === "opus") settings.bits = "opus";
+  const opusKbps = Number(raw.opusKbps);
+  if ((OPUS_KBPS as readonly number[]).includes(opusKbps)) settings.opusKbps = opusKbps as OpusKbps;
+  const { copies, adapt } = raw;
+  if (copies === "auto" || copies === "on" || copies === "off") settings.copies = copies;
+  if (adapt === "auto" || adapt === "off") settings.adapt = adapt;
   const quantum = Number(raw.quantum);
   if ([16, 32, 64, 96, 128, 256, 512, 1024].includes(quantum))
     settings.quantum = quantum as Settings["quantum"];

@@ -1,7 +1,7 @@
 /** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
 
 import { RecordRing } from "@antiphon/ring";
-import { AUTOMATIC, COMMAND, type SenderConfig, STATS_FIELDS } from "../shared/engine";
+import { AUTOMATIC, COMMAND, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
   COMMAND_RING_BYTES,
@@ -13,6 +13,7 @@ import {
   type WorkletOptions,
 } from "../shared/messages";
 import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
+import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 import workletUrl from "../worklet/index.ts?worker&url";
 import engineUrl from "./engine.wasm?url";
@@ -60,7 +61,7 @@ export interface SoundOptions {
   rateHz: number;
   quantum: number;
   outputDeviceId: string;
-  sender: SenderConfig;
+  sender: SendConfig;
 }
 
 /** Rings in shared memory, or messages where a page has none. */
@@ -187,7 +188,7 @@ export class Sound {
     this.#tell({ type: "trace", seconds });
   }
 
-  configureSender(sender: SenderConfig): void {
+  configureSender(sender: SendConfig): void {
     this.#tell({ type: "configure", sender });
   }
 

@@ -1,7 +1,8 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
-import { COMMAND, type SenderConfig, STREAM_STATS } from "../shared/engine";
+import { COMMAND, STREAM_STATS } from "../shared/engine";
 import type { FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
@@ -59,6 +60,9 @@ export class Studio implements StudioApi {
   #ringOverflows = 0;
   readonly #dismissed = new Set<string>();
   readonly #delays = new RememberedDelays(localStorage);
+  /** Why the browser cannot encode Opus; null as long as it can. */
+  #opusFailure: string | null =
+    typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
   /** Where the rows of the trace under way go. */
   #endTrace: ((rows: TraceRows) => void) | null = null;
 
@@ -137,8 +141,10 @@ export class Studio implements StudioApi {
       await this.#restartSound();
     if ((changed("inputDeviceId") || changed("channels")) && this.#stream !== null)
       await this.enableMicrophone();
-    if (changed("bits") || changed("packet") || changed("channels")) {
-      this.#sound?.configureSender(this.#senderConfig());
+    const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
+    if (sent.some(changed)) {
+      this.#adviseOpus();
+      this.#sound?.configureSender(this.#sendConfig());
     }
     for (const { participant, peer } of this.#members.values()) {
       if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
@@ -195,9 +201,27 @@ export class Studio implements StudioApi {
 
   // ---- Sound ----
 
-  #senderConfig(): SenderConfig {
-    const { bits, channels, packet } = this.#state.settings;
-    return { rateHz: this.#rateHz, bits, channels, packetFrames: packet };
+  #sendConfig(): SendConfig {
+    const { bits, opusKbps, channels, packet, copies, adapt, lanes } = this.#state.settings;
+    const config = { rateHz: this.#rateHz, bits, opusKbps, channels, packetFrames: packet, copies };
+    return { ...config, adapts: adapt === "auto", addsLanes: lanes === "auto" };
+  }
+
+  /** Says it in plain words if Opus was chosen and cannot be. */
+  #adviseOpus(): void {
+    const { bits, channels } = this.#state.settings;
+    const refusal = opusRefusal({ rateHz: this.#rateHz, channels });
+    const failure = this.#opusFailure === null ? null : `This browser cannot encode it. ${this.#opusFailure}`;
+    if (bits !== "opus" || (refusal ?? failure) === null) {
+      this.#clear("opus");
+      return;
+    }
+    this.#raise({
+      id: "opus",
+      severity: "warning",
+      title: "You chose Opus, and send 16 bit instead.",
+      remedy: `${refusal ?? failure} What you send is chosen in the settings.`,
+    });
   }
 
   #transport(): Transport {
@@ -212,7 +236,7 @@ export class Studio implements StudioApi {
       rateHz: this.#rateHz,
       quantum,
       outputDeviceId,
-      sender: this.#senderConfig(),
+      sender: this.#sendConfig(),
     };
     const receive = (message: FromWorker) => this.#handleWorker(message);
     try {
@@ -222,6 +246,7 @@ export class Studio implements StudioApi {
       // The remembered output is not there today.
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
+    this.#adviseOpus();
     this.#sound.setMuted(this.#state.selfMuted);
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
@@ -306,6 +331,10 @@ export class Studio implements StudioApi {
       case "trace":
         this.#endTrace?.(message.rows);
         this.#endTrace = null;
+        break;
+      case "opus-failed":
+        this.#opusFailure = message.reason;
+        this.#adviseOpus();
         break;
       case "capture-ended":
         // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
@@ -611,6 +640,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     const numbers = sound?.numbers();
     const { settings, room, signalling } = this.#state;
+    const [chosen] = rungsFor(this.#sendConfig(), this.#opusFailure === null);
     return {
       version: 1,
       timeMs: Date.now(),
@@ -623,7 +653,9 @@ export class Studio implements StudioApi {
       sampleRateHz: sound?.context.sampleRate ?? null,
       quantumFrames: numbers?.[WORKLET_STATS.quantumFrames] || null,
       packetFrames: settings.packet,
-      bits: settings.bits,
+      bits: settings.bits === "opus" ? null : settings.bits,
+      format: chosen.format,
+      opusBps: chosen.opusBps,
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
@@ -710,7 +742,7 @@ export class Studio implements StudioApi {
       receivedPackets: count("received"),
       lostPackets: count("lost"),
       latePackets: count("late") + count("ancient"),
-      duplicatePackets: count("duplicate"),
+      duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
       reorderedPackets: count("reordered"),
       malformedPackets: count("malformed") + (worker?.oversized ?? 0),
       playedFrames: count("played"),
@@ -721,6 +753,9 @@ export class Studio implements StudioApi {
       targetFrames: count("target"),
       channels: known("channels"),
       bits: known("bits") as PeerStats["bits"],
+      format: heardFormat(known("channels"), known("bits")),
+      opusBps: worker?.heardOpusBps ?? null,
+      sent: worker?.sent ?? null,
       peak: [count("peakLeft"), count("peakRight")],
       gain: participant.gain,
       pan: participant.pan,
@@ -748,6 +783,12 @@ export class Studio implements StudioApi {
       this.#set({ problems: this.#state.problems.filter(({ id }) => id !== problemId) });
     }
   }
+}
+
+/** The engine knows the bits of samples; what it plays without any is Opus. */
+function heardFormat(channels: number | null, bits: number | null): Format | null {
+  if (channels === null) return null;
+  return bits === 16 ? "s16" : bits === 24 ? "s24" : bits === 32 ? "f32" : "opus";
 }
 
 function milliseconds(seconds: number | undefined): number | null {

@@ -4,7 +4,7 @@
  * All views into wasm memory are made once: the memory does not grow after construction, and the audio thread must not allocate.
  */
 
-import { MAX_DATAGRAM_BYTES } from "./wire";
+import { MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES } from "./wire";
 
 export const MAX_CHANNELS = 8;
 /** Frames the sender takes at a time, and holds. */
@@ -62,14 +62,31 @@ interface Exports {
   sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
   sender_set_muted(muted: number): number;
   sender_push(channels: number, frames: number): number;
-  sender_poll_datagram(): number;
+  sender_set_rendition(
+    index: number,
+    rateHz: number,
+    bits: number,
+    channels: number,
+    packetFrames: number,
+  ): number;
+  sender_poll_rendition(index: number): number;
   sender_stats(): number;
   player_new(rateHz: number, outputChannels: number, maxStreams: number, bufferFrames: number): number;
   player_command(code: number, stream: number, value: number): number;
   player_handle_datagram(stream: number, length: number): number;
+  player_handle_decoded(stream: number, length: number): number;
   player_process_quantum(frames: number): number;
   player_stray_datagrams(): number;
   player_stream_stats(stream: number): number;
+  ladder_configure(slot: number, rungs: number): number;
+  ladder_review(
+    slot: number,
+    elapsedMs: number,
+    offered: number,
+    crowded: number,
+    lostShare: number,
+    can: number,
+  ): number;
 }
 
 function instantiate(module: WebAssembly.Module): Exports {
@@ -108,6 +125,18 @@ export class SenderEngine {
     check(this.#exports.sender_configure(rateHz, bits, channels, packetFrames), "sender_configure");
   }
 
+  /** Begins or changes another rendition (1 or 2) of what is captured, or ends it. */
+  setRendition(index: number, config: SenderConfig | null): void {
+    const { rateHz, bits, channels, packetFrames } = config ?? {
+      rateHz: 0,
+      bits: 0,
+      channels: 0,
+      packetFrames: 0,
+    };
+    const result = this.#exports.sender_set_rendition(index, rateHz, bits, channels, packetFrames);
+    check(result, "sender_set_rendition");
+  }
+
   setMuted(muted: boolean): void {
     this.#exports.sender_set_muted(Number(muted));
   }
@@ -122,9 +151,9 @@ export class SenderEngine {
     check(this.#exports.sender_push(channels, frames), "sender_push");
   }
 
-  /** The next datagram, valid until the next call, or null. */
-  poll(): Uint8Array<ArrayBuffer> | null {
-    const length = this.#exports.sender_poll_datagram();
+  /** The next datagram of a rendition, 0 being the main one; valid until the next call, or null. */
+  poll(rendition = 0): Uint8Array<ArrayBuffer> | null {
+    const length = this.#exports.sender_poll_rendition(rendition);
     return length > 0 ? this.#datagram.subarray(0, length) : null;
   }
 
@@ -137,7 +166,7 @@ export class SenderEngine {
 /** The playing half. RT: no method but the constructor allocates. */
 export class PlayerEngine {
   readonly #exports: Exports;
-  /** Put a datagram here, then call `handleDatagram`. */
+  /** Put a datagram here and call `handleDatagram`, or what was decoded of one and call `handleDecoded`. */
   readonly datagram: Uint8Array<ArrayBuffer>;
   readonly stats: Float64Array<ArrayBuffer>;
   /** One view per output channel, of the quantum's size. */
@@ -154,7 +183,7 @@ export class PlayerEngine {
       "player_new",
     );
     const { memory } = this.#exports;
-    this.datagram = new Uint8Array(memory.buffer, this.#exports.datagram_ptr(), MAX_DATAGRAM_BYTES);
+    this.datagram = new Uint8Array(memory.buffer, this.#exports.datagram_ptr(), MAX_DECODED_BYTES);
     this.stats = new Float64Array(memory.buffer, this.#exports.stats_ptr(), STATS_FIELDS);
   }
 
@@ -175,6 +204,11 @@ export class PlayerEngine {
     this.#exports.player_handle_datagram(stream, length);
   }
 
+  /** Never for what came from the network as it is. */
+  handleDecoded(stream: number, length: number): void {
+    this.#exports.player_handle_decoded(stream, length);
+  }
+
   /** Renders `frames` frames into `output`. */
   process(frames: number): void {
     this.#exports.player_process_quantum(frames);
@@ -187,5 +221,72 @@ export class PlayerEngine {
   /** Refreshes `stats` with a stream's numbers and resets its peaks; false if there is no such stream. */
   readStats(stream: number): boolean {
     return this.#exports.player_stream_stats(stream) === 0;
+  }
+}
+
+/** Listeners that can be judged at a time. */
+const MAX_LADDERS = 64;
+
+/** What was seen of a listener's path since the last review. */
+export interface Observation {
+  elapsedMs: number;
+  /** Datagrams for it, without copies, and those of them that found every lane crowded. */
+  offered: number;
+  crowded: number;
+  /** Share that it reports as never arrived, 0 to 1. */
+  lostShare: number | null;
+  canCopy: boolean;
+  canAddLanes: boolean;
+}
+
+/** What to do until the next review. */
+export interface Decision {
+  rung: number;
+  copies: boolean;
+  addLanes: boolean;
+}
+
+/** Judges one listener's path. */
+export interface Ladder {
+  /** Another number of formats, at least 1. */
+  setRungs(rungs: number): void;
+  review(seen: Observation): Decision;
+  close(): void;
+}
+
+/** The engine's ladders. */
+export class Ladders {
+  readonly #exports: Exports;
+  readonly #free = Array.from({ length: MAX_LADDERS }, (_, slot) => slot);
+
+  constructor(module: WebAssembly.Module) {
+    this.#exports = instantiate(module);
+  }
+
+  /** A ladder at its top; null if too many are in use. */
+  add(rungs: number): Ladder | null {
+    const slot = this.#free.shift();
+    if (slot === undefined) return null;
+    const setRungs = (count: number) =>
+      check(this.#exports.ladder_configure(slot, count), "ladder_configure");
+    setRungs(rungs);
+    return {
+      setRungs,
+      review: ({ elapsedMs, offered, crowded, lostShare, canCopy, canAddLanes }) => {
+        const can = Number(canCopy) + 2 * Number(canAddLanes);
+        const lost = lostShare ?? Number.NaN;
+        const decision = this.#exports.ladder_review(slot, elapsedMs, offered, crowded, lost, can);
+        check(decision, "ladder_review");
+        return {
+          rung: decision & 0xff,
+          copies: (decision & 0x100) !== 0,
+          addLanes: (decision & 0x200) !== 0,
+        };
+      },
+      close: () => {
+        this.#exports.ladder_configure(slot, 0);
+        this.#free.push(slot);
+      },
+    };
   }
 }

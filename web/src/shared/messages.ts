@@ -1,8 +1,8 @@
 /** What the threads say to each other besides audio. */
 
-import type { SenderConfig } from "./engine";
 import type { Channel } from "./records";
-import type { LaneStats, SenderStats } from "./stats";
+import type { SendConfig } from "./rungs";
+import type { LaneStats, SenderStats, SentStats } from "./stats";
 
 /** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
 export const MAX_STREAMS = 32;
@@ -37,9 +37,9 @@ export type ToWorker =
       module: WebAssembly.Module;
       datagrams: Channel;
       capture: Channel;
-      sender: SenderConfig;
+      sender: SendConfig;
     }
-  | { type: "configure"; sender: SenderConfig }
+  | { type: "configure"; sender: SendConfig }
   | { type: "mute"; muted: boolean }
   /** Capture from the track: a stream of AudioData. */
   | { type: "track"; readable: unknown; channels: number }
@@ -60,6 +60,12 @@ export interface WorkerPeerStats {
   droppedBacklog: number;
   /** Datagrams too long to be ours. */
   oversized: number;
+  /** What it is sent; null while it cannot be sent anything. */
+  sent: SentStats | null;
+  /** Rate of the Opus packet it sent last, by its length; null if it sends samples. */
+  heardOpusBps: number | null;
+  /** Opus packets that came twice: the engine does not see those. */
+  opusDuplicates: number;
 }
 
 /** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that and the stream. */
@@ -83,4 +89,6 @@ export type FromWorker =
   | { type: "lanes-wanted"; stream: number; count: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
   | { type: "capture-ended"; reason: string }
+  /** The browser cannot encode Opus after all: samples are sent instead. */
+  | { type: "opus-failed"; reason: string }
   | { type: "trace"; rows: TraceRows };

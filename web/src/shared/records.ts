@@ -57,6 +57,9 @@ export function captureShape(tag: number): { channels: number; frames: number } 
   return { channels: Math.floor(tag / 65_536), frames: tag % 65_536 };
 }
 
+/** Added to a stream's name: a decoded Opus packet, not a datagram as it came. Only this side can say so, no peer. */
+export const DECODED_TAG = 2 ** 31;
+
 /** A command's record: the stream's name, then a value. */
 export class CommandRecord {
   readonly bytes = new Uint8Array(8);

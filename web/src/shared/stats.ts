@@ -1,9 +1,11 @@
 /** `window.antiphon.stats()` and the room page's numbers: one versioned record. Documented in docs/automation.md. */
 
+import type { Format } from "./rungs";
+
 /** A figure that was not measured (yet) is `null`, never 0. Counters count since the page joined. */
 export type Unknown = null;
 
-/** What this page sends: one stream, the same datagrams to every peer. */
+/** What this page sends: one stream, in one or more formats. */
 export interface SenderStats {
   /** How the microphone reaches the engine: from the track in the worker, or through the worklet. */
   capturePath: "track" | "worklet" | "none";
@@ -13,7 +15,7 @@ export interface SenderStats {
   sentFrames: number;
   /** Frames dropped because the engine's input was not drained in time. */
   overrunFrames: number;
-  /** Datagrams made, each of which goes to every peer. */
+  /** Datagrams made in the chosen format (with Opus: of the samples that keep its time). */
   packets: number;
   /** Peak since the last call, linear, 1 = full scale, per channel. */
   peak: number[];
@@ -31,6 +33,19 @@ export interface LaneStats {
   rttMs: number | Unknown;
   /** The path ICE chose: "host", "srflx", "prflx" or "relay" at this end; null until known. */
   candidateType: string | Unknown;
+}
+
+/** What one peer is sent, and why. */
+export interface SentStats {
+  format: Format;
+  opusBps: number | Unknown;
+  /** Steps down from the chosen format (0), because the lanes to this peer backed up. */
+  rung: number;
+  /** Whether each datagram is sent a second time, on another lane, because of the loss that the peer reports. */
+  copies: boolean;
+  copiesSent: number;
+  /** Changes of format so far. */
+  switches: number;
 }
 
 /** What this page hears of one peer, and how its own datagrams to that peer fare. */
@@ -65,7 +80,14 @@ export interface PeerStats {
   /** Delay the jitter buffer aims at, in frames, counted from the arrival of the most prompt packets. */
   targetFrames: number;
   channels: number | Unknown;
+  /** Unknown of Opus. */
   bits: 16 | 24 | 32 | Unknown;
+  /** What its stream is written in; null before the first packet. */
+  format: Format | Unknown;
+  /** Rate of its Opus packets, by their length. */
+  opusBps: number | Unknown;
+  /** What it is sent of ours. */
+  sent: SentStats | Unknown;
   /** Peak since the last call, linear, per output side, before gain. */
   peak: number[];
   gain: number;
@@ -104,7 +126,11 @@ export interface Stats {
   sampleRateHz: number | Unknown;
   quantumFrames: number | Unknown;
   packetFrames: number;
-  bits: 16 | 24 | 32;
+  /** Unknown while Opus is chosen. */
+  bits: 16 | 24 | 32 | Unknown;
+  /** The chosen format; `peers[].sent` says what each peer gets. */
+  format: Format;
+  opusBps: number | Unknown;
   channels: number;
   /** The browser's own report (AudioContext.baseLatency), not a measurement. */
   reportedBaseLatencyMs: number | Unknown;

@@ -9,6 +9,15 @@ export const AUDIO_HEADER_BYTES = 20;
 export const PROBE_BYTES = 16;
 export const MAX_CHANNELS = 8;
 export const MAX_PACKET_FRAMES = 512;
+/** Format of an Opus datagram, in the low nibble of its encoding; below are the sample formats. Always at 48,000 Hz. */
+const FORMAT_OPUS = 4;
+export const MAX_OPUS_CHANNELS = 2;
+export const OPUS_RATE_HZ = 48_000;
+/** Frames of an Opus packet: 2.5, 5 or 10 ms. */
+export const OPUS_FRAMES = [120, 240, 480] as const;
+export type OpusFrames = (typeof OPUS_FRAMES)[number];
+/** Longest record of a decoded Opus packet: its datagram's header, then f32 samples, interleaved. */
+export const MAX_DECODED_BYTES = AUDIO_HEADER_BYTES + 480 * MAX_OPUS_CHANNELS * 4;
 /** Sample rates in the order of their codes. */
 export const RATES_HZ = [44_100, 48_000, 88_200, 96_000] as const;
 
@@ -50,6 +59,7 @@ function checkAudio(bytes: Uint8Array, length: number): number {
   if (length < 4) return MALFORMED.length;
   const format = bytes[2]! & 0x0f;
   const channels = bytes[3]!;
+  if (format === FORMAT_OPUS) return checkOpus(bytes, length);
   if (format < 1 || format > 3 || bytes[2]! >> 4 >= RATES_HZ.length) return MALFORMED.encoding;
   if (channels < 1 || channels > MAX_CHANNELS) return MALFORMED.channels;
   if (length < 8) return MALFORMED.length;
@@ -58,8 +68,26 @@ function checkAudio(bytes: Uint8Array, length: number): number {
   return length === AUDIO_HEADER_BYTES + frames * channels * (format + 1) ? KIND_AUDIO : MALFORMED.length;
 }
 
+function checkOpus(bytes: Uint8Array, length: number): number {
+  if (bytes[2] !== OPUS_ENCODING) return MALFORMED.encoding;
+  if (bytes[3]! < 1 || bytes[3]! > MAX_OPUS_CHANNELS) return MALFORMED.channels;
+  if (length < 8) return MALFORMED.length;
+  const frames = bytes[6]! | (bytes[7]! << 8);
+  if (frames !== 120 && frames !== 240 && frames !== 480) return MALFORMED.frames;
+  return length > AUDIO_HEADER_BYTES ? KIND_AUDIO : MALFORMED.length;
+}
+
+/** Format and rate of every Opus datagram. */
+const OPUS_ENCODING = FORMAT_OPUS | (1 << 4);
+
+/** Whether a datagram that `kindOf` calls `KIND_AUDIO` carries an Opus packet. */
+export function isOpus(bytes: Uint8Array): boolean {
+  return bytes[2] === OPUS_ENCODING;
+}
+
 export interface AudioHeader {
-  bits: 16 | 24 | 32;
+  /** Null of Opus. */
+  bits: 16 | 24 | 32 | null;
   rateHz: (typeof RATES_HZ)[number];
   channels: number;
   stream: number;
@@ -75,7 +103,7 @@ export function readAudioHeader(bytes: Uint8Array): AudioHeader {
   const fields = view(bytes);
   const encoding = fields.getUint8(2);
   return {
-    bits: (((encoding & 0x0f) + 1) * 8) as AudioHeader["bits"],
+    bits: isOpus(bytes) ? null : ((((encoding & 0x0f) + 1) * 8) as AudioHeader["bits"]),
     rateHz: RATES_HZ[encoding >> 4]!,
     channels: fields.getUint8(3),
     stream: fields.getUint16(4, true),
@@ -83,6 +111,29 @@ export function readAudioHeader(bytes: Uint8Array): AudioHeader {
     sequence: fields.getUint32(8, true),
     timestamp: fields.getBigUint64(12, true),
   };
+}
+
+/** An Opus datagram, its sequence number still to be written. `timestamp`: media time of the first frame it decodes to. */
+export function writeOpus(
+  channels: number,
+  frames: OpusFrames,
+  timestamp: bigint,
+  packetBytes: number,
+): { datagram: Uint8Array<ArrayBuffer>; packet: Uint8Array<ArrayBuffer> } {
+  const datagram = new Uint8Array(AUDIO_HEADER_BYTES + packetBytes);
+  datagram.set([VERSION, KIND_AUDIO, OPUS_ENCODING, channels]);
+  const fields = view(datagram);
+  fields.setUint16(6, frames, true);
+  fields.setBigUint64(12, timestamp, true);
+  return { datagram, packet: datagram.subarray(AUDIO_HEADER_BYTES) };
+}
+
+/** Each listener's datagrams are counted on their own: the number is written when one is sent. */
+export function writeSequence(audio: Uint8Array, sequence: number): void {
+  audio[8] = sequence;
+  audio[9] = sequence >>> 8;
+  audio[10] = sequence >>> 16;
+  audio[11] = sequence >>> 24;
 }
 
 /** Whether `bytes` are a well-formed probe or probe reply. */

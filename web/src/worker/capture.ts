@@ -1,13 +1,19 @@
 import type { RecordRing } from "@antiphon/ring";
-import { SENDER_STATS, type SenderConfig, SenderEngine } from "../shared/engine";
+import { SENDER_STATS, SenderEngine } from "../shared/engine";
 import { CAPTURE_RING_BYTES, type FromWorker } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
+import { mainBits, type OpusRung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
+import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
 import type { Trace } from "./trace";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
+
+/** The sender's renditions beside the main one: samples of 16 bits, and floats for the Opus encoders. */
+const NARROW = 1;
+const FEED = 2;
 
 /** The microphone's frames through the sender to every peer. */
 export class Capture {
@@ -17,7 +23,11 @@ export class Capture {
   readonly #isShared: boolean;
   readonly #peers: Peers;
   readonly #say: (message: FromWorker) => void;
-  #config: SenderConfig;
+  #config: SendConfig;
+  #sendsNarrow = false;
+  /** By the rung's key. */
+  readonly #opus = new Map<string, OpusSender>();
+  #hasOpus = hasOpus();
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
@@ -26,11 +36,11 @@ export class Capture {
   constructor(
     module: WebAssembly.Module,
     channel: Channel,
-    config: SenderConfig,
+    config: SendConfig,
     peers: Peers,
     say: (message: FromWorker) => void,
   ) {
-    this.#engine = new SenderEngine(module, config);
+    this.#engine = new SenderEngine(module, { ...config, bits: mainBits(config) });
     this.#isShared = "storage" in channel;
     this.#ring = sourceOf(channel, CAPTURE_RING_BYTES, () => {
       if (this.#path === "worklet") this.#drain();
@@ -38,11 +48,17 @@ export class Capture {
     this.#config = config;
     this.#peers = peers;
     this.#say = say;
+    this.configure(config);
   }
 
-  configure(config: SenderConfig): void {
+  configure(config: SendConfig): void {
+    const { channels } = this.#config;
     this.#config = config;
-    this.#engine.configure(config);
+    this.#engine.configure({ ...config, bits: mainBits(config) });
+    if (this.#sendsNarrow) this.#engine.setRendition(NARROW, { ...config, bits: 16 });
+    if (config.channels !== channels) this.#stopOpus();
+    const { copies, addsLanes } = config;
+    this.#peers.setSending({ rungs: rungsFor(config, this.#hasOpus), copies, addsLanes });
   }
 
   setMuted(muted: boolean): void {
@@ -125,9 +141,66 @@ export class Capture {
   }
 
   #send(): void {
-    for (let datagram = this.#engine.poll(); datagram !== null; datagram = this.#engine.poll()) {
-      this.#peers.send(datagram);
+    this.#prepare();
+    this.#each(0, (datagram) => this.#peers.send("main", datagram));
+    if (this.#sendsNarrow) this.#each(NARROW, (datagram) => this.#peers.send("s16", datagram));
+    this.#peers.sendCopies();
+    if (this.#opus.size === 0) return;
+    this.#each(FEED, (datagram) => {
+      for (const encoder of this.#opus.values()) encoder.push(datagram);
+    });
+  }
+
+  #each(rendition: number, handle: (datagram: Uint8Array<ArrayBuffer>) => void): void {
+    let datagram = this.#engine.poll(rendition);
+    for (; datagram !== null; datagram = this.#engine.poll(rendition)) handle(datagram);
+  }
+
+  #stopOpus(): void {
+    for (const encoder of this.#opus.values()) encoder.close();
+    this.#opus.clear();
+    this.#engine.setRendition(FEED, null);
+  }
+
+  /** Begins the renditions and encoders that someone has come to listen to, and ends those that nobody does. */
+  #prepare(): void {
+    const used = this.#peers.rungsInUse();
+    const usesNarrow = used.some(({ key }) => key === "s16");
+    if (usesNarrow !== this.#sendsNarrow) {
+      this.#sendsNarrow = usesNarrow;
+      this.#engine.setRendition(NARROW, usesNarrow ? { ...this.#config, bits: 16 } : null);
     }
+    const fed = this.#opus.size > 0;
+    for (const [key, encoder] of this.#opus) {
+      if (used.some((rung) => rung.key === key)) continue;
+      encoder.close();
+      this.#opus.delete(key);
+    }
+    for (const rung of used) {
+      if (rung.format === "opus" && !this.#opus.has(rung.key))
+        this.#opus.set(rung.key, this.#encoderFor(rung));
+    }
+    const feeds = this.#opus.size > 0;
+    if (feeds === fed) return;
+    const feed = { ...this.#config, bits: 32 as const, packetFrames: FEED_FRAMES };
+    this.#engine.setRendition(FEED, feeds ? feed : null);
+  }
+
+  #encoderFor(rung: OpusRung): OpusSender {
+    const send = (datagram: Uint8Array<ArrayBuffer>) => {
+      this.#peers.send(rung.key, datagram);
+      this.#peers.sendCopies();
+    };
+    return new OpusSender(rung, send, (reason) => {
+      if (!this.#hasOpus) return;
+      this.#hasOpus = false;
+      this.#say({ type: "opus-failed", reason });
+      // Not from within its own construction.
+      queueMicrotask(() => {
+        this.#stopOpus();
+        this.configure(this.#config);
+      });
+    });
   }
 
   stats(): SenderStats {

@@ -1,5 +1,6 @@
 /** The network thread: the sender, and every data channel. It moves bytes between transports and rings; it never decodes them. */
 
+import { Ladders } from "../shared/engine";
 import type { FromWorker, ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
 import { Capture } from "./capture";
@@ -19,12 +20,14 @@ let capture: Capture | null = null;
 
 scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   switch (data.type) {
-    case "start":
-      peers = new Peers(sinkOf(data.datagrams), say);
+    case "start": {
+      const ladders = new Ladders(data.module);
+      peers = new Peers(sinkOf(data.datagrams), say, (rungs) => ladders.add(rungs));
       capture = new Capture(data.module, data.capture, data.sender, peers, say);
       setInterval(report, REPORT_MS);
       setInterval(() => peers?.takeStock(performance.now()), STOCK_MS);
       break;
+    }
     case "configure":
       capture?.configure(data.sender);
       break;

@@ -1,15 +1,23 @@
+import type { Ladder } from "../shared/engine";
 import type { FromWorker, WorkerPeerStats } from "../shared/messages";
-import type { RecordSink } from "../shared/records";
+import { DECODED_TAG, type RecordSink } from "../shared/records";
+import type { Rung } from "../shared/rungs";
 import {
+  AUDIO_HEADER_BYTES,
+  isOpus,
   isProbe,
   KIND_AUDIO,
   KIND_PROBE,
   KIND_PROBE_REPLY,
   kindOf,
   MAX_DATAGRAM_BYTES,
+  OPUS_RATE_HZ,
   probeTimeNs,
+  readAudioHeader,
   writeProbe,
+  writeSequence,
 } from "../shared/wire";
+import { OpusReceiver } from "./opus";
 import type { Trace } from "./trace";
 
 /**
@@ -22,11 +30,29 @@ const MAX_WAIT_MS = 100;
 const CROWDED_MS = 25;
 const MAX_LANES = 8;
 const PROBE_INTERVAL_MS = 500;
-/** Lanes are added when more than this share of a review's datagrams found every lane crowded... */
-const BACKLOG_SHARE = 0.01;
 const REVIEW_INTERVAL_MS = 1_000;
-/** ...and taken away after so long without any. */
+/** Lanes are taken away after so long without any datagram that found all of them crowded. */
 const CALM_MS = 60_000;
+/** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
+const OVERLAP_FRAMES = 24_000;
+
+/** What is sent, and what may be changed about it for a listener's sake. */
+export interface Sending {
+  /** The chosen format first. */
+  rungs: readonly [Rung, ...Rung[]];
+  copies: "auto" | "on" | "off";
+  addsLanes: boolean;
+}
+
+/** What a listener says of our stream. */
+export interface HeardReport {
+  /** Shares, 0 to 1, of the last seconds; a datagram is lost if no copy of it came either. */
+  lostShare: number;
+  concealedShare: number;
+  lateShare: number;
+  bufferFrames: number;
+  targetFrames: number;
+}
 
 interface Lane {
   readonly number: number;
@@ -48,6 +74,26 @@ interface Lane {
 
 interface Peer {
   lanes: Lane[];
+  /** The next datagram's number: each listener's are counted on their own, so that a change of format is no loss. */
+  sequence: number;
+  rung: Rung;
+  /** The format it had before, until `rung` has taken over. */
+  leaving: Rung | null;
+  /** Media time where `rung` began; null until it did. */
+  rungFrom: number | null;
+  switches: number;
+  /** Null if there are too many peers to judge: then it has what is chosen. */
+  ladder: Ladder | null;
+  copies: boolean;
+  copiesSent: number;
+  /** Of this burst, to be sent again. */
+  burst: { datagram: Uint8Array<ArrayBuffer>; sequence: number; lane: Lane }[];
+  /** What it says of our stream; null until it does. */
+  heard: HeardReport | null;
+  /** Its Opus, by the packets' duration: where it changes that, both come for a moment. */
+  opus: Map<number, OpusReceiver>;
+  heardOpusBps: number | null;
+  lanesWanted: number;
   /** Datagrams sent to it, or dropped: whose turn it is. */
   turn: number;
   droppedBacklog: number;
@@ -59,19 +105,64 @@ interface Peer {
   crowdedAtMs: number;
 }
 
-/** Every peer and its lanes. A datagram goes once to each peer, on the lane with the least backlog. */
+/**
+ * Every peer and its lanes. A datagram goes once to each peer that listens to its format, on the lane with the least backlog; and
+ * a second time on another lane if the peer's path loses some.
+ */
 export class Peers {
   readonly #peers = new Map<number, Peer>();
   readonly #sink: RecordSink;
   readonly #say: (message: FromWorker) => void;
+  readonly #newLadder: (rungs: number) => Ladder | null;
+  #sending: Sending = {
+    rungs: [{ key: "main", format: "s16", opusBps: null }],
+    copies: "off",
+    addsLanes: true,
+  };
   #probeId = 0;
   /** Datagrams that did not fit the ring to the audio thread. */
   ringOverflows = 0;
   trace: Trace | null = null;
 
-  constructor(sink: RecordSink, say: (message: FromWorker) => void) {
+  constructor(
+    sink: RecordSink,
+    say: (message: FromWorker) => void,
+    newLadder: (rungs: number) => Ladder | null = () => null,
+  ) {
     this.#sink = sink;
     this.#say = say;
+    this.#newLadder = newLadder;
+  }
+
+  /** What is sent from now on. A listener who was some steps down stays so. */
+  setSending(sending: Sending): void {
+    const before = this.#sending.rungs;
+    this.#sending = sending;
+    for (const peer of this.#peers.values()) {
+      const step = Math.max(
+        0,
+        before.findIndex(({ key }) => key === peer.rung.key),
+      );
+      peer.ladder?.setRungs(sending.rungs.length);
+      change(peer, sending.rungs[Math.min(step, sending.rungs.length - 1)]);
+      peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
+    }
+  }
+
+  /** What a listener says of our stream. */
+  setHeard(stream: number, heard: HeardReport | null): void {
+    const peer = this.#peers.get(stream);
+    if (peer !== undefined) peer.heard = heard;
+  }
+
+  /** Every format that someone listens to, each once. */
+  rungsInUse(): Rung[] {
+    const used = new Map<string, Rung>();
+    for (const { rung, leaving } of this.#peers.values()) {
+      used.set(rung.key, rung);
+      if (leaving !== null) used.set(leaving.key, leaving);
+    }
+    return [...used.values()];
   }
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
@@ -108,7 +199,11 @@ export class Peers {
   }
 
   close(stream: number): void {
-    for (const lane of this.#peers.get(stream)?.lanes ?? []) lane.channel.close();
+    const peer = this.#peers.get(stream);
+    if (peer === undefined) return;
+    for (const lane of peer.lanes) lane.channel.close();
+    for (const receiver of peer.opus.values()) receiver.close();
+    peer.ladder?.close();
     this.#peers.delete(stream);
   }
 
@@ -120,12 +215,44 @@ export class Peers {
     for (const { lanes } of this.#peers.values()) for (const lane of lanes) takeStock(lane, nowMs);
   }
 
-  send(datagram: Uint8Array<ArrayBuffer>): void {
-    this.trace?.sent(datagram);
-    for (const peer of this.#peers.values()) this.#sendTo(peer, datagram);
+  /** Sends a datagram of the rendition `key` to all who listen to that. Its sequence number is overwritten. */
+  send(key: string, datagram: Uint8Array<ArrayBuffer>): void {
+    let kept: Uint8Array<ArrayBuffer> | null = null;
+    let isTraced = false;
+    for (const peer of this.#peers.values()) {
+      if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
+      const { sequence } = peer;
+      writeSequence(datagram, sequence);
+      if (!isTraced) this.trace?.sent(datagram);
+      isTraced = true;
+      const lane = this.#sendTo(peer, datagram);
+      if (lane !== null && peer.copies) {
+        kept ??= datagram.slice();
+        peer.burst.push({ datagram: kept, sequence, lane });
+      }
+      if (peer.leaving !== null) takeOver(peer, key, datagram);
+    }
+    if (!isTraced && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
   }
 
-  #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): void {
+  /** Sends the copies of all that was sent since the last call: after the burst, so that no original waits behind a copy. */
+  sendCopies(): void {
+    for (const peer of this.#peers.values()) {
+      for (const { datagram, sequence, lane: first } of peer.burst) {
+        const lane = laneForCopy(peer, first);
+        if (lane === null) continue;
+        writeSequence(datagram, sequence);
+        if (!trySend(lane.channel, datagram)) continue;
+        lane.sent++;
+        lane.queuedBytes += datagram.length;
+        peer.copiesSent++;
+      }
+      peer.burst.length = 0;
+    }
+  }
+
+  /** The lane it went on; null if it was dropped, or there is none. */
+  #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): Lane | null {
     let best: Lane | null = null;
     let backlog = Number.POSITIVE_INFINITY;
     // Among lanes that are equal the one whose turn it is: what is under way unacknowledged fills a lane unseen, long before
@@ -142,19 +269,24 @@ export class Peers {
     }
     if (best === null) {
       // No lane at all is no backlog: the peer is not connected (yet).
-      if (peer.lanes.some((lane) => lane.sends && lane.channel.readyState === "open")) {
+      if (openLanes(peer) > 0) {
+        peer.sequence = (peer.sequence + 1) >>> 0;
         peer.offered++;
         peer.crowded++;
         peer.droppedBacklog++;
       }
-      return;
+      return null;
     }
+    peer.sequence = (peer.sequence + 1) >>> 0;
     peer.offered++;
     if (best.waitMs > CROWDED_MS) peer.crowded++;
     if (trySend(best.channel, datagram)) {
       best.sent++;
       best.queuedBytes += datagram.length;
-    } else peer.droppedBacklog++;
+      return best;
+    }
+    peer.droppedBacklog++;
+    return null;
   }
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
@@ -174,8 +306,33 @@ export class Peers {
       return;
     }
     lane.received++;
-    if (this.trace !== null && kindOf(bytes) === KIND_AUDIO) this.trace.received(stream, bytes);
-    if (!this.#sink.push(stream, bytes)) this.ringOverflows++;
+    const isAudio = kindOf(bytes) === KIND_AUDIO;
+    if (isAudio && this.trace !== null) this.trace.received(stream, bytes);
+    if (isAudio && isOpus(bytes)) {
+      this.#receiveOpus(stream, peer, bytes);
+      return;
+    }
+    if (isAudio) peer.heardOpusBps = null;
+    this.#give(stream, bytes);
+  }
+
+  #receiveOpus(stream: number, peer: Peer, bytes: Uint8Array<ArrayBuffer>): void {
+    const { frames } = readAudioHeader(bytes);
+    peer.heardOpusBps = ((bytes.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames;
+    let receiver = peer.opus.get(frames);
+    if (receiver === undefined) {
+      receiver = new OpusReceiver(
+        (record) => this.#give(stream + DECODED_TAG, record),
+        // As it came: the engine refuses it, and counts.
+        (refused) => this.#give(stream, refused),
+      );
+      peer.opus.set(frames, receiver);
+    }
+    receiver.push(bytes);
+  }
+
+  #give(tag: number, bytes: Uint8Array): void {
+    if (!this.#sink.push(tag, bytes)) this.ringOverflows++;
   }
 
   /** Probes and replies are dropped on a lane that queues, like audio. */
@@ -198,18 +355,36 @@ export class Peers {
 
   #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
     const { offered, crowded } = peer;
+    const elapsedMs = nowMs - peer.reviewedAtMs;
     peer.offered = 0;
     peer.crowded = 0;
     peer.reviewedAtMs = nowMs;
-    const lanes = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open").length;
+    const lanes = openLanes(peer);
     if (lanes === 0) return;
+    const { rungs, copies, addsLanes } = this.#sending;
+    const decision = peer.ladder?.review({
+      elapsedMs,
+      offered,
+      crowded,
+      lostShare: peer.heard?.lostShare ?? null,
+      canCopy: copies === "auto" && lanes > 1,
+      // Lanes that were asked for and do not come are not waited for.
+      canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < MAX_LANES,
+    }) ?? { rung: 0, copies: false, addLanes: false };
+    change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
+    peer.copies = copies === "on" || decision.copies;
     if (crowded > 0) peer.crowdedAtMs = nowMs;
-    if (crowded > offered * BACKLOG_SHARE && lanes < MAX_LANES) {
-      this.#say({ type: "lanes-wanted", stream, count: Math.min(MAX_LANES, lanes * 2) });
+    if (decision.addLanes) {
+      this.#wantLanes(stream, peer, Math.min(MAX_LANES, Math.max(lanes, peer.lanesWanted) * 2));
     } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > 1) {
       peer.crowdedAtMs = nowMs;
-      this.#say({ type: "lanes-wanted", stream, count: lanes - 1 });
+      this.#wantLanes(stream, peer, lanes - 1);
     }
+  }
+
+  #wantLanes(stream: number, peer: Peer, count: number): void {
+    peer.lanesWanted = count;
+    this.#say({ type: "lanes-wanted", stream, count });
   }
 
   stats(): WorkerPeerStats[] {
@@ -217,6 +392,22 @@ export class Peers {
       stream,
       droppedBacklog: peer.droppedBacklog,
       oversized: peer.oversized,
+      sent:
+        openLanes(peer) === 0
+          ? null
+          : {
+              format: peer.rung.format,
+              opusBps: peer.rung.opusBps,
+              rung: Math.max(
+                0,
+                this.#sending.rungs.findIndex(({ key }) => key === peer.rung.key),
+              ),
+              copies: peer.copies,
+              copiesSent: peer.copiesSent,
+              switches: peer.switches,
+            },
+      heardOpusBps: peer.heardOpusBps,
+      opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
       lanes: peer.lanes
         .filter((lane) => lane.sends)
         .map((lane) => ({
@@ -239,8 +430,22 @@ export class Peers {
 
   #add(stream: number): Peer {
     const now = performance.now();
+    const { rungs, copies } = this.#sending;
     const peer: Peer = {
       lanes: [],
+      sequence: 0,
+      rung: rungs[0],
+      leaving: null,
+      rungFrom: null,
+      switches: 0,
+      ladder: this.#newLadder(rungs.length),
+      copies: copies === "on",
+      copiesSent: 0,
+      burst: [],
+      heard: null,
+      opus: new Map(),
+      heardOpusBps: null,
+      lanesWanted: 0,
       turn: 0,
       droppedBacklog: 0,
       oversized: 0,
@@ -252,6 +457,44 @@ export class Peers {
     this.#peers.set(stream, peer);
     return peer;
   }
+}
+
+/** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
+function change(peer: Peer, to: Rung): void {
+  const from = peer.rung;
+  peer.rung = to;
+  if (from.key === to.key) return;
+  peer.switches++;
+  // Renditions in samples are of the same packets: one ends where the other begins. And two in Opus packets of one
+  // duration could not be told apart.
+  const isSharp =
+    from.format === "opus" && to.format === "opus"
+      ? from.frames === to.frames
+      : from.format !== "opus" && to.format !== "opus";
+  peer.leaving = isSharp ? null : from;
+  peer.rungFrom = null;
+}
+
+/** A datagram of one of two formats was sent: the old one ends once it is far enough into the new one. */
+function takeOver(peer: Peer, key: string, datagram: Uint8Array): void {
+  const { timestamp, frames } = readAudioHeader(datagram);
+  const start = Number(timestamp);
+  if (key === peer.rung.key) peer.rungFrom ??= start;
+  else if (peer.rungFrom !== null && start + frames >= peer.rungFrom + OVERLAP_FRAMES) peer.leaving = null;
+}
+
+function openLanes(peer: Peer): number {
+  return peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open").length;
+}
+
+/** The lane other than the first with the least backlog, if there is one on which nothing has waited. */
+function laneForCopy(peer: Peer, first: Lane): Lane | null {
+  let best: Lane | null = null;
+  for (const lane of peer.lanes) {
+    if (lane === first || !lane.sends || lane.channel.readyState !== "open" || lane.waitMs > 0) continue;
+    if (best === null || lane.channel.bufferedAmount < best.channel.bufferedAmount) best = lane;
+  }
+  return best;
 }
 
 function takeStock(lane: Lane, nowMs: number): void {

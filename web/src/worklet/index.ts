@@ -15,7 +15,15 @@ import {
   type WorkletChannels,
   type WorkletOptions,
 } from "../shared/messages";
-import { CommandRecord, captureTag, type Port, type RecordSink, sinkOf, sourceOf } from "../shared/records";
+import {
+  CommandRecord,
+  captureTag,
+  DECODED_TAG,
+  type Port,
+  type RecordSink,
+  sinkOf,
+  sourceOf,
+} from "../shared/records";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 
 /** Quanta are many: statistics are published every so many seconds. */
@@ -121,7 +129,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     for (let n = 0; n < MAX_DATAGRAMS; n++) {
       const length = datagrams.pop(this.#engine.datagram);
       if (length === -1) return;
-      if (length >= 0) this.#engine.handleDatagram(datagrams.tag, length);
+      if (length < 0) continue;
+      if (datagrams.tag < DECODED_TAG) this.#engine.handleDatagram(datagrams.tag, length);
+      else this.#engine.handleDecoded(datagrams.tag - DECODED_TAG, length);
     }
   }
 

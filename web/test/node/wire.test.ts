@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
 import {
+  isOpus,
   isProbe,
   KIND_AUDIO,
   KIND_PROBE,
@@ -8,24 +9,29 @@ import {
   kindOf,
   MALFORMED,
   MAX_DATAGRAM_BYTES,
+  MAX_DECODED_BYTES,
+  type OpusFrames,
   probeId,
   probeReply,
   probeTimeNs,
   readAudioHeader,
+  writeOpus,
   writeProbe,
+  writeSequence,
 } from "../../src/shared/wire";
 import { Hash, load, vectors } from "./golden";
 
 interface Meaning {
-  kind?: "audio" | "probe" | "probe_reply";
+  kind?: "audio" | "opus" | "probe" | "probe_reply";
   malformed?: keyof typeof MALFORMED;
-  bits: number;
+  bits?: number;
   rate_hz: number;
   channels: number;
   stream: number;
   frames: number;
   sequence: number;
   timestamp: string;
+  packet_bytes?: number;
   id: number;
   time_ns: string;
 }
@@ -37,7 +43,9 @@ describe("the datagrams of vectors/wire.json", () => {
   it("are of the version this test reads, and enough", () => {
     expect(golden.version).toBe(1);
     const reasons = new Set(cases.map(({ meaning }) => meaning.malformed ?? meaning.kind));
-    expect([...reasons].sort()).toEqual([...Object.keys(MALFORMED), "audio", "probe", "probe_reply"].sort());
+    expect([...reasons].sort()).toEqual(
+      [...Object.keys(MALFORMED), "audio", "opus", "probe", "probe_reply"].sort(),
+    );
   });
 
   it.each(cases)("$name", ({ bytes: text, meaning }) => {
@@ -48,10 +56,11 @@ describe("the datagrams of vectors/wire.json", () => {
     expect(isProbe(bytes)).toBe(meaning.kind === "probe" || meaning.kind === "probe_reply");
     if (meaning.malformed) {
       expect(kind).toBe(MALFORMED[meaning.malformed]);
-    } else if (meaning.kind === "audio") {
+    } else if (meaning.kind === "audio" || meaning.kind === "opus") {
       expect(kind).toBe(KIND_AUDIO);
+      expect(isOpus(bytes)).toBe(meaning.kind === "opus");
       expect(readAudioHeader(bytes)).toEqual({
-        bits: meaning.bits,
+        bits: meaning.bits ?? null,
         rateHz: meaning.rate_hz,
         channels: meaning.channels,
         stream: meaning.stream,
@@ -59,6 +68,18 @@ describe("the datagrams of vectors/wire.json", () => {
         sequence: meaning.sequence,
         timestamp: BigInt(meaning.timestamp),
       });
+      if (meaning.kind === "opus" && meaning.stream === 0) {
+        const { channels, frames, timestamp, packet_bytes } = meaning;
+        const { datagram, packet } = writeOpus(
+          channels,
+          frames as OpusFrames,
+          BigInt(timestamp),
+          packet_bytes ?? 0,
+        );
+        writeSequence(datagram, meaning.sequence);
+        packet.set(bytes.subarray(20));
+        expect([...datagram]).toEqual([...bytes]);
+      }
     } else {
       const isReply = meaning.kind === "probe_reply";
       expect(kind).toBe(isReply ? KIND_PROBE_REPLY : KIND_PROBE);
@@ -166,10 +187,43 @@ describe("the engine as WebAssembly", () => {
     },
   );
 
+  it("plays what was decoded of Opus, and takes it from nowhere but its own entry", () => {
+    const { exports, call } = load();
+    expect(call("player_new", 48_000, 2, 4, 8_192)).toBe(0);
+    expect(call("player_command", COMMAND.add, 1, 0)).toBe(0);
+    expect(call("player_command", COMMAND.target, 1, 0)).toBe(0);
+    const area = new Uint8Array(exports.memory.buffer, call("datagram_ptr"), MAX_DECODED_BYTES);
+    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), 24);
+    const { datagram, packet } = writeOpus(2, 480, 1000n, 480 * 2 * 4);
+    new Float32Array(packet.buffer, packet.byteOffset).fill(0.25);
+    area.set(datagram);
+    expect(call("player_handle_decoded", 1, MAX_DECODED_BYTES + 1)).toBe(-1);
+    expect(call("player_handle_decoded", 1, datagram.length)).toBe(0);
+    expect(call("player_process_quantum", 480)).toBe(0);
+    const output = new Float32Array(exports.memory.buffer, call("output_ptr"), 2 * 480);
+    expect(output.every((sample) => sample === 0.25)).toBe(true);
+    expect(call("player_stream_stats", 1)).toBe(0);
+    expect([stats[0], stats[6], stats[7]]).toEqual([1, 0, 480]);
+    expect([stats[15], stats[16]]).toEqual([2, Number.NaN]);
+    // The same bytes from the network: too long to be a datagram, and cut to one, a packet that nobody decoded.
+    expect(call("player_handle_datagram", 1, datagram.length)).toBe(-1);
+    expect(call("player_handle_datagram", 1, 500)).toBe(0);
+    expect(call("player_stream_stats", 1)).toBe(0);
+    expect([stats[0], stats[6]]).toEqual([1, 1]);
+  });
+
   it("refuses arguments out of range and survives any datagram", () => {
     const { exports, call } = load();
     expect(call("player_process_quantum", 128)).toBe(-2);
     expect(call("sender_poll_datagram")).toBe(-2);
+    expect(call("sender_set_rendition", 1, 48_000, 16, 2, 128)).toBe(-2);
+    expect(call("ladder_review", 0, 1_000, 1, 0, 0, 0)).toBe(-2);
+    expect(call("ladder_configure", 64, 1)).toBe(-1);
+    expect(call("sender_configure", 48_000, 16, 2, 128)).toBe(0);
+    expect(call("sender_set_rendition", 0, 48_000, 16, 2, 128)).toBe(-1);
+    expect(call("sender_set_rendition", 3, 48_000, 16, 2, 128)).toBe(-1);
+    expect(call("sender_set_rendition", 1, 48_000, 17, 2, 128)).toBe(-1);
+    expect(call("sender_poll_rendition", 7)).toBe(0);
     for (const wrong of [
       [48_001, 2, 4, 8_192],
       [48_000, 0, 4, 8_192],

@@ -4,6 +4,7 @@ import {
   formatDb,
   formatDbfs,
   formatMs,
+  formatName,
   formatPan,
   formatRate,
   formatShare,
@@ -11,6 +12,7 @@ import {
   metresOfAir,
   msFigure,
   plural,
+  sentWords,
   spokenDb,
 } from "../../src/main/ui/format";
 
@@ -88,5 +90,28 @@ describe("figures", () => {
 
   it("turns delay into distance", () => {
     expect(metresOfAir(10)).toBeCloseTo(3.43, 2);
+  });
+});
+
+describe("formats as text", () => {
+  it.each([
+    ["s16", null, "16 bit"],
+    ["s24", null, "24 bit"],
+    ["f32", null, "32 bit (float)"],
+    ["opus", 128_000, "Opus 128 kbit/s"],
+    ["opus", null, "Opus"],
+    [null, null, "–"],
+  ] as const)("%s at %s", (format, opusBps, text) => {
+    expect(plain(formatName(format, opusBps))).toBe(text);
+  });
+});
+
+describe("what a peer is sent, and why", () => {
+  const sent = { format: "s16", opusBps: null, rung: 0, copies: false, copiesSent: 0, switches: 0 } as const;
+  it("says whether that is as chosen", () => {
+    expect(sentWords(null)).toBe("");
+    expect(sentWords(sent)).toBe("as chosen");
+    expect(sentWords({ ...sent, copies: true })).toBe("as chosen; each packet twice");
+    expect(sentWords({ ...sent, rung: 1 })).toBe("stepped down: the way there was too slow");
   });
 });

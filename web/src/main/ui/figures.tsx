@@ -5,12 +5,14 @@ import type { PeerStats, Stats } from "../../shared/stats";
 import {
   formatCount,
   formatMs,
+  formatName,
   formatRate,
   formatShare,
   framesToMs,
   metresOfAir,
   msFigure,
   plural,
+  sentWords,
   UNKNOWN,
 } from "./format";
 import { type RecentStream, RecentWindow, verdict } from "./recent";
@@ -196,9 +198,17 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
     },
     {
       label: "Format",
-      value: peer && peer.channels !== null && peer.bits !== null ? `${peer.bits} bit` : UNKNOWN,
+      value: formatName(peer?.format ?? null, peer?.opusBps ?? null),
       note: peer && peer.channels !== null ? plural(peer.channels, "channel") : "",
-      explanation: "Read from their packets: uncompressed samples of this many bits, in this many channels.",
+      explanation:
+        "Read from their packets: uncompressed samples of this many bits, or Opus, which takes a tenth of the room for nearly the same sound and a few milliseconds more.",
+    },
+    {
+      label: "They get",
+      value: formatName(peer?.sent?.format ?? null, peer?.sent?.opusBps ?? null),
+      note: sentWords(peer?.sent ?? null),
+      explanation:
+        "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
     },
   ];
 }
@@ -244,9 +254,10 @@ function ownFigures(stats: Stats | null): Figure[] {
     },
     {
       label: "You send",
-      value: sending ? `${stats.bits} bit, ${formatRate(rateHz)}` : UNKNOWN,
+      value: sending ? `${formatName(stats.format, stats.opusBps)}, ${formatRate(rateHz)}` : UNKNOWN,
       note: sending ? plural(stats.channels, "channel") : "",
-      explanation: "Uncompressed samples: the others get exactly what your interface delivers.",
+      explanation:
+        "What you chose. Uncompressed samples are exactly what your interface delivers. What each player gets is said with that player.",
     },
     {
       label: "Not sent in time",

@@ -1,5 +1,8 @@
 /** Figures as text. What is not known is an en dash, never 0. */
 
+import type { Format } from "../../shared/rungs";
+import type { SentStats } from "../../shared/stats";
+
 export const UNKNOWN = "–";
 const MINUS = "\u2212";
 const THIN = "\u202f"; // narrow no-break space, between a figure and its unit
@@ -68,6 +71,29 @@ export function formatRate(sampleRateHz: number | null): string {
 /** How far apart two players on one stage would hear each other as late as this. Air carries sound 343 m in a second. */
 export function metresOfAir(ms: number): number {
   return (ms / 1000) * 343;
+}
+
+/** "16 bit", "32 bit (float)", "Opus 128 kbit/s". */
+export function formatName(format: Format | null, opusBps: number | null): string {
+  switch (format) {
+    case "s16":
+      return "16 bit";
+    case "s24":
+      return "24 bit";
+    case "f32":
+      return "32 bit (float)";
+    case "opus":
+      return opusBps === null ? "Opus" : `Opus ${Math.round(opusBps / 1000)}${THIN}kbit/s`;
+    case null:
+      return UNKNOWN;
+  }
+}
+
+/** Why a peer is sent what it is. */
+export function sentWords(sent: SentStats | null): string {
+  if (sent === null) return "";
+  const format = sent.rung === 0 ? "as chosen" : "stepped down: the way there was too slow";
+  return sent.copies ? `${format}; each packet twice` : format;
 }
 
 export function plural(count: number, one: string, many = `${one}s`): string {

@@ -1,6 +1,7 @@
 /** Devices and what is sent: in the lobby, and while playing. */
 
 import { createUniqueId, For, type JSX, Show } from "solid-js";
+import { OPUS_KBPS } from "../../shared/rungs";
 import type { Device, Settings } from "../model";
 import { formatMs, formatRate, framesToMs } from "./format";
 import { useView } from "./view";
@@ -10,7 +11,12 @@ const DEFAULT_BUFFER_FRAMES = 512;
 const MAX_BUFFER_FRAMES = 8192;
 const QUANTA = [16, 32, 64, 96, 128, 256, 512, 1024] as const;
 const PACKETS = [16, 32, 64, 96, 128, 256, 512] as const;
-const BITS = [16, 24, 32] as const;
+const FORMATS = [
+  ["16", "16 bit"],
+  ["24", "24 bit"],
+  ["32", "32 bit (float)"],
+  ["opus", "Opus (compressed)"],
+] as const;
 const UP_TO_8 = [1, 2, 3, 4, 5, 6, 7, 8] as const;
 
 function useSettings() {
@@ -129,10 +135,42 @@ export function AdvancedFields() {
         />
         <Choice
           label="Sample format"
-          hint="Bits of each sample. 16 is CD quality; more costs more upload."
+          hint="Bits of each sample. 16 is CD quality; more costs more upload. Opus costs a tenth, and a few milliseconds."
           value={String(settings().bits)}
-          options={BITS.map((n) => [String(n), n === 32 ? "32 bit (float)" : `${n} bit`])}
-          onChoice={(value) => change({ bits: Number(value) as Settings["bits"] })}
+          options={FORMATS}
+          onChoice={(value) =>
+            change({ bits: value === "opus" ? value : (Number(value) as Settings["bits"]) })
+          }
+        />
+        <Show when={settings().bits === "opus"}>
+          <Choice
+            label="Opus quality"
+            hint="In mono or stereo at 48 kHz, in packets of 2.5, 5 or 10 ms."
+            value={String(settings().opusKbps)}
+            options={OPUS_KBPS.map((n) => [String(n), `${n} kbit/s`])}
+            onChoice={(value) => change({ opusKbps: Number(value) as Settings["opusKbps"] })}
+          />
+        </Show>
+        <Choice
+          label="When the way is slow"
+          hint="To a player whose connection cannot carry this format, you send a cheaper one until it can."
+          value={settings().adapt}
+          options={[
+            ["auto", "Step down"],
+            ["off", "Keep the format"],
+          ]}
+          onChoice={(value) => change({ adapt: value as Settings["adapt"] })}
+        />
+        <Choice
+          label="Second copies"
+          hint="Each packet twice, on two lanes: a lost one is replaced without delay, at twice the upload."
+          value={settings().copies}
+          options={[
+            ["auto", "Where packets are lost"],
+            ["on", "Always"],
+            ["off", "Never"],
+          ]}
+          onChoice={(value) => change({ copies: value as Settings["copies"] })}
         />
         <Choice
           label="Packet"

@@ -1,0 +1,447 @@
+//! What a listener's path can carry: whether datagrams are sent twice, and how far the format steps down.
+//!
+//! The formats are *rungs*, the chosen one first (rung 0), each cheaper than the one before. What they are is the host's to say.
+//! When lanes back up the order is fixed: copies go off, then lanes are added, then the format steps down. It steps up again after
+//! a calm time, longer after each attempt that failed.
+//!
+//! Copies hide the loss they are for: while they are sent, the listener reports none. So now and then they are switched off for a
+//! moment to look, the less often the more often that was in vain. `docs/adr/0015-redundancy-and-degradation.md`.
+
+/// More than this share of a review's datagrams found every lane crowded: the lanes back up.
+const CROWDED_SHARE: f32 = 0.01;
+/// Reviews in a row with lanes that back up, before the format steps down.
+const DOWN_REVIEWS: u32 = 2;
+/// Calm before the format steps up. Doubled after each attempt that failed.
+const CLIMB: Backoff = Backoff::new(10_000, 160_000);
+/// A step up that has held for so long was right.
+const PROVEN_MS: u32 = 60_000;
+/// Loss that switches copies on...
+const COPIES_ON_SHARE: f32 = 0.005;
+/// ...and loss that brings them back when they were switched off to look.
+const COPIES_BACK_SHARE: f32 = 0.001;
+/// Copies are sent for so long before they are switched off to look. Doubled when the loss was still there.
+const HOLD: Backoff = Backoff::new(10_000, 320_000);
+/// How long a look takes; no loss meanwhile means that copies are no longer needed.
+const LOOK_MS: u32 = 10_000;
+/// Copies that did harm or no good stay off for so long. Doubled each time.
+const REST: Backoff = Backoff::new(10_000, 320_000);
+/// Until the listener's reports are of what was sent since the last change: two of them, each of the last second or so.
+const SETTLED_MS: u32 = 3_000;
+/// The longest time between reviews that counts: more is a host that slept, which says nothing of the path.
+const MAX_ELAPSED_MS: u32 = 2_000;
+
+/// What the host saw since the last review.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// Time since the last review, ms.
+    pub elapsed_ms: u32,
+    /// Datagrams for this listener, without copies.
+    pub offered: u32,
+    /// Of these, those that found every lane crowded, dropped ones included.
+    pub crowded: u32,
+    /// Share of datagrams, 0 to 1, that the listener lately reports as never arrived; `None` without a report.
+    pub lost_share: Option<f32>,
+    /// Copies are allowed, and there is a second lane to send them on.
+    pub can_copy: bool,
+    /// Lanes may still be added.
+    pub can_add_lanes: bool,
+}
+
+/// What to do until the next review.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The format to send: 0 is the chosen one.
+    pub rung: usize,
+    /// Send each datagram a second time, on another lane.
+    pub copies: bool,
+    /// Add lanes now.
+    pub add_lanes: bool,
+}
+
+/// A waiting time that doubles.
+#[derive(Clone, Copy, Debug)]
+struct Backoff {
+    first_ms: u32,
+    last_ms: u32,
+    wait_ms: u32,
+}
+
+impl Backoff {
+    const fn new(first_ms: u32, last_ms: u32) -> Self {
+        Self {
+            first_ms,
+            last_ms,
+            wait_ms: first_ms,
+        }
+    }
+
+    fn double(&mut self) {
+        self.wait_ms = (2 * self.wait_ms).min(self.last_ms);
+    }
+
+    fn reset(&mut self) {
+        self.wait_ms = self.first_ms;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Copies {
+    /// Not needed.
+    Off,
+    /// Sent, because of the loss given.
+    On { lost_before: f32 },
+    /// Off for a moment, to see whether the loss is still there.
+    Looking,
+    /// Off, because they did harm or no good.
+    Resting,
+}
+
+/// The state of one listener's path.
+#[derive(Clone, Debug)]
+pub struct Ladder {
+    rungs: usize,
+    rung: usize,
+    crowded_reviews: u32,
+    /// Since lanes last backed up or the format changed.
+    calm_ms: u32,
+    climb: Backoff,
+    /// The last step was up, and is not proven yet.
+    is_attempt: bool,
+    copies: Copies,
+    /// In this state of `copies`.
+    copies_ms: u32,
+    hold: Backoff,
+    rest: Backoff,
+}
+
+impl Ladder {
+    /// A ladder of `rungs` formats (at least 1), at its top.
+    pub fn new(rungs: usize) -> Self {
+        Self {
+            rungs: rungs.max(1),
+            rung: 0,
+            crowded_reviews: 0,
+            calm_ms: 0,
+            climb: CLIMB,
+            is_attempt: false,
+            copies: Copies::Off,
+            copies_ms: 0,
+            hold: HOLD,
+            rest: REST,
+        }
+    }
+
+    /// Another number of formats (at least 1): stays as far down as it was, if there is such a rung.
+    pub fn set_rungs(&mut self, rungs: usize) {
+        self.rungs = rungs.max(1);
+        self.rung = self.rung.min(self.rungs - 1);
+    }
+
+    /// To be called about once a second.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn review(&mut self, seen: &Observation) -> Decision {
+        let elapsed_ms = seen.elapsed_ms.min(MAX_ELAPSED_MS);
+        self.copies_ms = self.copies_ms.saturating_add(elapsed_ms);
+        let is_crowded = seen.crowded as f32 > seen.offered as f32 * CROWDED_SHARE;
+        let mut add_lanes = false;
+        if is_crowded {
+            self.calm_ms = 0;
+            if self.sends_copies() {
+                self.rest();
+            } else if seen.can_add_lanes {
+                add_lanes = true;
+            } else {
+                self.crowded_reviews += 1;
+                if self.crowded_reviews >= DOWN_REVIEWS {
+                    self.step_down();
+                }
+            }
+        } else {
+            self.crowded_reviews = 0;
+            self.calm_ms = self.calm_ms.saturating_add(elapsed_ms);
+            self.step_up();
+        }
+        self.review_copies(seen);
+        Decision {
+            rung: self.rung,
+            copies: self.sends_copies(),
+            add_lanes,
+        }
+    }
+
+    fn step_down(&mut self) {
+        self.crowded_reviews = 0;
+        if self.rung + 1 == self.rungs {
+            return;
+        }
+        self.rung += 1;
+        if self.is_attempt {
+            self.climb.double();
+        }
+        self.is_attempt = false;
+    }
+
+    fn step_up(&mut self) {
+        if self.is_attempt && self.calm_ms >= PROVEN_MS {
+            self.is_attempt = false;
+            self.climb.reset();
+        }
+        if self.rung > 0 && self.calm_ms >= self.climb.wait_ms {
+            self.rung -= 1;
+            self.is_attempt = true;
+            self.calm_ms = 0;
+        }
+    }
+
+    fn review_copies(&mut self, seen: &Observation) {
+        let lost = seen.lost_share.unwrap_or(0.0);
+        // Lanes that back up drop, and the listener counts that as lost: no reason to send more.
+        let may_begin = seen.can_copy && self.calm_ms >= SETTLED_MS;
+        match self.copies {
+            Copies::On { .. } if !seen.can_copy => self.turn(Copies::Off),
+            Copies::On { lost_before } => {
+                let is_settled = self.copies_ms >= SETTLED_MS;
+                if is_settled && lost > COPIES_ON_SHARE.max(lost_before / 2.0) {
+                    self.rest();
+                } else if self.copies_ms >= self.hold.wait_ms {
+                    self.turn(Copies::Looking);
+                }
+            }
+            Copies::Off if lost > COPIES_ON_SHARE && may_begin => self.begin(lost),
+            Copies::Off => {}
+            Copies::Looking if lost > COPIES_BACK_SHARE && may_begin => {
+                self.hold.double();
+                self.begin(lost);
+            }
+            Copies::Looking if self.copies_ms >= LOOK_MS => {
+                self.hold.reset();
+                self.rest.reset();
+                self.turn(Copies::Off);
+            }
+            Copies::Looking => {}
+            Copies::Resting if self.copies_ms >= self.rest.wait_ms => {
+                self.rest.double();
+                self.turn(Copies::Off);
+            }
+            Copies::Resting => {}
+        }
+    }
+
+    fn sends_copies(&self) -> bool {
+        matches!(self.copies, Copies::On { .. })
+    }
+
+    fn begin(&mut self, lost: f32) {
+        self.turn(Copies::On { lost_before: lost });
+    }
+
+    fn rest(&mut self) {
+        self.turn(Copies::Resting);
+    }
+
+    fn turn(&mut self, copies: Copies) {
+        self.copies = copies;
+        self.copies_ms = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Observation = Observation {
+        elapsed_ms: 1_000,
+        offered: 375,
+        crowded: 0,
+        lost_share: Some(0.0),
+        can_copy: true,
+        can_add_lanes: false,
+    };
+    const CROWDED: Observation = Observation {
+        crowded: 100,
+        ..CALM
+    };
+
+    fn lossy(share: f32) -> Observation {
+        Observation {
+            lost_share: Some(share),
+            ..CALM
+        }
+    }
+
+    /// Reviews until `is_wanted`, at most `most`; how many it took.
+    fn until(
+        ladder: &mut Ladder,
+        seen: Observation,
+        most: u32,
+        is_wanted: impl Fn(Decision) -> bool,
+    ) -> Option<u32> {
+        (1..=most).find(|_| is_wanted(ladder.review(&seen)))
+    }
+
+    #[test]
+    fn a_calm_path_keeps_the_chosen_format_without_copies() {
+        let mut ladder = Ladder::new(4);
+        let top = Decision {
+            rung: 0,
+            copies: false,
+            add_lanes: false,
+        };
+        assert_eq!(until(&mut ladder, CALM, 1_000, |now| now != top), None);
+    }
+
+    #[test]
+    fn lanes_are_added_before_the_format_steps_down() {
+        let mut ladder = Ladder::new(4);
+        let seen = Observation {
+            can_add_lanes: true,
+            ..CROWDED
+        };
+        for _ in 0..5 {
+            let now = ladder.review(&seen);
+            assert_eq!((now.rung, now.add_lanes), (0, true));
+        }
+        assert_eq!(ladder.review(&CROWDED).rung, 0);
+        assert_eq!(ladder.review(&CROWDED).rung, 1);
+    }
+
+    #[test]
+    fn one_crowded_review_alone_changes_nothing() {
+        let mut ladder = Ladder::new(4);
+        for _ in 0..50 {
+            assert_eq!(ladder.review(&CROWDED).rung, 0);
+            assert_eq!(ladder.review(&CALM).rung, 0);
+        }
+    }
+
+    #[test]
+    fn steps_down_every_second_review_and_stays_on_the_last_rung() {
+        let mut ladder = Ladder::new(4);
+        let rungs: [usize; 9] = core::array::from_fn(|_| ladder.review(&CROWDED).rung);
+        assert_eq!(rungs, [0, 1, 1, 2, 2, 3, 3, 3, 3]);
+    }
+
+    #[test]
+    fn each_attempt_that_fails_doubles_the_wait_for_the_next() {
+        let mut ladder = Ladder::new(2);
+        assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
+        for wait_s in [10, 20, 40, 80, 160, 160] {
+            let found = until(&mut ladder, CALM, 1_000, |now| now.rung == 0);
+            assert_eq!(found, Some(wait_s));
+            assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
+        }
+        // One that holds is forgotten as a failure.
+        assert_eq!(
+            until(&mut ladder, CALM, 999, |now| now.rung == 0),
+            Some(160)
+        );
+        assert_eq!(until(&mut ladder, CALM, 60, |now| now.rung == 1), None);
+        assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
+        assert_eq!(until(&mut ladder, CALM, 999, |now| now.rung == 0), Some(10));
+    }
+
+    #[test]
+    fn loss_switches_copies_on_and_looking_becomes_rare_while_it_lasts() {
+        let mut ladder = Ladder::new(1);
+        assert_eq!(until(&mut ladder, lossy(0.004), 99, |now| now.copies), None);
+        assert_eq!(
+            until(&mut ladder, lossy(0.02), 9, |now| now.copies),
+            Some(1)
+        );
+        for hold_s in [10, 20, 40, 80, 160, 320, 320] {
+            // While copies are sent the listener misses nothing.
+            assert_eq!(
+                until(&mut ladder, CALM, 999, |now| !now.copies),
+                Some(hold_s)
+            );
+            assert_eq!(
+                until(&mut ladder, lossy(0.02), 9, |now| now.copies),
+                Some(1)
+            );
+        }
+        assert_eq!(until(&mut ladder, CALM, 999, |now| !now.copies), Some(320));
+        assert_eq!(until(&mut ladder, CALM, 100, |now| now.copies), None);
+        // Forgotten: the next loss begins with short looks again.
+        assert_eq!(
+            until(&mut ladder, lossy(0.02), 9, |now| now.copies),
+            Some(1)
+        );
+        assert_eq!(until(&mut ladder, CALM, 999, |now| !now.copies), Some(10));
+    }
+
+    #[test]
+    fn copies_that_crowd_the_lanes_go_off_at_once_and_stay_off_longer_each_time() {
+        let mut ladder = Ladder::new(2);
+        until(&mut ladder, CALM, 5, |_| false);
+        let crowd_again = |ladder: &mut Ladder, rest_s| {
+            let now = ladder.review(&CROWDED);
+            assert_eq!((now.copies, now.rung), (false, 0));
+            let found = until(ladder, lossy(0.02), 999, |now| now.copies);
+            assert_eq!(found, Some(rest_s));
+        };
+        assert_eq!(
+            until(&mut ladder, lossy(0.02), 9, |now| now.copies),
+            Some(1)
+        );
+        for rest_s in [11, 21, 41, 81, 161, 321, 321] {
+            crowd_again(&mut ladder, rest_s);
+        }
+    }
+
+    #[test]
+    fn copies_that_do_not_help_go_off_and_those_that_halve_a_heavy_loss_stay() {
+        let mut ladder = Ladder::new(1);
+        until(&mut ladder, CALM, 5, |_| false);
+        assert!(ladder.review(&lossy(0.1)).copies);
+        assert_eq!(
+            until(&mut ladder, lossy(0.1), 9, |now| !now.copies),
+            Some(3)
+        );
+        assert_eq!(
+            until(&mut ladder, lossy(0.1), 99, |now| now.copies),
+            Some(11)
+        );
+        assert_eq!(
+            until(&mut ladder, lossy(0.02), 99, |now| !now.copies),
+            Some(10)
+        );
+    }
+
+    #[test]
+    fn what_crowded_lanes_drop_is_no_loss_for_copies() {
+        let mut ladder = Ladder::new(1);
+        let seen = Observation {
+            lost_share: Some(0.3),
+            ..CROWDED
+        };
+        assert_eq!(until(&mut ladder, seen, 100, |now| now.copies), None);
+    }
+
+    #[test]
+    fn without_a_second_lane_or_a_report_there_are_no_copies() {
+        let mut ladder = Ladder::new(1);
+        let alone = Observation {
+            can_copy: false,
+            ..lossy(0.2)
+        };
+        assert_eq!(until(&mut ladder, alone, 100, |now| now.copies), None);
+        let unknown = Observation {
+            lost_share: None,
+            ..CALM
+        };
+        assert_eq!(until(&mut ladder, unknown, 100, |now| now.copies), None);
+        assert_eq!(until(&mut ladder, lossy(0.2), 9, |now| now.copies), Some(1));
+        assert!(!ladder.review(&alone).copies);
+    }
+
+    #[test]
+    fn fewer_formats_keep_it_within_them() {
+        let mut ladder = Ladder::new(4);
+        until(&mut ladder, CROWDED, 9, |now| now.rung == 3);
+        ladder.set_rungs(2);
+        assert_eq!(ladder.review(&CALM).rung, 1);
+        ladder.set_rungs(0);
+        assert_eq!(ladder.review(&CROWDED).rung, 0);
+    }
+}

@@ -1,0 +1,219 @@
+//! One capture, several formats at a time: each encoded once, all of the same frames, and a stream that changes between them
+//! has no hole.
+
+mod support;
+
+use antiphon_core::sender::MAX_RENDITIONS;
+use antiphon_core::wire::{
+    self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_DATAGRAM_BYTES, OpusHeader,
+};
+use antiphon_core::{
+    Command, Player, SampleFormat, SampleRate, Sender, SenderConfig, StreamFormat, Target,
+};
+use support::player;
+
+const ID: u32 = 1;
+
+fn config(format: SampleFormat, packet_frames: usize) -> SenderConfig {
+    SenderConfig {
+        rate: SampleRate::Hz48000,
+        format,
+        channels: 2,
+        packet_frames,
+    }
+}
+
+/// A ramp that is exact in 16 bits, so that every format carries it bit for bit.
+fn ramp(from: usize, frames: usize) -> Vec<f32> {
+    let sample = |n: usize| ((n % 30_000) as f32 + 1.0) / 32_768.0;
+    let left = (from..from + frames).map(sample);
+    left.chain((from..from + frames).map(|n| -sample(n)))
+        .collect()
+}
+
+fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut found = Vec::new();
+    while let Some(length) = sender.poll_rendition(index, &mut bytes) {
+        let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..length]) else {
+            panic!("the sender made what nobody reads");
+        };
+        found.push((header, samples.to_vec()));
+    }
+    found
+}
+
+#[test]
+fn renditions_carry_the_same_frames_in_packets_of_their_own() {
+    let mut sender = Sender::new(config(SampleFormat::S24, 128));
+    sender.push(&ramp(0, 1_000), 1_000);
+    assert_eq!(drain(&mut sender, 0).len(), 7);
+    assert!(drain(&mut sender, 1).is_empty());
+    sender.set_rendition(1, Some(config(SampleFormat::S16, 128)));
+    sender.set_rendition(2, Some(config(SampleFormat::F32, 120)));
+    sender.push(&ramp(1_000, 1_000), 1_000);
+    let [main, narrow, floats] = [0, 1, 2].map(|index| drain(&mut sender, index));
+    let times = |of: &[(AudioHeader, Vec<u8>)]| -> Vec<u64> {
+        of.iter().map(|(header, _)| header.timestamp).collect()
+    };
+    assert_eq!(
+        times(&main),
+        (0..8).map(|n| 896 + 128 * n).collect::<Vec<_>>()
+    );
+    assert_eq!(times(&main), times(&narrow));
+    assert_eq!(
+        times(&floats),
+        (0..9).map(|n| 896 + 120 * n).collect::<Vec<_>>()
+    );
+    assert!(floats.iter().all(|(header, _)| header.frames == 120));
+    for ((_, wide), (_, narrow)) in main.iter().zip(&narrow) {
+        for (wide, narrow) in wide.chunks(3).zip(narrow.chunks(2)) {
+            assert_eq!(wide, [0, narrow[0], narrow[1]]);
+        }
+    }
+    // Each counts its own datagrams; the statistics are the main one's.
+    assert_eq!((main[0].0.sequence, narrow[0].0.sequence), (7, 0));
+    assert_eq!(sender.stats().packets, 15);
+}
+
+#[test]
+fn a_rendition_that_ended_begins_again_where_the_main_one_is() {
+    let mut sender = Sender::new(config(SampleFormat::S16, 64));
+    for index in [0, MAX_RENDITIONS, usize::MAX] {
+        sender.set_rendition(index, Some(config(SampleFormat::F32, 64)));
+    }
+    assert_eq!(sender.config(), config(SampleFormat::S16, 64));
+    sender.set_rendition(1, Some(config(SampleFormat::S24, 64)));
+    sender.push(&ramp(0, 128), 128);
+    assert_eq!(
+        (drain(&mut sender, 0).len(), drain(&mut sender, 1).len()),
+        (2, 2)
+    );
+    sender.set_rendition(1, None);
+    sender.push(&ramp(128, 64), 64);
+    assert_eq!(
+        (drain(&mut sender, 0).len(), drain(&mut sender, 1).len()),
+        (1, 0)
+    );
+    sender.set_rendition(1, Some(config(SampleFormat::S24, 64)));
+    sender.push(&ramp(192, 64), 64);
+    assert_eq!(drain(&mut sender, 1)[0].0.timestamp, 192);
+}
+
+#[test]
+fn one_that_nobody_drains_does_not_hold_up_the_others() {
+    let mut sender = Sender::new(config(SampleFormat::S16, 64));
+    sender.set_rendition(1, Some(config(SampleFormat::S24, 64)));
+    for n in 0..20 {
+        sender.push(&ramp(n * 1_024, 1_024), 1_024);
+        assert_eq!(drain(&mut sender, 0).len(), 16);
+    }
+    assert_eq!(sender.stats().overrun_frames, 0);
+    let late = drain(&mut sender, 1);
+    assert_eq!(late[0].0.timestamp, 20 * 1_024 - 8_192);
+    assert_eq!(late.len(), 8_192 / 64);
+}
+
+/// Plays a stream that changes from samples to (pretended) Opus and back, both overlapping, and returns the player.
+fn change_format(overlap_frames: u64) -> Player {
+    let mut sender = Sender::new(config(SampleFormat::S16, 128));
+    let mut player = player(1, 2, 32_768);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    let target = Command::Target(ID, Target::Fixed(4_096));
+    player.handle_command(target).expect("was added");
+    let mut sequence = 0;
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut encoding = Vec::new();
+    for quantum in 0..400u64 {
+        let now = quantum * 128;
+        sender.push(&ramp(now as usize, 128), 128);
+        if quantum == 100 {
+            sender.set_rendition(2, Some(config(SampleFormat::F32, 120)));
+        }
+        // Opus comes 300 frames late, as if encoded. It is sent from 100 on, samples until then and from 250 on; and the one that
+        // ends goes on for a moment.
+        let first = 100 * 128;
+        let last = 250 * 128 + overlap_frames;
+        while let Some(length) = sender.poll_datagram(&mut bytes) {
+            let is_sent = !(first + overlap_frames..250 * 128).contains(&now);
+            if is_sent {
+                bytes[8..12].copy_from_slice(&u32::to_le_bytes(sequence));
+                sequence += 1;
+                player.handle_datagram(ID, &bytes[..length]);
+            }
+        }
+        encoding.extend(drain(&mut sender, 2));
+        let is_out = |(header, _): &(AudioHeader, Vec<u8>)| header.timestamp + 420 <= now + 128;
+        let out: Vec<_> = encoding.extract_if(.., |held| is_out(held)).collect();
+        for (header, samples) in out {
+            if now >= last {
+                break;
+            }
+            let header = OpusHeader {
+                channels: 2,
+                stream: 0,
+                frames: header.frames,
+                sequence,
+                timestamp: header.timestamp,
+            };
+            let mut decoded = vec![0; AUDIO_HEADER_BYTES];
+            header.write(&mut decoded);
+            decoded.extend_from_slice(&samples);
+            sequence += 1;
+            player.handle_decoded(ID, &decoded);
+            let format = player.stream_stats(ID).expect("was added").format;
+            assert_eq!(format, Some(StreamFormat::Opus));
+        }
+        player.process_quantum(&mut [0.0; 128]);
+    }
+    player
+}
+
+#[test]
+fn a_change_of_format_and_back_loses_no_frame() {
+    let known = change_format(960).stream_stats(ID).expect("was added");
+    let samples = StreamFormat::Samples(SampleFormat::S16);
+    assert_eq!(known.format, Some(samples));
+    assert_eq!(known.sequence.lost, 0);
+    assert_eq!(
+        (known.jitter.concealed_frames, known.malformed_packets),
+        (0, 0)
+    );
+    assert_eq!((known.jitter.late_frames, known.jitter.resyncs), (0, 0));
+    // Both were sent for a moment: the same frames, heard once.
+    assert!(known.jitter.skipped_frames >= 960);
+    assert_eq!(known.jitter.played_frames, 400 * 128 - 4_096);
+}
+
+#[test]
+fn without_an_overlap_there_is_a_hole() {
+    let known = change_format(0).stream_stats(ID).expect("was added");
+    assert!(known.jitter.concealed_frames > 0);
+}
+
+#[test]
+fn opus_that_nobody_decoded_is_refused() {
+    let mut player = player(1, 2, 8_192);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    let header = OpusHeader {
+        channels: 2,
+        stream: 0,
+        frames: 120,
+        sequence: 0,
+        timestamp: 0,
+    };
+    let mut packet = [7; AUDIO_HEADER_BYTES + 40];
+    header.write(&mut packet);
+    player.handle_datagram(ID, &packet);
+    player.handle_decoded(ID, &packet);
+    player.handle_decoded(ID, &[]);
+    let known = player.stream_stats(ID).expect("was added");
+    assert_eq!((known.malformed_packets, known.sequence.received), (3, 0));
+    // Passed over: received, but nothing to play.
+    player.handle_decoded(ID, &packet[..AUDIO_HEADER_BYTES]);
+    let known = player.stream_stats(ID).expect("was added");
+    assert_eq!((known.malformed_packets, known.sequence.received), (3, 1));
+    assert_eq!((known.jitter.skipped_frames, known.held_frames), (120, 0));
+    player.handle_decoded(9, &packet);
+    assert_eq!(player.stray_datagrams(), 1);
+}

@@ -1,0 +1,281 @@
+/** Opus by WebCodecs: the sender's frames into datagrams, and a peer's datagrams into frames. */
+
+import type { OpusRung } from "../shared/rungs";
+import {
+  AUDIO_HEADER_BYTES,
+  MAX_DATAGRAM_BYTES,
+  OPUS_RATE_HZ,
+  readAudioHeader,
+  writeOpus,
+} from "../shared/wire";
+
+/** Frames in each datagram of the rendition that feeds the encoders: every Opus packet is a whole number of them. */
+export const FEED_FRAMES = 120;
+/** Blocks that may wait in a codec, 0.3 s or more: what falls behind further is better cut short than late. */
+const MAX_QUEUE = 128;
+/** The lookahead if the browser does not tell: libopus's own, without its low-delay mode. */
+const DEFAULT_LOOKAHEAD_FRAMES = 312;
+/** A gap in media time waits for so many frames after it: two lanes may differ by 5 ms. */
+const MAX_WAITING_FRAMES = 240;
+/** A jump in media time of more is no gap. */
+const MAX_GAP_FRAMES = 48_000n;
+/** Packets passed over while a decoder is set up, before the next is tried. */
+const PATIENCE_PACKETS = 1_000;
+/** Packets dropped after the decoder failed, before there is a new one: so that a peer's nonsense costs little. */
+const PENALTY_PACKETS = 50;
+
+export const hasOpus = (): boolean =>
+  typeof AudioEncoder !== "undefined" && typeof AudioDecoder !== "undefined";
+
+function durationUs(frames: number): number {
+  return (frames / OPUS_RATE_HZ) * 1e6;
+}
+
+/**
+ * A codec takes up to some hundred milliseconds to be set up. So its first packet goes in alone, and what comes until that is out is
+ * passed over: better missing (the format before is still sent) than late, which would lengthen the listener's buffer.
+ */
+type Readiness = "new" | "starting" | "ready";
+
+/** Encodes the frames of the feed (a rendition of floats) for all who listen to one rung. */
+export class OpusSender {
+  readonly #rung: OpusRung;
+  readonly #send: (datagram: Uint8Array<ArrayBuffer>) => void;
+  readonly #encoder: AudioEncoder;
+  /** The packet under way, interleaved. */
+  readonly #block: Float32Array<ArrayBuffer>;
+  #blockFrames = 0;
+  #blockTime = 0n;
+  #blocks = 0;
+  #readiness: Readiness = "new";
+  /** Media times of the blocks in the encoder. One goes in, one comes out. */
+  readonly #times: bigint[] = [];
+  #lookaheadFrames: bigint | null = null;
+
+  /** `failed` gets the browser's reason, once; nothing is sent after that. */
+  constructor(
+    rung: OpusRung,
+    send: (datagram: Uint8Array<ArrayBuffer>) => void,
+    failed: (reason: string) => void,
+  ) {
+    this.#rung = rung;
+    this.#send = send;
+    this.#block = new Float32Array(rung.frames * rung.channels);
+    this.#encoder = new AudioEncoder({
+      output: (chunk, metadata) => this.#handle(chunk, metadata?.decoderConfig?.description),
+      error: (error) => failed(String(error)),
+    });
+    try {
+      this.#encoder.configure(encoderConfig(rung));
+    } catch (error) {
+      failed(String(error));
+    }
+  }
+
+  /** Takes a datagram of the feed: `FEED_FRAMES` frames of floats. */
+  push(datagram: Uint8Array): void {
+    const { timestamp, channels, frames } = readAudioHeader(datagram);
+    if (this.#encoder.state !== "configured" || channels !== this.#rung.channels) return;
+    // After an overrun the frames before it have no continuation.
+    if (timestamp !== this.#blockTime + BigInt(this.#blockFrames)) this.#blockFrames = 0;
+    if (this.#blockFrames === 0) this.#blockTime = timestamp;
+    // A copy: the samples need not be aligned in the datagram.
+    const samples = new Float32Array(datagram.slice(AUDIO_HEADER_BYTES).buffer);
+    this.#block.set(samples, this.#blockFrames * channels);
+    this.#blockFrames += frames;
+    if (this.#blockFrames === this.#rung.frames) this.#encode();
+  }
+
+  close(): void {
+    if (this.#encoder.state !== "closed") this.#encoder.close();
+  }
+
+  #encode(): void {
+    const { frames, channels } = this.#rung;
+    const timestamp = this.#blockTime;
+    this.#blockFrames = 0;
+    this.#blockTime += BigInt(frames);
+    if (this.#readiness === "starting" || this.#encoder.encodeQueueSize > MAX_QUEUE) return;
+    if (this.#readiness === "new") this.#readiness = "starting";
+    const data = new AudioData({
+      format: "f32",
+      sampleRate: OPUS_RATE_HZ,
+      numberOfFrames: frames,
+      numberOfChannels: channels,
+      // Without the jumps that media time may have: an encoder would fill those.
+      timestamp: this.#blocks++ * durationUs(frames),
+      data: this.#block,
+    });
+    this.#times.push(timestamp);
+    this.#encoder.encode(data);
+    data.close();
+  }
+
+  #handle(chunk: EncodedAudioChunk, description: AllowSharedBufferSource | undefined): void {
+    this.#lookaheadFrames ??= BigInt(preSkipFrames(description) ?? DEFAULT_LOOKAHEAD_FRAMES);
+    const time = this.#times.shift();
+    if (this.#readiness === "starting") {
+      this.#readiness = "ready";
+      return;
+    }
+    // The first milliseconds of all are before the first frame.
+    if (time === undefined || time < this.#lookaheadFrames) return;
+    if (chunk.byteLength > MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES) return;
+    const { channels, frames } = this.#rung;
+    const { datagram, packet } = writeOpus(channels, frames, time - this.#lookaheadFrames, chunk.byteLength);
+    chunk.copyTo(packet);
+    this.#send(datagram);
+  }
+}
+
+function encoderConfig({ opusBps, frames, channels }: OpusRung): AudioEncoderConfig {
+  return {
+    codec: "opus",
+    sampleRate: OPUS_RATE_HZ,
+    numberOfChannels: channels,
+    bitrate: opusBps,
+    bitrateMode: "constant",
+    opus: { frameDuration: durationUs(frames), application: "lowdelay", complexity: 5, format: "opus" },
+  } as AudioEncoderConfig;
+}
+
+/** What the encoder says of its lookahead: "pre-skip" of the identification header (RFC 7845, 5.1). */
+function preSkipFrames(description: AllowSharedBufferSource | undefined): number | null {
+  if (description === undefined || description.byteLength < 12) return null;
+  const bytes = ArrayBuffer.isView(description)
+    ? new Uint8Array(description.buffer, description.byteOffset, description.byteLength)
+    : new Uint8Array(description);
+  return bytes[10] | (bytes[11] << 8);
+}
+
+/** Decodes one peer's packets of one duration, in order, each once. */
+export class OpusReceiver {
+  /** Gets a record for the engine: the datagram's header, then samples, or none if the packet was passed over. */
+  readonly #deliver: (record: Uint8Array<ArrayBuffer>) => void;
+  /** Gets a datagram that no decoder reads. */
+  readonly #refuse: (datagram: Uint8Array<ArrayBuffer>) => void;
+  #decoder: AudioDecoder | null = null;
+  #channels = 0;
+  #readiness: Readiness = "new";
+  /** Headers of the packets in the decoder. One goes in, one comes out. */
+  #headers: Uint8Array<ArrayBuffer>[] = [];
+  /** Packets behind a gap, oldest first. */
+  #waiting: { time: bigint; frames: number; datagram: Uint8Array<ArrayBuffer> }[] = [];
+  /** Media time after the last packet decoded. */
+  #next: bigint | null = null;
+  #packets = 0;
+  #penalty = 0;
+  #passedOver = 0;
+  /** Packets that came twice, or after those that follow them. */
+  duplicates = 0;
+
+  constructor(
+    deliver: (record: Uint8Array<ArrayBuffer>) => void,
+    refuse: (datagram: Uint8Array<ArrayBuffer>) => void,
+  ) {
+    this.#deliver = deliver;
+    this.#refuse = refuse;
+  }
+
+  /** Takes an Opus datagram that `kindOf` accepted; it is kept. */
+  push(datagram: Uint8Array<ArrayBuffer>): void {
+    const { timestamp: time, frames } = readAudioHeader(datagram);
+    const ahead = this.#next === null ? 0n : time - this.#next;
+    if (ahead > MAX_GAP_FRAMES || ahead < -MAX_GAP_FRAMES) {
+      this.#waiting = [];
+      this.#decode(time, frames, datagram);
+    } else if (ahead < 0n || this.#waiting.some((other) => other.time === time)) {
+      this.duplicates++;
+    } else if (ahead === 0n) {
+      this.#decode(time, frames, datagram);
+    } else {
+      this.#waiting.push({ time, frames, datagram });
+      this.#waiting.sort((a, b) => (a.time < b.time ? -1 : 1));
+    }
+    this.#release();
+  }
+
+  close(): void {
+    if (this.#decoder !== null && this.#decoder.state !== "closed") this.#decoder.close();
+    this.#decoder = null;
+  }
+
+  /** Decodes what waits for nothing, or has waited for long enough. */
+  #release(): void {
+    for (;;) {
+      const [first] = this.#waiting;
+      if (first === undefined) return;
+      const waiting = this.#waiting.length * first.frames;
+      if (this.#next !== null && first.time > this.#next && waiting <= MAX_WAITING_FRAMES) return;
+      this.#waiting.shift();
+      this.#decode(first.time, first.frames, first.datagram);
+    }
+  }
+
+  #decode(time: bigint, frames: number, datagram: Uint8Array<ArrayBuffer>): void {
+    this.#next = time + BigInt(frames);
+    const channels = datagram[3];
+    if (this.#penalty > 0) this.#penalty--;
+    if (this.#penalty > 0 || !hasOpus()) {
+      this.#refuse(datagram);
+      return;
+    }
+    if (this.#decoder === null || this.#channels !== channels) this.#configure(channels);
+    if (this.#decoder === null || this.#decoder.decodeQueueSize > MAX_QUEUE) return;
+    if (this.#readiness !== "ready") this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
+    if (this.#readiness === "starting" && ++this.#passedOver < PATIENCE_PACKETS) return;
+    if (this.#readiness === "new") this.#readiness = "starting";
+    this.#passedOver = 0;
+    this.#headers.push(datagram);
+    const timestamp = this.#packets++ * durationUs(frames);
+    this.#decoder.decode(
+      new EncodedAudioChunk({ type: "key", timestamp, data: datagram.subarray(AUDIO_HEADER_BYTES) }),
+    );
+  }
+
+  #configure(channels: number): void {
+    this.close();
+    this.#headers = [];
+    this.#channels = channels;
+    this.#readiness = "new";
+    const decoder = new AudioDecoder({
+      output: (data) => {
+        if (decoder === this.#decoder) this.#handle(data);
+        data.close();
+      },
+      error: () => {
+        if (decoder !== this.#decoder) return;
+        const [refused] = this.#headers;
+        if (refused !== undefined) this.#refuse(refused);
+        this.#decoder = null;
+        this.#penalty = PENALTY_PACKETS;
+      },
+    });
+    // Without a description nothing is cut off: the timestamps tell what is to be played.
+    decoder.configure({ codec: "opus", sampleRate: OPUS_RATE_HZ, numberOfChannels: channels });
+    this.#decoder = decoder;
+  }
+
+  #handle(data: AudioData): void {
+    const datagram = this.#headers.shift();
+    if (datagram === undefined) return;
+    if (this.#readiness === "starting") {
+      this.#readiness = "ready";
+      return;
+    }
+    const { frames, channels } = readAudioHeader(datagram);
+    if (data.numberOfFrames !== frames || data.numberOfChannels !== channels) {
+      this.#refuse(datagram);
+      return;
+    }
+    const record = new Uint8Array(AUDIO_HEADER_BYTES + frames * channels * 4);
+    record.set(datagram.subarray(0, AUDIO_HEADER_BYTES));
+    const samples = new Float32Array(record.buffer, AUDIO_HEADER_BYTES);
+    const plane = new Float32Array(frames);
+    for (let channel = 0; channel < channels; channel++) {
+      data.copyTo(plane, { planeIndex: channel, format: "f32-planar" });
+      for (let n = 0; n < frames; n++) samples[n * channels + channel] = plane[n];
+    }
+    this.#deliver(record);
+  }
+}

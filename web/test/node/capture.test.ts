@@ -1,0 +1,112 @@
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { captureTag } from "../../src/shared/records";
+import type { SendConfig } from "../../src/shared/rungs";
+import { readAudioHeader } from "../../src/shared/wire";
+import { Capture } from "../../src/worker/capture";
+import { Peers } from "../../src/worker/peers";
+import { installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
+
+const root = resolve(import.meta.dirname, "../../..");
+const module = new WebAssembly.Module(readFileSync(resolve(root, "web/src/main/engine.wasm")));
+
+const CHOSEN: SendConfig = {
+  rateHz: 48_000,
+  channels: 2,
+  packetFrames: 128,
+  bits: 16,
+  opusKbps: 128,
+  copies: "off",
+  adapts: false,
+  addsLanes: false,
+};
+
+beforeEach(installFakes);
+afterEach(removeFakes);
+
+/** A capture that is fed by hand, and one listener's lane. */
+function studio(config: SendConfig) {
+  const sent: { sequence: number; from: number; to: number; bits: number | null }[] = [];
+  const lane = {
+    readyState: "open",
+    bufferedAmount: 0,
+    send(bytes: Uint8Array) {
+      const { sequence, timestamp, frames, bits } = readAudioHeader(bytes);
+      sent.push({ sequence, from: Number(timestamp), to: Number(timestamp) + frames, bits });
+    },
+    close() {},
+  };
+  const port = { postMessage() {}, onmessage: null as ((event: { data: unknown }) => void) | null };
+  const peers = new Peers({ push: () => true }, () => {});
+  const capture = new Capture(module, { port }, config, peers, () => {});
+  capture.fromWorklet();
+  peers.addLane(1, 0, 0, true, lane as unknown as RTCDataChannel);
+  /** Quanta of 128 frames of stereo. */
+  const play = (quanta: number) => {
+    const bytes = new Uint8Array(2 * 128 * 4);
+    for (let n = 0; n < quanta; n++) port.onmessage?.({ data: { tag: captureTag(2, 128), bytes } });
+  };
+  return { capture, peers, play, sent };
+}
+
+function expectWhole(sent: { sequence: number; from: number; to: number }[]): void {
+  expect(sent.map(({ sequence }) => sequence)).toEqual(sent.map((_, n) => n));
+  let end = sent[0].from;
+  const holes: number[] = [];
+  for (const { from, to } of [...sent].sort((a, b) => a.from - b.from)) {
+    if (from > end) holes.push(end);
+    end = Math.max(end, to);
+  }
+  expect(holes).toEqual([]);
+}
+
+it("changes to Opus and back without a hole, each format at its media time", () => {
+  const { capture, peers, play, sent } = studio(CHOSEN);
+  play(100);
+  capture.configure({ ...CHOSEN, bits: "opus" });
+  play(500);
+  expect(peers.rungsInUse().map(({ format }) => format)).toEqual(["opus"]);
+  const opus = sent.filter(({ bits }) => bits === null);
+  expect(opus.length).toBeGreaterThan(400);
+  // Whole packets of the feed, which began with the change, less the lookahead.
+  for (const { from } of opus) expect((from - 100 * 128 + LOOKAHEAD_FRAMES) % 120).toBe(0);
+  capture.configure(CHOSEN);
+  play(400);
+  expect(peers.rungsInUse().map(({ format }) => format)).toEqual(["s16"]);
+  expectWhole(sent);
+  expect(sent.at(-1)).toMatchObject({ bits: 16, to: 1000 * 128 });
+});
+
+it("changes between samples without a hole or an overlap", () => {
+  const { capture, play, sent } = studio(CHOSEN);
+  play(10);
+  capture.configure({ ...CHOSEN, bits: 24 });
+  play(10);
+  capture.configure({ ...CHOSEN, bits: 32, packetFrames: 64 });
+  play(10);
+  expectWhole(sent);
+  expect(sent.reduce((sum, { from, to }) => sum + to - from, 0)).toBe(30 * 128);
+  expect(new Set(sent.map(({ bits }) => bits))).toEqual(new Set([16, 24, 32]));
+});
+
+it("sends samples where Opus cannot be, and goes on with them when an encoder fails", async () => {
+  const { capture, play, sent } = studio({ ...CHOSEN, bits: "opus", rateHz: 96_000 });
+  play(10);
+  expect(new Set(sent.map(({ bits }) => bits))).toEqual(new Set([16]));
+  Object.assign(globalThis, {
+    AudioEncoder: class {
+      state = "unconfigured";
+      configure(): void {
+        throw new Error("no Opus today");
+      }
+      close(): void {}
+    },
+  });
+  capture.configure({ ...CHOSEN, bits: "opus" });
+  play(1);
+  await Promise.resolve();
+  play(10);
+  expectWhole(sent);
+  expect(sent.at(-1)).toMatchObject({ bits: 16, to: 21 * 128 });
+});

@@ -1,0 +1,191 @@
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { OpusRung } from "../../src/shared/rungs";
+import { kindOf, readAudioHeader, writeOpus } from "../../src/shared/wire";
+import { FEED_FRAMES, OpusReceiver, OpusSender } from "../../src/worker/opus";
+import {
+  type FakeChunk,
+  type FakeData,
+  FakeDecoder,
+  FakeEncoder,
+  installFakes,
+  removeFakes,
+} from "./webcodecs";
+
+beforeEach(installFakes);
+afterEach(removeFakes);
+
+const rung = (frames: 120 | 240 | 480): OpusRung => ({
+  key: "opus",
+  format: "opus",
+  opusBps: 128_000,
+  frames,
+  channels: 2,
+});
+
+/** A datagram of the feed: floats, whose first sample is a number. */
+function feed(timestamp: number, first: number): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(20 + FEED_FRAMES * 2 * 4);
+  bytes.set([1, 1, 0x13, 2, 0, 0, FEED_FRAMES, 0]);
+  const fields = new DataView(bytes.buffer);
+  fields.setBigUint64(12, BigInt(timestamp), true);
+  fields.setFloat32(20, first, true);
+  return bytes;
+}
+
+describe("the encoding side", () => {
+  const encode = (frames: 120 | 240 | 480, feeds: Uint8Array[]) => {
+    const sent: { time: number; first: number }[] = [];
+    const sender = new OpusSender(
+      rung(frames),
+      (datagram) => {
+        expect(kindOf(datagram)).toBe(1);
+        const header = readAudioHeader(datagram);
+        expect(header).toMatchObject({ frames, channels: 2, bits: null });
+        sent.push({ time: Number(header.timestamp), first: datagram[20] });
+      },
+      (reason) => expect(reason).toBe(""),
+    );
+    for (const datagram of feeds) sender.push(datagram);
+    return sent;
+  };
+
+  it("takes the encoder's lookahead off the media time, and skips what is before the first frame", () => {
+    const feeds = Array.from({ length: 8 }, (_, n) => feed(120 * n, n));
+    expect(encode(120, feeds)).toEqual([1, 2, 3, 4, 5, 6, 7].map((n) => ({ time: 120 * n - 120, first: n })));
+    expect(encode(480, feeds)).toEqual([{ time: 480 - 120, first: 4 }]);
+  });
+
+  it("passes over what comes while the encoder is set up, and what it made first", () => {
+    const late: (() => void)[] = [];
+    Object.assign(globalThis, {
+      AudioEncoder: class extends FakeEncoder {
+        override encode(data: FakeData): void {
+          late.push(() => super.encode(data));
+        }
+      },
+    });
+    const times: number[] = [];
+    const sender = new OpusSender(
+      rung(120),
+      (datagram) => times.push(Number(readAudioHeader(datagram).timestamp)),
+      () => {},
+    );
+    for (let n = 10; n < 30; n++) sender.push(feed(120 * n, n));
+    expect(late.length).toBe(1);
+    late.shift()?.();
+    for (let n = 30; n < 33; n++) sender.push(feed(120 * n, n));
+    for (const encode of late) encode();
+    expect(times).toEqual([30, 31, 32].map((n) => 120 * n - 120));
+  });
+
+  it("begins a packet anew after a jump in media time, which the encoder does not see", () => {
+    const times = [1200, 1320, 1440, 9000, 9120, 9240, 9360];
+    const sent = encode(
+      240,
+      times.map((time, n) => feed(time, n)),
+    );
+    expect(sent).toEqual([
+      { time: 8880, first: 3 },
+      { time: 9120, first: 5 },
+    ]);
+    expect(FakeEncoder.timestampsUs).toEqual([0, 5000, 10_000]);
+  });
+});
+
+describe("the decoding side", () => {
+  const packet = (n: number, first = n) => {
+    const { datagram, packet: payload } = writeOpus(2, 120, BigInt(100_000 + 120 * n), 40);
+    payload.fill(first);
+    return datagram;
+  };
+
+  const decode = (datagrams: Uint8Array<ArrayBuffer>[]) => {
+    const played: number[] = [];
+    const passedOver: number[] = [];
+    let refused = 0;
+    const receiver = new OpusReceiver(
+      (record) => {
+        if (record.length === 20) {
+          passedOver.push((Number(readAudioHeader(record).timestamp) - 100_000) / 120);
+          return;
+        }
+        const samples = new Float32Array(record.buffer, 20);
+        expect(samples.length).toBe(240);
+        // Interleaved.
+        expect(samples[1] - samples[0]).toBe(0.5);
+        expect(Number(readAudioHeader(record).timestamp)).toBe(100_000 + 120 * samples[0]);
+        played.push(samples[0]);
+      },
+      () => refused++,
+    );
+    for (const datagram of datagrams) receiver.push(datagram);
+    return { passedOver, played, refused, duplicates: receiver.duplicates };
+  };
+
+  it("hands over every packet's samples under its own header, each once", () => {
+    expect(decode([1, 2, 2, 3, 1, 4].map((n) => packet(n)))).toEqual({
+      passedOver: [1],
+      played: [2, 3, 4],
+      refused: 0,
+      duplicates: 2,
+    });
+  });
+
+  it("puts what two lanes mixed up in order, and does not wait long for what is lost", () => {
+    expect(decode([1, 3, 2, 5, 4, 6].map((n) => packet(n))).played).toEqual([2, 3, 4, 5, 6]);
+    expect(decode([1, 4, 5].map((n) => packet(n))).played).toEqual([]);
+    expect(decode([1, 4, 5, 6, 2, 7].map((n) => packet(n)))).toEqual({
+      passedOver: [1],
+      played: [4, 5, 6, 7],
+      refused: 0,
+      duplicates: 1,
+    });
+  });
+
+  it("passes over what comes while the decoder is set up", () => {
+    const late: (() => void)[] = [];
+    Object.assign(globalThis, {
+      AudioDecoder: class extends FakeDecoder {
+        override decode(chunk: FakeChunk): void {
+          late.push(() => super.decode(chunk));
+        }
+      },
+    });
+    const lengths: number[] = [];
+    const receiver = new OpusReceiver(
+      (record) => lengths.push(record.length),
+      () => {},
+    );
+    for (let n = 1; n < 5; n++) receiver.push(packet(n));
+    expect(late.length).toBe(1);
+    late.shift()?.();
+    receiver.push(packet(5));
+    for (const decode of late) decode();
+    expect(lengths).toEqual([20, 20, 20, 20, 20 + 120 * 8]);
+  });
+
+  it("follows a jump in media time at once, forth and back", () => {
+    const times: number[] = [];
+    const receiver = new OpusReceiver(
+      (record) => times.push((Number(readAudioHeader(record).timestamp) - 100_000) / 120),
+      () => {},
+    );
+    for (const n of [1, 1000, 1001, 5, 6]) receiver.push(packet(n, 1));
+    expect(times).toEqual([1, 1000, 1001, 5, 6]);
+  });
+
+  it("refuses what no decoder reads, and makes no new decoder for each", () => {
+    const hostile = Array.from({ length: 500 }, (_, n) => packet(n, 255));
+    expect(decode(hostile).refused).toBe(500);
+    expect(FakeDecoder.made).toBe(10);
+  });
+
+  it("refuses a packet of another duration than its header says", () => {
+    expect(decode([packet(1), packet(2, 254), packet(3)])).toMatchObject({ played: [3], refused: 1 });
+  });
+
+  it("refuses all where the browser has no decoder", () => {
+    delete (globalThis as Record<string, unknown>).AudioDecoder;
+    expect(decode([packet(1), packet(2)])).toMatchObject({ played: [], refused: 2 });
+  });
+});
