@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
+import { BUFFER_FRAMES } from "../../src/shared/messages";
 import { MAX_DATAGRAM_BYTES } from "../../src/shared/wire";
 import { Hash, load, vectors } from "./golden";
 
@@ -66,7 +67,7 @@ describe("simulated networks, bit for bit as native", () => {
   it.each(golden.runs as Run[])("$name", (run) => {
     const send = makeSender(run.packet_frames);
     const { exports, call } = load();
-    expect(call("player_new", 48_000, 1, 1, 16_384)).toBe(0);
+    expect(call("player_new", 48_000, 1, 1, BUFFER_FRAMES)).toBe(0);
     expect(call("player_command", COMMAND.add, 1, 0)).toBe(0);
     expect(call("player_command", COMMAND.target, 1, run.target)).toBe(0);
     const area = new Uint8Array(exports.memory.buffer, call("datagram_ptr"), MAX_DATAGRAM_BYTES);

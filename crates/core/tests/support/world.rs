@@ -70,6 +70,7 @@ pub struct EndpointConfig {
     pub target: Target,
     /// The glitch budget of an automatic target.
     pub budget: f32,
+    pub concealment: Concealment,
     /// The sample of a media time.
     pub input: fn(u64) -> f32,
 }
@@ -82,6 +83,7 @@ impl Default for EndpointConfig {
             packet_frames: 128,
             target: Target::Auto,
             budget: DEFAULT_BUDGET,
+            concealment: Concealment::Prediction,
             input: |media| tag(media, 0),
         }
     }
@@ -530,7 +532,7 @@ impl World {
                 output_channels: 1,
                 max_streams: 16,
                 buffer_frames: 32_768,
-                concealment: Concealment::Silence,
+                concealment: config.concealment,
             }),
             paused_until_ns: 0,
             sent: 0,
