@@ -16,6 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(samples.len(), usize::from(header.frames) * frame_bytes);
         }
         Ok(Datagram::Probe(probe)) => assert_eq!(probe.to_bytes()[..], *bytes),
+        Ok(Datagram::Report(report)) => assert_eq!(report.to_bytes()[..], *bytes),
         Err(_) => {}
     }
 });

@@ -170,6 +170,18 @@ impl JitterBuffer {
         self.channels
     }
 
+    /// Media time that plays next; `None` while nothing plays.
+    pub fn playing_next(&self) -> Option<u64> {
+        self.playing.then(|| self.playhead())
+    }
+
+    /// The spread that an automatic target absorbs, in frames; `None` before any is known.
+    pub fn spread_frames(&self) -> Option<u64> {
+        let needed = self.spread.exceeded_by(LATE_BUDGET)?;
+        let prompt = self.spread.exceeded_by(PROMPT_SHARE)?;
+        Some(needed.wrapping_sub(prompt).max(0) as u64)
+    }
+
     /// Frames between the playhead and the newest received; `None` while nothing plays.
     pub fn buffered_frames(&self) -> Option<u64> {
         let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
@@ -375,12 +387,10 @@ impl JitterBuffer {
 
     /// The spread that an automatic target must absorb, in frames.
     fn automatic_target(&self) -> i64 {
-        let needed = self.spread.exceeded_by(LATE_BUDGET);
-        let prompt = self.spread.exceeded_by(PROMPT_SHARE);
-        match (needed, prompt) {
-            (Some(needed), Some(prompt)) => needed.wrapping_sub(prompt),
-            _ => self.seconds(FIRST_TARGET_SECONDS),
-        }
+        self.spread_frames().map_or_else(
+            || self.seconds(FIRST_TARGET_SECONDS),
+            |frames| frames as i64,
+        )
     }
 
     fn start(&mut self, timestamp: u64, arrival_delay: i64) {

@@ -70,6 +70,10 @@ pub struct StreamStats {
     pub malformed_packets: u64,
     /// Datagrams too old to tell whether they are duplicates; they are late in any case.
     pub ancient_packets: u64,
+    /// Media time that plays next, with the first frame of the next quantum; `None` while nothing plays.
+    pub playhead: Option<u64>,
+    /// Spread of arrivals that an automatic target absorbs, in frames; `None` before any is known.
+    pub spread_frames: Option<u64>,
     /// Frames waiting; `None` while nothing plays.
     pub buffered_frames: Option<u64>,
     /// Frames received that wait to be played, those behind a gap included.
@@ -170,7 +174,7 @@ impl Player {
             Ok(Datagram::Audio(header, samples)) if header.rate == rate => {
                 stream.handle_audio(&header, samples);
             }
-            // Probes are the host's to answer: here they are as wrong as another rate.
+            // Probes and reports are the host's: here they are as wrong as another rate.
             Ok(_) | Err(_) => stream.malformed_packets += 1,
         }
     }
@@ -219,6 +223,8 @@ impl Player {
             jitter: stream.jitter.counts(),
             malformed_packets: stream.malformed_packets,
             ancient_packets: stream.ancient_packets,
+            playhead: stream.jitter.playing_next(),
+            spread_frames: stream.jitter.spread_frames(),
             buffered_frames: stream.jitter.buffered_frames(),
             held_frames: stream.jitter.held_frames(),
             target_frames: stream.jitter.target_frames(),

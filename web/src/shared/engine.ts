@@ -39,6 +39,8 @@ export const STREAM_STATS = {
   bits: 16,
   peakLeft: 17,
   peakRight: 18,
+  playhead: 19,
+  spread: 20,
 } as const;
 /** Numbers in a statistics record. */
 export const STATS_FIELDS = 24;
