@@ -1,13 +1,19 @@
 import type { RecordRing } from "@antiphon/ring";
+import { CaptureClock, RecentCounts } from "../shared/clock";
 import { SENDER_STATS, type SenderConfig, SenderEngine } from "../shared/engine";
-import { CAPTURE_RING_BYTES, type FromWorker } from "../shared/messages";
+import { CAPTURE_RING_BYTES, type DeviceDelay, type FromWorker } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
 import type { SenderStats } from "../shared/stats";
+import { type CaptureReport, readAudioHeader } from "../shared/wire";
+import { epochMs } from "./clock";
 import type { Peers } from "./peers";
+import { REPORT_PERIOD_MS, toNs, toUs } from "./report";
 import type { Trace } from "./trace";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
+/** A block older than this has a timestamp of another clock. */
+const MAX_BLOCK_AGE_MS = 1_000;
 
 /** The microphone's frames through the sender to every peer. */
 export class Capture {
@@ -22,6 +28,10 @@ export class Capture {
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
   trace: Trace | null = null;
+  readonly #clock: CaptureClock;
+  readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
+  /** What the input takes beyond its timestamps. */
+  input: DeviceDelay | null = null;
 
   constructor(
     module: WebAssembly.Module,
@@ -38,6 +48,7 @@ export class Capture {
     this.#config = config;
     this.#peers = peers;
     this.#say = say;
+    this.#clock = new CaptureClock(config.rateHz);
   }
 
   configure(config: SenderConfig): void {
@@ -52,6 +63,7 @@ export class Capture {
   stop(): void {
     this.#generation++;
     this.#path = "none";
+    this.#clock.restart();
   }
 
   /** Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). */
@@ -81,6 +93,7 @@ export class Capture {
         return;
       }
       const frames = value.numberOfFrames;
+      this.#clock.add(frames, capturedMs(value), epochMs());
       const sources = Math.min(value.numberOfChannels, channels);
       for (let channel = 0; channel < sources; channel++) {
         value.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
@@ -118,6 +131,7 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
+      this.#clock.add(frames, null, epochMs());
       this.trace?.captured(frames);
       this.#engine.push(channels, frames);
       this.#send();
@@ -127,7 +141,30 @@ export class Capture {
   #send(): void {
     for (let datagram = this.#engine.poll(); datagram !== null; datagram = this.#engine.poll()) {
       this.#peers.send(datagram);
+      this.#clock.sent(Number(readAudioHeader(datagram).timestamp), epochMs());
     }
+  }
+
+  /** What to tell the others of this capture; null until there is something to tell. `frames`: overrun so far. */
+  report(frames: number): CaptureReport | null {
+    const overruns = this.#overruns.add(epochMs(), { frames }, ["frames"]);
+    const clock = this.#clock.read();
+    if (clock === null) return null;
+    const { input } = this;
+    return {
+      timestamp: BigInt(clock.frame),
+      timeNs: toNs(clock.captured.ms),
+      errorUs: toUs(clock.captured.errorMs),
+      blockUs: toUs(clock.blockMs),
+      sendUs: toUs(clock.sendMs),
+      input: input && {
+        isCalibrated: input.isCalibrated,
+        delayUs: toUs(input.ms),
+        errorUs: toUs(input.errorMs),
+      },
+      overrunFrames: overruns?.grown.frames ?? 0,
+      droppedPackets: 0,
+    };
   }
 
   stats(): SenderStats {
@@ -142,4 +179,13 @@ export class Capture {
       peak: Array.from(numbers.subarray(SENDER_STATS.peaks, SENDER_STATS.peaks + this.#config.channels)),
     };
   }
+}
+
+/**
+ * When the first frame of a block was captured, by the browser's word. Chromium counts from this thread's time origin; blocks that
+ * waited while the stream was transferred still count from the page's, and other browsers may count from anything: null for those.
+ */
+function capturedMs({ timestamp }: AudioData): number | null {
+  const ageMs = performance.now() - timestamp / 1000;
+  return ageMs > 0 && ageMs < MAX_BLOCK_AGE_MS ? epochMs() - ageMs : null;
 }

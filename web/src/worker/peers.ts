@@ -1,15 +1,21 @@
 import type { FromWorker, WorkerPeerStats } from "../shared/messages";
 import type { RecordSink } from "../shared/records";
 import {
-  isProbe,
+  type CaptureReport,
+  type HeardReport,
   KIND_AUDIO,
   KIND_PROBE,
   KIND_PROBE_REPLY,
+  KIND_REPORT,
   kindOf,
   MAX_DATAGRAM_BYTES,
+  probeRepliedNs,
+  probeReply,
   probeTimeNs,
   writeProbe,
 } from "../shared/wire";
+import { epochMs } from "./clock";
+import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 
 /**
@@ -21,7 +27,8 @@ const MAX_WAIT_MS = 100;
 /** A wait that says more lanes are needed. */
 const CROWDED_MS = 25;
 const MAX_LANES = 8;
-const PROBE_INTERVAL_MS = 500;
+/** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
+const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 /** Lanes are added when more than this share of a review's datagrams found every lane crowded... */
 const BACKLOG_SHARE = 0.01;
 const REVIEW_INTERVAL_MS = 1_000;
@@ -57,6 +64,7 @@ interface Peer {
   crowded: number;
   reviewedAtMs: number;
   crowdedAtMs: number;
+  readonly reports: Reports;
 }
 
 /** Every peer and its lanes. A datagram goes once to each peer, on the lane with the least backlog. */
@@ -162,25 +170,48 @@ export class Peers {
       peer.oversized++;
       return;
     }
+    const nowMs = epochMs();
     const bytes = new Uint8Array(data);
-    if (isProbe(bytes)) {
-      if (bytes[1] === KIND_PROBE) {
-        bytes[1] = KIND_PROBE_REPLY;
-        this.#sendProbe(lane, bytes);
-      } else {
-        const rttMs = performance.now() - Number(probeTimeNs(bytes)) / 1e6;
-        if (rttMs >= 0 && rttMs < 60_000) lane.rttMs = rttMs;
-      }
-      return;
+    const kind = kindOf(bytes);
+    switch (kind) {
+      case KIND_PROBE:
+        this.#sendControl(lane, probeReply(bytes, toNs(epochMs())));
+        return;
+      case KIND_PROBE_REPLY:
+        handleReply(peer, lane, bytes, nowMs);
+        return;
+      case KIND_REPORT:
+        peer.reports.handleReport(bytes, nowMs);
+        return;
     }
     lane.received++;
-    if (this.trace !== null && kindOf(bytes) === KIND_AUDIO) this.trace.received(stream, bytes);
+    if (kind === KIND_AUDIO) {
+      peer.reports.handleAudio(bytes, nowMs);
+      this.trace?.received(stream, bytes);
+    }
     if (!this.#sink.push(stream, bytes)) this.ringOverflows++;
   }
 
-  /** Probes and replies are dropped on a lane that queues, like audio. */
-  #sendProbe(lane: Lane, probe: Uint8Array<ArrayBuffer>): void {
-    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, probe)) lane.queuedBytes += probe.length;
+  /** Probes, replies and reports are dropped on a lane that queues, like audio. */
+  #sendControl(lane: Lane, datagram: Uint8Array<ArrayBuffer>): void {
+    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, datagram)) lane.queuedBytes += datagram.length;
+  }
+
+  /** What main says of how a stream is heard, for the reports to its peer. */
+  setHeard(stream: number, heard: HeardReport | null): void {
+    const peer = this.#peers.get(stream);
+    if (peer !== undefined) peer.reports.hears = heard;
+  }
+
+  /** Sends the reports that are due. */
+  report(capture: CaptureReport | null): void {
+    for (const peer of this.#peers.values()) {
+      const open = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open");
+      if (open.length === 0) continue;
+      const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
+      const lane = open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
+      if (report !== null) this.#sendControl(lane, report);
+    }
   }
 
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
@@ -188,9 +219,9 @@ export class Peers {
     for (const [stream, peer] of this.#peers) {
       for (const lane of peer.lanes) {
         if (!lane.sends || lane.channel.readyState !== "open") continue;
-        if (nowMs - lane.probedAtMs < PROBE_INTERVAL_MS) continue;
+        if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
         lane.probedAtMs = nowMs;
-        this.#sendProbe(lane, writeProbe(this.#probeId++, BigInt(Math.round(performance.now() * 1e6))));
+        this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
     }
@@ -217,6 +248,8 @@ export class Peers {
       stream,
       droppedBacklog: peer.droppedBacklog,
       oversized: peer.oversized,
+      heard: peer.reports.heard(epochMs()),
+      farEnd: peer.reports.farEnd(epochMs()),
       lanes: peer.lanes
         .filter((lane) => lane.sends)
         .map((lane) => ({
@@ -248,10 +281,19 @@ export class Peers {
       crowded: 0,
       reviewedAtMs: now,
       crowdedAtMs: now,
+      reports: new Reports(GRANULARITY_MS),
     };
     this.#peers.set(stream, peer);
     return peer;
   }
+}
+
+function handleReply(peer: Peer, lane: Lane, reply: Uint8Array, nowMs: number): void {
+  const sentMs = Number(probeTimeNs(reply)) / 1e6;
+  const rttMs = nowMs - sentMs;
+  if (!(rttMs >= 0 && rttMs < 60_000)) return;
+  lane.rttMs = rttMs;
+  peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 
 function takeStock(lane: Lane, nowMs: number): void {
