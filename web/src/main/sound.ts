@@ -1,11 +1,13 @@
 /** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
 
 import { RecordRing } from "@antiphon/ring";
+import { Recent } from "../shared/clock";
 import { AUTOMATIC, COMMAND, type SenderConfig, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
   COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
+  type DeviceDelay,
   type FromWorker,
   MAX_STREAMS,
   type ToWorker,
@@ -14,8 +16,10 @@ import {
 } from "../shared/messages";
 import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
+import type { HeardReport } from "../shared/wire";
 import workletUrl from "../worklet/index.ts?worker&url";
 import engineUrl from "./engine.wasm?url";
+import type { OutputClock } from "./mouth-to-ear";
 
 declare global {
   interface AudioContextOptions {
@@ -25,6 +29,8 @@ declare global {
   }
   interface AudioContext {
     setSinkId?(id: string): Promise<void>;
+    /** Chromium's counts of its own output. */
+    readonly playbackStats?: { readonly underrunEvents: number };
   }
   /** Chromium, in the window only. */
   var MediaStreamTrackProcessor:
@@ -42,6 +48,10 @@ const TRACK_BUFFERS = 200;
 /** How long the graph has rendered when its output latency is first asked for. */
 export const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
+/** Firefox waits for its audio server when asked for an output timestamp, as for the latency; and its answer leaves the latency out. */
+const OUTPUT_TIMESTAMP_IS_FREE = !navigator.userAgent.includes("Firefox/");
+/** Looks at the output that its lines are taken from: two seconds of them. */
+const OUTPUT_LOOKS = 20;
 
 let engine: Promise<WebAssembly.Module> | undefined;
 
@@ -88,6 +98,8 @@ export class Sound {
   #source: MediaStreamAudioSourceNode | null = null;
   #outputLatencyMs: number | null = null;
   #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
+  readonly #playedLines = new Recent(OUTPUT_LOOKS);
+  readonly #renderedLines = new Recent(OUTPUT_LOOKS);
   #rateHz: number;
 
   /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
@@ -250,8 +262,45 @@ export class Sound {
     return this.#outputLatencyMs;
   }
 
+  /** Looks at the output's clock; to be called ten times a second. */
+  observeOutput(): void {
+    const { context } = this;
+    if (context.state !== "running") return;
+    const nowMs = performance.timeOrigin + performance.now();
+    const renderedLine = nowMs - context.currentTime * 1000;
+    this.#renderedLines.add(renderedLine);
+    if (OUTPUT_TIMESTAMP_IS_FREE) {
+      const { contextTime, performanceTime } = context.getOutputTimestamp();
+      if (!contextTime || !performanceTime) return;
+      this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
+    } else {
+      const latencyMs = this.reportedOutputLatencyMs();
+      if (latencyMs !== null) this.#playedLines.add(renderedLine + latencyMs);
+    }
+  }
+
+  /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
+  outputClock(device: DeviceDelay | null): OutputClock | null {
+    const playedLine = this.#playedLines.middle();
+    const renderedLineMs = this.#renderedLines.least();
+    if (playedLine === null || renderedLineMs === null) return null;
+    return { playedLine, renderedLineMs, device };
+  }
+
+  /** Times the output ran dry; null where the browser does not count. */
+  outputUnderruns(): number | null {
+    return this.context.playbackStats?.underrunEvents ?? null;
+  }
+
+  /** Tells the worker what its reports to the peers shall say. */
+  setHeard(streams: { stream: number; heard: HeardReport | null }[], input: DeviceDelay | null): void {
+    this.#tell({ type: "heard", streams, input });
+  }
+
   async setOutput(deviceId: string): Promise<void> {
     await this.context.setSinkId?.(deviceId);
+    this.#playedLines.clear();
+    this.#renderedLines.clear();
   }
 
   async close(): Promise<void> {

@@ -1,12 +1,14 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type SenderConfig, STREAM_STATS } from "../shared/engine";
-import type { FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type { PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
+import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
+import { HeardWindow, heardStats } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import { mouthToEar } from "./mouth-to-ear";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
 import { FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
@@ -18,6 +20,9 @@ const LONG_OUTPUT_LATENCY_MS = 15;
 const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
 const MAX_TRACE_SECONDS = 60;
+/** How often the output's clock is looked at, and after how many looks the worker gets to know how streams are heard. */
+const OBSERVE_MS = 100;
+const LOOKS_PER_HEARD = 5;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
 
@@ -26,6 +31,7 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
+  heard: HeardWindow;
 }
 
 const NO_SENDER: SenderStats = {
@@ -52,6 +58,8 @@ export class Studio implements StudioApi {
   #sender = NO_SENDER;
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
+  #observer: ReturnType<typeof setInterval> | undefined;
+  #looks = 0;
   readonly #dismissed = new Set<string>();
   /** Where the rows of the trace under way go. */
   #endTrace: ((rows: TraceRows) => void) | null = null;
@@ -216,6 +224,7 @@ export class Studio implements StudioApi {
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
     this.#sound.setMuted(this.#state.selfMuted);
+    this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
@@ -242,11 +251,40 @@ export class Studio implements StudioApi {
   async #stopSound(): Promise<void> {
     const sound = this.#sound;
     this.#sound = null;
+    clearInterval(this.#observer);
     this.#sender = NO_SENDER;
     this.#workerPeers = new Map();
     if (sound === null) return;
     sound.context.onstatechange = null;
     await sound.close();
+  }
+
+  /** Looks at the output's clock, and tells the worker how the streams are heard. */
+  #observe(): void {
+    const sound = this.#sound;
+    if (sound === null) return;
+    sound.observeOutput();
+    if (this.#looks++ % LOOKS_PER_HEARD !== 0) return;
+    const numbers = sound.numbers();
+    const underruns = sound.outputUnderruns();
+    const streams = Array.from(this.#members.values(), ({ stream, heard }) => {
+      const at = sound.offsetOf(numbers, stream);
+      return { stream, heard: at < 0 ? null : heard.add(performance.now(), numbers, at, underruns) };
+    });
+    sound.setHeard(streams, this.#inputDelay());
+  }
+
+  /** What the input takes beyond what captured blocks' timestamps say. */
+  #inputDelay(): DeviceDelay | null {
+    // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
+    if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
+    const reportedMs = milliseconds(this.#trackSettings()?.latency);
+    return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
+  }
+
+  /** What the output takes beyond what the browser says of it. */
+  #outputDelay(): DeviceDelay | null {
+    return { isCalibrated: false, ms: 0, errorMs: 0 };
   }
 
   #checkContext(context: AudioContext): void {
@@ -461,6 +499,7 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
+      heard: new HeardWindow(),
       participant: {
         id,
         name,
@@ -612,6 +651,7 @@ export class Studio implements StudioApi {
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
       reportedInputLatencyMs: milliseconds(this.#trackSettings()?.latency),
+      outputUnderruns: sound?.outputUnderruns() ?? null,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
         this.#ringOverflows +
@@ -697,7 +737,19 @@ export class Studio implements StudioApi {
       pan: participant.pan,
       muted: participant.muted,
       solo: participant.solo,
+      mouthToEar: at < 0 || numbers === undefined ? null : this.#mouthToEar(worker, numbers, at),
+      spreadFrames: known("spread"),
+      heard: worker?.heard ? heardStats(worker.heard) : null,
+      farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,
     };
+  }
+
+  #mouthToEar(worker: WorkerPeerStats | undefined, numbers: Float64Array, at: number): MouthToEar | null {
+    const output = this.#sound?.outputClock(this.#outputDelay());
+    const playhead = numbers[at + STREAM_STATS.playhead];
+    if (!worker?.farEnd || !output || Number.isNaN(playhead)) return null;
+    const nextFrame = numbers[WORKLET_STATS.nextFrame];
+    return mouthToEar(worker.farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
   }
 
   // ---- State ----
@@ -719,6 +771,10 @@ export class Studio implements StudioApi {
       this.#set({ problems: this.#state.problems.filter(({ id }) => id !== problemId) });
     }
   }
+}
+
+function farEndStats({ overrunFrames, droppedPackets }: FarEnd): FarEndStats {
+  return { overrunFrames, droppedPackets };
 }
 
 function milliseconds(seconds: number | undefined): number | null {

@@ -88,15 +88,15 @@ export class Reports {
 
 function farEndOf(capture: CaptureReport, offset: Estimate, arrival: Estimate, rateHz: number): FarEnd {
   const { input } = capture;
-  const lineMs =
-    Number(capture.timeNs) / 1e6 - offset.ms - (Number(capture.timestamp) * 1000) / rateHz;
+  const lineMs = Number(capture.timeNs) / 1e6 - offset.ms - (Number(capture.timestamp) * 1000) / rateHz;
+  // The first frame of a block waits for the whole block, though the datagrams that are cut from it are younger on average.
+  const captureMs = capture.blockUs / 1000;
   const sendMs = capture.sendUs / 1000;
-  const captureMs = Math.min(capture.blockUs / 1000, sendMs);
   return {
     lineMs,
     lineErrorMs: offset.errorMs + capture.errorUs / 1000,
     captureMs,
-    packetMs: sendMs - captureMs,
+    packetMs: Math.max(0, sendMs - captureMs),
     networkMs: arrival.ms - lineMs - sendMs,
     input: input && {
       isCalibrated: input.isCalibrated,
