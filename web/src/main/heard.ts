@@ -1,8 +1,7 @@
-/** How a stream is heard in the last seconds, for the report to its peer; and what a peer's report says in shares. */
+/** How a stream is heard in the last seconds, for the report to its peer. */
 
 import { RecentCounts } from "../shared/clock";
 import { STREAM_STATS } from "../shared/engine";
-import type { HeardStats } from "../shared/stats";
 import type { HeardReport } from "../shared/wire";
 
 /** What a report covers. */
@@ -44,17 +43,4 @@ export class HeardWindow {
       spreadFrames: known("spread"),
     };
   }
-}
-
-/** A peer's report in shares. */
-export function heardStats(heard: HeardReport): HeardStats {
-  const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames, ...rest } = heard;
-  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
-  const packets = receivedPackets + lostPackets;
-  return {
-    lostShare: share(lostPackets, packets),
-    lateShare: share(latePackets, packets),
-    concealedShare: share(concealedFrames, playedFrames + concealedFrames),
-    ...rest,
-  };
 }

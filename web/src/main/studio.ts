@@ -5,7 +5,7 @@ import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
-import { HeardWindow, heardStats } from "./heard";
+import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
@@ -739,7 +739,7 @@ export class Studio implements StudioApi {
       solo: participant.solo,
       mouthToEar: at < 0 || numbers === undefined ? null : this.#mouthToEar(worker, numbers, at),
       spreadFrames: known("spread"),
-      heard: worker?.heard ? heardStats(worker.heard) : null,
+      heard: worker?.heard ?? null,
       farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,
     };
   }

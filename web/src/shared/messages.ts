@@ -2,7 +2,7 @@
 
 import type { SenderConfig } from "./engine";
 import type { Channel } from "./records";
-import type { LaneStats, SenderStats } from "./stats";
+import type { HeardStats, LaneStats, SenderStats } from "./stats";
 import type { HeardReport } from "./wire";
 
 /** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
@@ -89,7 +89,7 @@ export interface WorkerPeerStats {
   /** Datagrams too long to be ours. */
   oversized: number;
   /** How the peer hears us, and what it tells of its capture; null while it does not. */
-  heard: HeardReport | null;
+  heard: HeardStats | null;
   farEnd: FarEnd | null;
 }
 

@@ -1,5 +1,6 @@
 import type { FromWorker, WorkerPeerStats } from "../shared/messages";
 import type { RecordSink } from "../shared/records";
+import type { HeardStats } from "../shared/stats";
 import {
   type CaptureReport,
   type HeardReport,
@@ -65,6 +66,8 @@ interface Peer {
   reviewedAtMs: number;
   crowdedAtMs: number;
   readonly reports: Reports;
+  /** How the peer hears us, by its own report of its last seconds; null while it does not say. */
+  heard: HeardStats | null;
 }
 
 /** Every peer and its lanes. A datagram goes once to each peer, on the lane with the least backlog. */
@@ -182,6 +185,7 @@ export class Peers {
         return;
       case KIND_REPORT:
         peer.reports.handleReport(bytes, nowMs);
+        peer.heard = peer.reports.heard(nowMs);
         return;
     }
     lane.received++;
@@ -203,9 +207,10 @@ export class Peers {
     if (peer !== undefined) peer.reports.hears = heard;
   }
 
-  /** Sends the reports that are due. */
+  /** Sends the reports that are due, and forgets those that are old. */
   report(capture: CaptureReport | null): void {
     for (const peer of this.#peers.values()) {
+      peer.heard = peer.reports.heard(epochMs());
       const open = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open");
       if (open.length === 0) continue;
       const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
@@ -248,7 +253,7 @@ export class Peers {
       stream,
       droppedBacklog: peer.droppedBacklog,
       oversized: peer.oversized,
-      heard: peer.reports.heard(epochMs()),
+      heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
       lanes: peer.lanes
         .filter((lane) => lane.sends)
@@ -282,6 +287,7 @@ export class Peers {
       reviewedAtMs: now,
       crowdedAtMs: now,
       reports: new Reports(GRANULARITY_MS),
+      heard: null,
     };
     this.#peers.set(stream, peer);
     return peer;

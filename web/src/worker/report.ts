@@ -2,6 +2,7 @@
 
 import { ClockOffset, type Estimate, Recent, RecentCounts } from "../shared/clock";
 import type { FarEnd } from "../shared/messages";
+import type { HeardStats } from "../shared/stats";
 import {
   type CaptureReport,
   type HeardReport,
@@ -72,8 +73,9 @@ export class Reports {
   }
 
   /** How the peer hears us; null if it has not said so lately. */
-  heard(nowMs: number): HeardReport | null {
-    return nowMs - this.#reportAtMs < STALE_MS ? (this.#report?.heard ?? null) : null;
+  heard(nowMs: number): HeardStats | null {
+    const heard = nowMs - this.#reportAtMs < STALE_MS ? this.#report?.heard : null;
+    return heard ? heardStats(heard) : null;
   }
 
   /** The peer's capture on our clock; null while something of that is unknown. */
@@ -84,6 +86,19 @@ export class Reports {
     if (!capture || offset === null || arrival === null) return null;
     return farEndOf(capture, offset, arrival, this.#rateHz);
   }
+}
+
+/** Counts as shares. */
+function heardStats(heard: HeardReport): HeardStats {
+  const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames, ...rest } = heard;
+  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
+  const packets = receivedPackets + lostPackets;
+  return {
+    lostShare: share(lostPackets, packets),
+    lateShare: share(latePackets, packets),
+    concealedShare: share(concealedFrames, playedFrames + concealedFrames),
+    ...rest,
+  };
 }
 
 function farEndOf(capture: CaptureReport, offset: Estimate, arrival: Estimate, rateHz: number): FarEnd {
