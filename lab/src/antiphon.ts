@@ -40,6 +40,14 @@ export interface PageStats {
   peers: PagePeer[];
 }
 
+export interface PageDelay {
+  /** Null if a stage is unknown. */
+  ms: number | null;
+  knownMs: number;
+  errorMs: number;
+  stages: { name: string; ms: number | null; source: string }[];
+}
+
 export interface PagePeer {
   id: string;
   name: string;
@@ -55,6 +63,8 @@ export interface PagePeer {
   underruns: number;
   bufferFrames: number | null;
   targetFrames: number;
+  /** The page's own figure, null until it has one. */
+  mouthToEar: PageDelay | null;
   lanes: { state: string }[];
 }
 

@@ -1,9 +1,11 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type SenderConfig, STREAM_STATS } from "../shared/engine";
+import { heardStats } from "../shared/heard";
 import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
+import type { HeardReport } from "../shared/wire";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
@@ -31,7 +33,9 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
-  heard: HeardWindow;
+  window: HeardWindow;
+  /** How we hear it, for the report to it. */
+  hearing: HeardReport | null;
 }
 
 const NO_SENDER: SenderStats = {
@@ -267,10 +271,11 @@ export class Studio implements StudioApi {
     if (this.#looks++ % LOOKS_PER_HEARD !== 0) return;
     const numbers = sound.numbers();
     const underruns = sound.outputUnderruns();
-    const streams = Array.from(this.#members.values(), ({ stream, heard }) => {
-      const at = sound.offsetOf(numbers, stream);
-      return { stream, heard: at < 0 ? null : heard.add(performance.now(), numbers, at, underruns) };
-    });
+    for (const member of this.#members.values()) {
+      const at = sound.offsetOf(numbers, member.stream);
+      member.hearing = at < 0 ? null : member.window.add(performance.now(), numbers, at, underruns);
+    }
+    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
     sound.setHeard(streams, this.#inputDelay());
   }
 
@@ -499,7 +504,8 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
-      heard: new HeardWindow(),
+      window: new HeardWindow(),
+      hearing: null,
       participant: {
         id,
         name,
@@ -699,7 +705,7 @@ export class Studio implements StudioApi {
     };
   }
 
-  #peerStats({ participant, stream, peer }: Member, numbers: Float64Array | undefined): PeerStats {
+  #peerStats({ participant, stream, peer, hearing }: Member, numbers: Float64Array | undefined): PeerStats {
     const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
     const number = (field: keyof typeof STREAM_STATS) =>
       at < 0 || numbers === undefined ? Number.NaN : numbers[at + STREAM_STATS[field]];
@@ -739,6 +745,7 @@ export class Studio implements StudioApi {
       solo: participant.solo,
       mouthToEar: at < 0 || numbers === undefined ? null : this.#mouthToEar(worker, numbers, at),
       spreadFrames: known("spread"),
+      hearing: hearing && heardStats(hearing),
       heard: worker?.heard ?? null,
       farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,
     };

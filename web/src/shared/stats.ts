@@ -56,7 +56,7 @@ export interface MouthToEar {
   stages: DelayStage[];
 }
 
-/** How a peer hears this page's stream, by its own report of its last seconds. Shares are 0 to 1; null where nothing was to be counted. */
+/** How a stream is heard, over the listener's last seconds. Shares are 0 to 1; null where nothing was to be counted. */
 export interface HeardStats {
   /** Packets of which no copy came, of those that should have. */
   lostShare: number | Unknown;
@@ -67,7 +67,7 @@ export interface HeardStats {
   bufferFrames: number | Unknown;
   targetFrames: number;
   spreadFrames: number | Unknown;
-  /** Times its own output ran dry; null where its browser does not tell. */
+  /** Times the listener's own output ran dry; null where its browser does not tell. */
   outputUnderruns: number | Unknown;
   /** What the counts cover. */
   periodMs: number;
@@ -124,7 +124,9 @@ export interface PeerStats {
   mouthToEar: MouthToEar | Unknown;
   /** Spread of arrivals that an automatic target absorbs. */
   spreadFrames: number | Unknown;
-  /** How it hears us, and what it tells of its side; null while it does not report. */
+  /** How we hear it; null before it is heard. This is what we report to it. */
+  hearing: HeardStats | Unknown;
+  /** How it hears us, by its own report, and what it tells of its side; null while it does not report. */
   heard: HeardStats | Unknown;
   farEnd: FarEndStats | Unknown;
 }

@@ -1,6 +1,7 @@
 /** What two ends tell each other of their clocks and of what they hear: reports, and what follows from them. */
 
 import { ClockOffset, type Estimate, Recent, RecentCounts } from "../shared/clock";
+import { heardStats } from "../shared/heard";
 import type { FarEnd } from "../shared/messages";
 import type { HeardStats } from "../shared/stats";
 import {
@@ -86,19 +87,6 @@ export class Reports {
     if (!capture || offset === null || arrival === null) return null;
     return farEndOf(capture, offset, arrival, this.#rateHz);
   }
-}
-
-/** Counts as shares. */
-function heardStats(heard: HeardReport): HeardStats {
-  const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames, ...rest } = heard;
-  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
-  const packets = receivedPackets + lostPackets;
-  return {
-    lostShare: share(lostPackets, packets),
-    lateShare: share(latePackets, packets),
-    concealedShare: share(concealedFrames, playedFrames + concealedFrames),
-    ...rest,
-  };
 }
 
 function farEndOf(capture: CaptureReport, offset: Estimate, arrival: Estimate, rateHz: number): FarEnd {
