@@ -287,6 +287,22 @@ export class Sound {
     return { playedLine, renderedLineMs, device };
   }
 
+  /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */
+  play(samples: Float32Array<ArrayBuffer>, atFrame: number): void {
+    const { context } = this;
+    const buffer = context.createBuffer(1, samples.length, context.sampleRate);
+    buffer.copyToChannel(samples, 0);
+    const source = context.createBufferSource();
+    source.buffer = buffer;
+    source.connect(context.destination);
+    source.start(atFrame / context.sampleRate);
+  }
+
+  /** Makes the worker record what is captured for so long; it comes as its message. */
+  record(seconds: number): void {
+    this.#tell({ type: "record", seconds });
+  }
+
   /** Times the output ran dry; null where the browser does not count. */
   outputUnderruns(): number | null {
     return this.context.playbackStats?.underrunEvents ?? null;

@@ -6,10 +6,30 @@ import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
 import type { HeardReport } from "../shared/wire";
+import {
+  agreement,
+  type Calibration,
+  findPulse,
+  loadCalibration,
+  PULSE_INTERVAL_SECONDS,
+  PULSES,
+  pulseShape,
+  type Setup,
+  split,
+  storeCalibration,
+} from "./calibration";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
-import type { Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import type {
+  CalibrationState,
+  Levels,
+  Participant,
+  Problem,
+  Settings,
+  StudioApi,
+  StudioState,
+} from "./model";
 import { mouthToEar } from "./mouth-to-ear";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
@@ -38,6 +58,21 @@ interface Member {
   hearing: HeardReport | null;
 }
 
+type RecordingMessage = Extract<FromWorker, { type: "recording" }>;
+
+const NO_CALIBRATION: CalibrationState = {
+  phase: "none",
+  doneShare: 0,
+  roundTripMs: null,
+  spreadMs: null,
+  problem: null,
+};
+/** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
+const LOOP_BACK_LEAD_SECONDS = 0.5;
+const LOOP_BACK_TAIL_SECONDS = 1;
+/** How long the output's clock may take to be known: one browser says nothing at first. */
+const OUTPUT_PATIENCE_MS = REPORT_SETTLES_MS + 3_000;
+
 const NO_SENDER: SenderStats = {
   capturePath: "none",
   capturedFrames: 0,
@@ -64,6 +99,9 @@ export class Studio implements StudioApi {
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
   #looks = 0;
+  #calibration: Calibration | null = null;
+  /** Where the recording under way goes. */
+  #endRecording: ((recording: RecordingMessage) => void) | null = null;
   readonly #dismissed = new Set<string>();
   /** Where the rows of the trace under way go. */
   #endTrace: ((rows: TraceRows) => void) | null = null;
@@ -83,6 +121,7 @@ export class Studio implements StudioApi {
       microphone: "unasked",
       selfMuted: false,
       looping: false,
+      calibration: NO_CALIBRATION,
       participants: [],
       problems: [],
     };
@@ -138,6 +177,8 @@ export class Studio implements StudioApi {
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
     if (changed("outputDeviceId")) await this.#setOutput(after.outputDeviceId);
+    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
+      this.#recallCalibration();
     if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
       await this.#restartSound();
     if ((changed("inputDeviceId") || changed("channels")) && this.#stream !== null)
@@ -196,6 +237,104 @@ export class Studio implements StudioApi {
         remedy: `Choose another. The browser says: ${String(error)}`,
       });
     }
+  }
+
+  // ---- Loop-back ----
+
+  async calibrate(): Promise<void> {
+    const sound = this.#sound;
+    if (sound === null || this.#state.phase !== "lobby" || this.#state.calibration.phase === "running")
+      return;
+    const setup = this.#setup();
+    this.#setCalibration({ phase: "running" });
+    try {
+      this.#calibration = await this.#loopBack(sound);
+      storeCalibration(setup, this.#calibration);
+      this.#showCalibration();
+    } catch (error) {
+      this.#setCalibration({
+        phase: "failed",
+        problem: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  forgetCalibration(): void {
+    storeCalibration(this.#setup(), null);
+    this.#recallCalibration();
+  }
+
+  #setup(): Setup {
+    const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
+    const { capturePath } = this.#sender;
+    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
+  }
+
+  /** What was found for the devices and settings of now, if anything was. */
+  #recallCalibration(): void {
+    this.#calibration = loadCalibration(this.#setup());
+    this.#showCalibration();
+  }
+
+  #showCalibration(): void {
+    if (this.#calibration === null) this.#setCalibration({});
+    else {
+      const { roundTripMs, spreadMs } = this.#calibration;
+      this.#setCalibration({ phase: "done", doneShare: 1, roundTripMs, spreadMs });
+    }
+  }
+
+  #setCalibration(change: Partial<CalibrationState>): void {
+    this.#set({ calibration: { ...NO_CALIBRATION, ...change } });
+  }
+
+  /** *Errors* in plain words, for the musician. */
+  async #loopBack(sound: Sound): Promise<Calibration> {
+    const wait = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+    const stopped = () => this.#sound !== sound || this.#state.phase !== "lobby";
+    for (let waitedMs = 0; sound.outputClock(null) === null; waitedMs += OBSERVE_MS) {
+      if (waitedMs > OUTPUT_PATIENCE_MS || stopped())
+        throw new Error("The browser does not say when sound leaves it. Try again in a moment.");
+      await wait(OBSERVE_MS);
+    }
+    const { sampleRate: rateHz, currentTime } = sound.context;
+    const shape = pulseShape(rateHz);
+    const firstFrame = Math.ceil((currentTime + LOOP_BACK_LEAD_SECONDS) * rateHz);
+    const frames = Array.from(
+      { length: PULSES },
+      (_, n) => firstFrame + Math.round(n * PULSE_INTERVAL_SECONDS * rateHz),
+    );
+    const seconds = LOOP_BACK_LEAD_SECONDS + PULSES * PULSE_INTERVAL_SECONDS + LOOP_BACK_TAIL_SECONDS;
+    const recorded = new Promise<RecordingMessage | null>((resolve) => {
+      this.#endRecording = resolve;
+      setTimeout(resolve, (seconds + 2) * 1000, null);
+    });
+    sound.record(seconds);
+    for (const frame of frames) sound.play(shape, frame);
+    for (let share = 0; share < 1; share += OBSERVE_MS / 1000 / seconds) {
+      this.#setCalibration({ phase: "running", doneShare: share });
+      await wait(OBSERVE_MS);
+    }
+    const recording = await recorded;
+    this.#endRecording = null;
+    const output = sound.outputClock(null);
+    if (recording === null || output === null || stopped())
+      throw new Error("The sound stopped meanwhile. Try again.");
+    const lateMs: (number | null)[] = [];
+    for (const frame of frames) {
+      lateMs.push(findPulse(recording, shape, output.playedLine.ms + (frame * 1000) / rateHz, rateHz));
+      await wait(0);
+    }
+    const found = agreement(lateMs);
+    if (found === null) {
+      throw new Error(
+        lateMs.every((ms) => ms === null)
+          ? "The pulses were not heard in your microphone. Connect output and input with a cable, or turn the loudspeaker up and hold the microphone to it."
+          : "The pulses were not heard clearly. Make it quiet, or use a cable, and try again.",
+      );
+    }
+    const reportedMs = output.playedLine.ms - output.renderedLineMs + recording.blockMs;
+    return { ...found, roundTripMs: found.excessMs + reportedMs, atMs: Date.now() };
   }
 
   // ---- Sound ----
@@ -276,20 +415,22 @@ export class Studio implements StudioApi {
       member.hearing = at < 0 ? null : member.window.add(performance.now(), numbers, at, underruns);
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
-    sound.setHeard(streams, this.#inputDelay());
+    sound.setHeard(streams, this.#devices().input);
   }
 
-  /** What the input takes beyond what captured blocks' timestamps say. */
-  #inputDelay(): DeviceDelay | null {
+  /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
+  #reportedInput(): DeviceDelay | null {
     // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
     if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
     const reportedMs = milliseconds(this.#trackSettings()?.latency);
     return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
   }
 
-  /** What the output takes beyond what the browser says of it. */
-  #outputDelay(): DeviceDelay | null {
-    return { isCalibrated: false, ms: 0, errorMs: 0 };
+  /** What the devices take beyond the browser's timestamps: by a loop-back if there was one, else by its word. */
+  #devices(): { input: DeviceDelay | null; output: DeviceDelay } {
+    const input = this.#reportedInput();
+    if (this.#calibration !== null) return split(this.#calibration, input);
+    return { input, output: { isCalibrated: false, ms: 0, errorMs: 0 } };
   }
 
   #checkContext(context: AudioContext): void {
@@ -329,6 +470,10 @@ export class Studio implements StudioApi {
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
       case "stats":
+        if (message.sender.capturePath !== this.#sender.capturePath) {
+          this.#sender = message.sender;
+          this.#recallCalibration();
+        }
         this.#sender = message.sender;
         this.#ringOverflows = message.ringOverflows;
         this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
@@ -338,6 +483,9 @@ export class Studio implements StudioApi {
         break;
       case "lane-closed":
         this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        break;
+      case "recording":
+        this.#endRecording?.(message);
         break;
       case "trace":
         this.#endTrace?.(message.rows);
@@ -752,7 +900,7 @@ export class Studio implements StudioApi {
   }
 
   #mouthToEar(worker: WorkerPeerStats | undefined, numbers: Float64Array, at: number): MouthToEar | null {
-    const output = this.#sound?.outputClock(this.#outputDelay());
+    const output = this.#sound?.outputClock(this.#devices().output);
     const playhead = numbers[at + STREAM_STATS.playhead];
     if (!worker?.farEnd || !output || Number.isNaN(playhead)) return null;
     const nextFrame = numbers[WORKLET_STATS.nextFrame];

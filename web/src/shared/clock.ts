@@ -168,6 +168,17 @@ export class CaptureClock {
     if (line !== null) this.#sent.add(nowMs - (line.ms + frame * this.#frameMs));
   }
 
+  /** Media time of the next frame. */
+  get nextFrame(): number {
+    return this.#frames;
+  }
+
+  /** When a frame was captured; null until some have been for a moment. */
+  timeOf(frame: number): number | null {
+    const line = this.#lines.middle();
+    return line && line.ms + frame * this.#frameMs;
+  }
+
   /** Null until frames have been captured and sent for a moment. */
   read(): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
     const line = this.#lines.middle();

@@ -49,6 +49,8 @@ export type ToWorker =
   | { type: "stop-capture" }
   /** Record for so long when what is captured, sent and received. */
   | { type: "trace"; seconds: number }
+  /** Record what is captured for so long. */
+  | { type: "record"; seconds: number }
   /** A lane's data channel, to send on unless it is the far end of the loop. */
   | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
   | { type: "close-lane"; stream: number; lane: number }
@@ -114,4 +116,6 @@ export type FromWorker =
   | { type: "lanes-wanted"; stream: number; count: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
   | { type: "capture-ended"; reason: string }
-  | { type: "trace"; rows: TraceRows };
+  | { type: "trace"; rows: TraceRows }
+  /** What was captured, mono; when its first frame was by the browser's word; and how long a block takes until the engine has it. */
+  | { type: "recording"; samples: Float32Array; startMs: number; blockMs: number };

@@ -30,6 +30,7 @@ export class Capture {
   trace: Trace | null = null;
   readonly #clock: CaptureClock;
   readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
+  #recording: { samples: Float32Array; frames: number; first: number } | null = null;
   /** What the input takes beyond its timestamps. */
   input: DeviceDelay | null = null;
 
@@ -64,6 +65,7 @@ export class Capture {
     this.#generation++;
     this.#path = "none";
     this.#clock.restart();
+    this.#recording = null;
   }
 
   /** Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). */
@@ -100,6 +102,7 @@ export class Capture {
       }
       value.close();
       this.trace?.captured(frames);
+      this.#record(sources, frames);
       this.#engine.push(sources, frames);
       this.#send();
     }
@@ -133,9 +136,38 @@ export class Capture {
       const { channels, frames } = captureShape(this.#ring.tag);
       this.#clock.add(frames, null, epochMs());
       this.trace?.captured(frames);
+      this.#record(channels, frames);
       this.#engine.push(channels, frames);
       this.#send();
     }
+  }
+
+  /** Records what is captured from now on, for so long; it goes to main when it is full. */
+  startRecording(seconds: number): void {
+    this.#recording = {
+      samples: new Float32Array(seconds * this.#config.rateHz),
+      frames: 0,
+      first: this.#clock.nextFrame,
+    };
+  }
+
+  /** What is in the engine's planes: all channels together, since a loop may come back by any. */
+  #record(channels: number, frames: number): void {
+    const recording = this.#recording;
+    if (recording === null) return;
+    const { samples } = recording;
+    const room = Math.min(frames, samples.length - recording.frames);
+    for (let channel = 0; channel < channels; channel++) {
+      const plane = this.#engine.plane(channel, frames);
+      for (let n = 0; n < room; n++) samples[recording.frames + n]! += plane[n]!;
+    }
+    recording.frames += room;
+    if (recording.frames < samples.length) return;
+    this.#recording = null;
+    const startMs = this.#clock.timeOf(recording.first);
+    const blockMs = this.#clock.read()?.blockMs;
+    if (startMs !== null && blockMs !== undefined)
+      this.#say({ type: "recording", samples, startMs, blockMs });
   }
 
   #send(): void {

@@ -49,6 +49,9 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       setTrace(trace);
       break;
     }
+    case "record":
+      capture?.startRecording(data.seconds);
+      break;
     case "heard":
       for (const { stream, heard } of data.streams) peers?.setHeard(stream, heard);
       if (capture !== null) capture.input = data.input;
