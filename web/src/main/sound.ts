@@ -50,8 +50,9 @@ export const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
 /** Firefox waits for its audio server when asked for an output timestamp, as for the latency; and its answer leaves the latency out. */
 const OUTPUT_TIMESTAMP_IS_FREE = !navigator.userAgent.includes("Firefox/");
-/** Looks at the output that its lines are taken from: two seconds of them. */
+/** Looks at the output that its lines are taken from: two seconds of them. Their error is told by ten: a system's word of its output settles slowly. */
 const OUTPUT_LOOKS = 20;
+const OUTPUT_LOOKS_FOR_ERROR = 100;
 
 let engine: Promise<WebAssembly.Module> | undefined;
 
@@ -98,7 +99,7 @@ export class Sound {
   #source: MediaStreamAudioSourceNode | null = null;
   #outputLatencyMs: number | null = null;
   #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
-  readonly #playedLines = new Recent(OUTPUT_LOOKS);
+  readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS);
   #rateHz: number;
 
@@ -273,17 +274,21 @@ export class Sound {
       const { contextTime, performanceTime } = context.getOutputTimestamp();
       if (!contextTime || !performanceTime) return;
       this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
-    } else {
-      const latencyMs = this.reportedOutputLatencyMs();
-      if (latencyMs !== null) this.#playedLines.add(renderedLine + latencyMs);
     }
   }
 
   /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
   outputClock(device: DeviceDelay | null): OutputClock | null {
-    const playedLine = this.#playedLines.middle();
+    const rendered = this.#renderedLines.middle();
     const renderedLineMs = this.#renderedLines.least();
-    if (playedLine === null || renderedLineMs === null) return null;
+    if (rendered === null || renderedLineMs === null) return null;
+    if (OUTPUT_TIMESTAMP_IS_FREE) {
+      const playedLine = this.#playedLines.middle(OUTPUT_LOOKS);
+      return playedLine && { playedLine, renderedLineMs, device };
+    }
+    const latencyMs = this.reportedOutputLatencyMs();
+    if (latencyMs === null) return null;
+    const playedLine = { ms: renderedLineMs + latencyMs, errorMs: rendered.errorMs };
     return { playedLine, renderedLineMs, device };
   }
 

@@ -37,13 +37,23 @@ export class Recent {
     return count === 0 ? null : this.#values.subarray(0, count).reduce((a, b) => Math.min(a, b));
   }
 
-  /** The middle value, and half of what the middle 80 % range over; null before there is any. */
-  middle(): Estimate | null {
+  /**
+   * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over; null before there
+   * is any.
+   */
+  middle(newest = Number.POSITIVE_INFINITY): Estimate | null {
     const { count } = this;
     if (count === 0) return null;
-    const sorted = this.#values.slice(0, count).sort();
-    const at = (share: number) => sorted[Math.round((count - 1) * share)]!;
-    return { ms: at(0.5), errorMs: (at(0.9) - at(0.1)) / 2 };
+    const size = this.#values.length;
+    const first = this.#count - Math.min(newest, count);
+    const recent = Float64Array.from(
+      { length: this.#count - first },
+      (_, n) => this.#values[(first + n) % size]!,
+    );
+    recent.sort();
+    const all = this.#values.slice(0, count).sort();
+    const at = (share: number) => all[Math.round((count - 1) * share)]!;
+    return { ms: recent[Math.round((recent.length - 1) / 2)]!, errorMs: (at(0.9) - at(0.1)) / 2 };
   }
 }
 

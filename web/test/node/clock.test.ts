@@ -141,6 +141,7 @@ describe("recent values", () => {
     expect([recent.middle(), recent.least()]).toEqual([null, null]);
     for (let n = 0; n < 100; n++) recent.add(n);
     expect(recent.middle()).toEqual({ ms: 95, errorMs: 3.5 });
+    expect(recent.middle(3)).toEqual({ ms: 98, errorMs: 3.5 });
     expect(recent.least()).toBe(90);
     recent.clear();
     expect(recent.middle()).toBeNull();
