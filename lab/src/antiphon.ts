@@ -65,6 +65,8 @@ export interface PagePeer {
   targetFrames: number;
   /** The page's own figure, null until it has one. */
   mouthToEar: PageDelay | null;
+  /** How the peer hears this page, by its own report. */
+  heard: { concealedShare: number | null; targetFrames: number; periodMs: number } | null;
   lanes: { state: string }[];
 }
 
