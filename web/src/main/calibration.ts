@@ -20,6 +20,8 @@ const LEAST_CLARITY = 7;
 /** Of the pulses so many must be found, within so much of their middle. */
 const LEAST_FOUND = 4;
 const MOST_APART_MS = 1;
+/** With the output's own clock less certain than this, a loop-back would spoil more than it mends. */
+export const MOST_DOUBT_MS = 5;
 
 /** What a loop-back found. */
 export interface Calibration {

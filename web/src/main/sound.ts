@@ -1,7 +1,7 @@
 /** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
 
 import { RecordRing } from "@antiphon/ring";
-import { Recent } from "../shared/clock";
+import { type Estimate, Recent } from "../shared/clock";
 import { AUTOMATIC, COMMAND, type SenderConfig, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
@@ -100,7 +100,7 @@ export class Sound {
   #outputLatencyMs: number | null = null;
   #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
-  readonly #renderedLines = new Recent(OUTPUT_LOOKS);
+  readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
 
   /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
@@ -267,29 +267,29 @@ export class Sound {
   observeOutput(): void {
     const { context } = this;
     if (context.state !== "running") return;
-    const nowMs = performance.timeOrigin + performance.now();
-    const renderedLine = nowMs - context.currentTime * 1000;
-    this.#renderedLines.add(renderedLine);
-    if (OUTPUT_TIMESTAMP_IS_FREE) {
-      const { contextTime, performanceTime } = context.getOutputTimestamp();
-      if (!contextTime || !performanceTime) return;
+    this.#renderedLines.add(performance.timeOrigin + performance.now() - context.currentTime * 1000);
+    if (!OUTPUT_TIMESTAMP_IS_FREE) return;
+    const { contextTime, performanceTime } = context.getOutputTimestamp();
+    if (contextTime && performanceTime)
       this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
-    }
   }
 
   /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
   outputClock(device: DeviceDelay | null): OutputClock | null {
-    const rendered = this.#renderedLines.middle();
-    const renderedLineMs = this.#renderedLines.least();
-    if (rendered === null || renderedLineMs === null) return null;
-    if (OUTPUT_TIMESTAMP_IS_FREE) {
-      const playedLine = this.#playedLines.middle(OUTPUT_LOOKS);
-      return playedLine && { playedLine, renderedLineMs, device };
-    }
-    const latencyMs = this.reportedOutputLatencyMs();
-    if (latencyMs === null) return null;
-    const playedLine = { ms: renderedLineMs + latencyMs, errorMs: rendered.errorMs };
+    const renderedLineMs = this.#renderedLines.least(OUTPUT_LOOKS);
+    const playedLine = OUTPUT_TIMESTAMP_IS_FREE
+      ? this.#playedLines.middle(OUTPUT_LOOKS)
+      : this.#renderedPlusLatency();
+    if (renderedLineMs === null || playedLine === null) return null;
     return { playedLine, renderedLineMs, device };
+  }
+
+  /** Where the browser does not say when a frame leaves: when it was rendered, and the latency. */
+  #renderedPlusLatency(): Estimate | null {
+    const latencyMs = this.reportedOutputLatencyMs();
+    const [lineMs, everMs] = [this.#renderedLines.least(OUTPUT_LOOKS), this.#renderedLines.least()];
+    if (latencyMs === null || lineMs === null || everMs === null) return null;
+    return { ms: lineMs + latencyMs, errorMs: lineMs - everMs };
   }
 
   /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */

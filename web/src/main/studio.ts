@@ -11,6 +11,7 @@ import {
   type Calibration,
   findPulse,
   loadCalibration,
+  MOST_DOUBT_MS,
   PULSE_INTERVAL_SECONDS,
   PULSES,
   pulseShape,
@@ -320,6 +321,8 @@ export class Studio implements StudioApi {
     const output = sound.outputClock(null);
     if (recording === null || output === null || stopped())
       throw new Error("The sound stopped meanwhile. Try again.");
+    if (output.playedLine.errorMs > MOST_DOUBT_MS)
+      throw new Error("This computer was too busy to measure it well. Close other programs and try again.");
     const lateMs: (number | null)[] = [];
     for (const frame of frames) {
       lateMs.push(findPulse(recording, shape, output.playedLine.ms + (frame * 1000) / rateHz, rateHz));

@@ -31,29 +31,26 @@ export class Recent {
     this.#count = 0;
   }
 
-  /** The least value; null before there is any. */
-  least(): number | null {
-    const { count } = this;
-    return count === 0 ? null : this.#values.subarray(0, count).reduce((a, b) => Math.min(a, b));
+  /** The least of the `newest` values (of all, by default); null before there is any. */
+  least(newest?: number): number | null {
+    return this.count === 0 ? null : this.#newest(newest).reduce((a, b) => Math.min(a, b));
   }
 
   /**
    * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over; null before there
    * is any.
    */
-  middle(newest = Number.POSITIVE_INFINITY): Estimate | null {
-    const { count } = this;
-    if (count === 0) return null;
-    const size = this.#values.length;
-    const first = this.#count - Math.min(newest, count);
-    const recent = Float64Array.from(
-      { length: this.#count - first },
-      (_, n) => this.#values[(first + n) % size]!,
-    );
-    recent.sort();
-    const all = this.#values.slice(0, count).sort();
-    const at = (share: number) => all[Math.round((count - 1) * share)]!;
-    return { ms: recent[Math.round((recent.length - 1) / 2)]!, errorMs: (at(0.9) - at(0.1)) / 2 };
+  middle(newest?: number): Estimate | null {
+    if (this.count === 0) return null;
+    const at = (sorted: Float64Array, share: number) => sorted[Math.round((sorted.length - 1) * share)]!;
+    const all = this.#newest().sort();
+    return { ms: at(this.#newest(newest).sort(), 0.5), errorMs: (at(all, 0.9) - at(all, 0.1)) / 2 };
+  }
+
+  #newest(most = Number.POSITIVE_INFINITY): Float64Array {
+    const count = Math.min(most, this.count);
+    const first = this.#count - count;
+    return Float64Array.from({ length: count }, (_, n) => this.#values[(first + n) % this.#values.length]!);
   }
 }
 
