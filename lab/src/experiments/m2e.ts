@@ -384,7 +384,7 @@ function ownSection(measured: readonly Measured[]): Section {
           shown(own.errorMs, 1),
           own.isWhole ? "yes" : "no",
           shown(difference, 1),
-          Math.abs(difference) <= own.errorMs + ownGoalMs ? "yes" : "no",
+          own.isWhole ? (Math.abs(difference) <= own.errorMs + ownGoalMs ? "yes" : "no") : null,
         ],
       ];
     }),
