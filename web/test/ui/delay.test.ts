@@ -65,6 +65,15 @@ describe("mouth to ear", () => {
 
   it("falls from stage to stage without a gap", () => {
     const bars = waterfall(mouthToEar(far, output, now));
+    // Nothing of the input: it has no word of its own.
+    expect(bars.map(({ label }) => label)).toEqual([
+      "Captured block",
+      "Packet",
+      "Network",
+      "Buffer",
+      "Browser's output",
+      "Loudspeaker and driver",
+    ]);
     for (const [index, bar] of bars.entries()) {
       const before = bars[index - 1];
       expect(bar.fromPercent).toBeCloseTo(before ? before.fromPercent + before.widthPercent : 0, 6);

@@ -48,17 +48,21 @@ export function delayNote(delay: MouthToEar): string {
   return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
 }
 
-/** The stages as a waterfall. A loop-back may find that the browser promised too much: a bar then runs backwards. */
+/**
+ * The stages as a waterfall. A loop-back may find that the browser promised too much: a bar then runs backwards. Of a device that has no
+ * word of its own beyond the browser's timestamps there is nothing to show.
+ */
 export function waterfall(delay: MouthToEar): Bar[] {
+  const stages = delay.stages.filter(({ ms, source }) => source !== "reported" || ms !== 0);
   let atMs = 0;
-  const ends = delay.stages.map(({ ms }) => {
+  const ends = stages.map(({ ms }) => {
     const fromMs = atMs;
     atMs += ms ?? 0;
     return [Math.min(fromMs, atMs), Math.max(fromMs, atMs)] as const;
   });
   const wholeMs = Math.max(...ends.map(([, to]) => to), Number.MIN_VALUE);
   const percent = (ms: number) => (Math.min(wholeMs, Math.max(0, ms)) / wholeMs) * 100;
-  return delay.stages.map(({ name, ms, source }, index) => {
+  return stages.map(({ name, ms, source }, index) => {
     const [fromMs, toMs] = ends[index]!;
     return {
       label: stageLabels[name],
