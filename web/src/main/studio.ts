@@ -88,6 +88,7 @@ export class Studio implements StudioApi {
   readonly #listeners = new Set<() => void>();
   readonly #automation: Automation;
   #sound: Sound | null = null;
+  #starting: Promise<void> | null = null;
   #rateHz: number;
   #stream: MediaStream | null = null;
   #signalling: Signalling | null = null;
@@ -357,7 +358,15 @@ export class Studio implements StudioApi {
     return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
   }
 
-  async #startSound(): Promise<void> {
+  /** Once, though the microphone may be allowed and the room joined at the same time. */
+  #startSound(): Promise<void> {
+    this.#starting ??= this.#makeSound().finally(() => {
+      this.#starting = null;
+    });
+    return this.#starting;
+  }
+
+  async #makeSound(): Promise<void> {
     if (this.#sound !== null) return;
     const { quantum, outputDeviceId } = this.#state.settings;
     const options = {
