@@ -31,6 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(packet, &bytes[AUDIO_HEADER_BYTES..]);
         }
         Ok(Datagram::Probe(probe)) => assert_eq!(probe.to_bytes()[..], *bytes),
+        Ok(Datagram::Report(report)) => assert_eq!(report.to_bytes()[..], *bytes),
         Err(_) => {}
     }
 });

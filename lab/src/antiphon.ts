@@ -50,6 +50,14 @@ export interface PageStats {
   peers: PagePeer[];
 }
 
+export interface PageDelay {
+  /** Null if a stage is unknown. */
+  ms: number | null;
+  knownMs: number;
+  errorMs: number;
+  stages: { name: string; ms: number | null; source: string }[];
+}
+
 export interface PagePeer {
   id: string;
   name: string;
@@ -69,6 +77,10 @@ export interface PagePeer {
   format: string | null;
   opusBps: number | null;
   sent: { format: string; copies: boolean; copiesSent: number; switches: number } | null;
+  /** The page's own figure, null until it has one. */
+  mouthToEar: PageDelay | null;
+  /** How the peer hears this page, by its own report. */
+  heard: { concealedShare: number | null; targetFrames: number; periodMs: number } | null;
   lanes: { state: string }[];
 }
 

@@ -2,6 +2,7 @@
 
 import { type Hearing, listen, quantile } from "./analysis.js";
 import {
+  type PageDelay,
   type PageParameters,
   type PagePeer,
   type PageTrace,
@@ -69,6 +70,20 @@ export interface Direction {
   counters: Counters | null;
   report: Report;
   budget: Budget | null;
+  /** What the page itself says of this direction while the pulses sound; null where it says nothing. */
+  own: OwnDelay | null;
+}
+
+/** The page's own figure: of the looks at it, the middle one. */
+export interface OwnDelay {
+  /** Sum of the stages that it knows, and the error that it states. */
+  knownMs: number;
+  errorMs: number;
+  /** Whether it knows all stages. */
+  isWhole: boolean;
+  /** Range of all looks. */
+  leastMs: number;
+  mostMs: number;
 }
 
 export interface SetupResult {
@@ -114,7 +129,7 @@ async function onePage(stage: Stage, address: string): Promise<SetupResult> {
     const report = await a!.evaluate(() => page().report());
     const counters = before && after && increments(before, after);
     return {
-      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null }],
+      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null, own: null }],
       calibration,
       summary,
       ...about(a!),
@@ -142,19 +157,56 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
     );
     // Kept when the counters are read for the last time: when the device ends, it disturbs the browsers.
     const targetFrames = new Map<Browser, number>();
-    const result = await bothWays(stage, a, b, {
-      count: async (end) => {
-        const [peer] = (await readStats(end)).peers;
-        targetFrames.set(end, peer!.targetFrames);
-        return countersOf(peer!);
-      },
-      report: readStats,
-    });
+    const [result, [ownA, ownB]] = await Promise.all([
+      bothWays(stage, a, b, {
+        count: async (end) => {
+          const [peer] = (await readStats(end)).peers;
+          targetFrames.set(end, peer!.targetFrames);
+          return countersOf(peer!);
+        },
+        report: readStats,
+      }),
+      readOwnDelays(stage, [a, b]),
+    ]);
     const [ab, ba] = result.directions;
+    ab!.own = ownB!;
+    ba!.own = ownA!;
     ab!.budget = budgetOf(traceA!, traceB!, targetFrames.get(b)!);
     ba!.budget = budgetOf(traceB!, traceA!, targetFrames.get(a)!);
     return result;
   });
+}
+
+/** What each page says of what it hears, looked at once a second while the pulses sound. */
+async function readOwnDelays(
+  { leadSeconds, pulseSeconds }: Stage,
+  ends: readonly Browser[],
+): Promise<(OwnDelay | null)[]> {
+  const looks: PageDelay[][] = ends.map(() => []);
+  await sleep(leadSeconds * 1000);
+  for (let second = 0; second < pulseSeconds; second++) {
+    await sleep(1000);
+    for (const [index, end] of ends.entries()) {
+      const delay = (await readStats(end)).peers[0]?.mouthToEar;
+      if (delay) looks[index]!.push(delay);
+    }
+  }
+  return looks.map(ownDelayOf);
+}
+
+/** Null without a look. */
+export function ownDelayOf(looks: readonly PageDelay[]): OwnDelay | null {
+  const sorted = [...looks].sort((a, b) => a.knownMs - b.knownMs);
+  const middle = sorted[sorted.length >> 1];
+  return middle === undefined
+    ? null
+    : {
+        knownMs: middle.knownMs,
+        errorMs: middle.errorMs,
+        isWhole: middle.ms !== null,
+        leastMs: sorted[0]!.knownMs,
+        mostMs: sorted.at(-1)!.knownMs,
+      };
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -263,6 +315,7 @@ async function bothWays(
       counters: increments(before[index]!, after[index]!),
       report: { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs },
       budget: null,
+      own: null,
     });
   }
   return { directions, calibration, summary, ...about(a, b) };

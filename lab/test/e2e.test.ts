@@ -17,6 +17,7 @@ import { type Browser, type BrowserName, launch } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
 import { mic, Rig, readAround, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
+import { framesPerMs } from "../src/units.js";
 
 const parameters = { quantum: 128, packet: 128, buffer: 8192, lanes: 1, bits: 16, channels: 2 };
 
@@ -111,6 +112,25 @@ describe("the product", () => {
       });
     },
   );
+
+  it("tells both ends how they hear each other, and how long the way is", async () => {
+    const pages = await meet("chromium", "chromium");
+    let peers: PagePeer[] = [];
+    for (let tries = 0; tries < 40; tries++) {
+      peers = (await statsOf(...pages)).map((stats) => stats.peers[0]!);
+      if (peers.every(({ heard, mouthToEar }) => heard !== null && mouthToEar !== null)) break;
+      await sleep(500);
+    }
+    for (const { heard, mouthToEar } of peers) {
+      expect(heard).toMatchObject({ targetFrames: parameters.buffer, periodMs: expect.any(Number) });
+      const names = mouthToEar!.stages.map(({ name }) => name);
+      expect(names).toEqual(["input", "capture", "packet", "network", "buffer", "playout", "output"]);
+      const sum = mouthToEar!.stages.reduce((total, { ms }) => total + (ms ?? 0), 0);
+      expect(sum).toBeCloseTo(mouthToEar!.knownMs, 6);
+      // A buffer of 8,192 frames is most of it, whatever the machine does besides.
+      expect(mouthToEar!.knownMs).toBeGreaterThan(parameters.buffer / framesPerMs / 2);
+    }
+  });
 
   it("loses not one frame while both main threads are blocked for 2 s", async () => {
     const [a, b] = await meet("chromium", "chromium");

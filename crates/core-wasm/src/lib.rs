@@ -376,7 +376,8 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 /// Writes a stream's statistics. Unknown numbers are NaN. 0, or `COMMAND_REFUSED` if there is no such stream.
 ///
 /// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
-/// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by reading).
+/// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by
+/// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled.
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -411,6 +412,13 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
         },
         f64::from(peaks[0]),
         f64::from(peaks[1]),
+        known.playhead.map_or(f64::NAN, |frame| frame as f64),
+        known.spread_frames.map_or(f64::NAN, |frames| frames as f64),
+        known.drift.map_or(f64::NAN, |drift| f64::from(drift.ppm)),
+        known
+            .drift
+            .map_or(f64::NAN, |drift| f64::from(drift.error_ppm)),
+        f64::from(u8::from(known.is_resampled)),
     ];
     areas()
         .stats

@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use antiphon_core::conceal::Concealment;
 use antiphon_core::pcm;
 use antiphon_core::wire::{
-    self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_CHANNELS, MAX_DATAGRAM_BYTES,
-    MAX_PACKET_FRAMES, Malformed, OpusHeader, Probe,
+    self, AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, Datagram, HeardReport, InputDelay,
+    MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES, Malformed, OpusHeader, Probe, Report,
 };
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -97,6 +97,7 @@ fn reason(malformed: Malformed) -> &'static str {
         Malformed::Channels => "channels",
         Malformed::Frames => "frames",
         Malformed::Reserved => "reserved",
+        Malformed::Range => "range",
         _ => "other",
     }
 }
@@ -126,9 +127,40 @@ fn described(name: &str, bytes: &[u8]) -> Value {
             "packet_bytes": packet.len(),
         }),
         Ok(Datagram::Probe(probe)) => json!({
-            "kind": if probe.is_reply { "probe_reply" } else { "probe" },
+            "kind": if probe.replied_ns.is_some() { "probe_reply" } else { "probe" },
             "id": probe.id,
             "time_ns": probe.time_ns.to_string(),
+            "replied_ns": probe.replied_ns.map(|time| time.to_string()),
+        }),
+        Ok(Datagram::Report(report)) => json!({
+            "kind": "report",
+            "id": report.id,
+            "capture": report.capture.map(|capture| json!({
+                "timestamp": capture.timestamp.to_string(),
+                "time_ns": capture.time_ns.to_string(),
+                "error_us": capture.error_us,
+                "block_us": capture.block_us,
+                "send_us": capture.send_us,
+                "input": capture.input.map(|input| json!({
+                    "is_calibrated": input.is_calibrated,
+                    "delay_us": input.delay_us,
+                    "error_us": input.error_us,
+                })),
+                "overrun_frames": capture.overrun_frames,
+                "dropped_packets": capture.dropped_packets,
+            })),
+            "heard": report.heard.map(|heard| json!({
+                "period_ms": heard.period_ms,
+                "received_packets": heard.received_packets,
+                "lost_packets": heard.lost_packets,
+                "late_packets": heard.late_packets,
+                "played_frames": heard.played_frames,
+                "concealed_frames": heard.concealed_frames,
+                "buffer_frames": heard.buffer_frames,
+                "target_frames": heard.target_frames,
+                "spread_frames": heard.spread_frames,
+                "output_underruns": heard.output_underruns,
+            })),
         }),
         Err(malformed) => json!({ "malformed": reason(malformed) }),
     };
@@ -221,9 +253,9 @@ fn wire_vectors() -> Value {
             (u32::MAX, u64::MAX),
         ] {
             let probe = Probe {
-                is_reply,
                 id,
                 time_ns,
+                replied_ns: is_reply.then_some(!time_ns),
             };
             let kind = if is_reply { "probe reply" } else { "probe" };
             add(&format!("{kind} {id}"), &probe.to_bytes());
@@ -282,9 +314,9 @@ fn wire_vectors() -> Value {
     }
     add("audio with a byte too many", &[&good[..], &[0]].concat());
     let probe = Probe {
-        is_reply: false,
         id: 7,
         time_ns: 9,
+        replied_ns: None,
     }
     .to_bytes();
     for length in 2..probe.len() {
@@ -295,7 +327,7 @@ fn wire_vectors() -> Value {
         ("version 0", 0, 0),
         ("version 2", 0, 2),
         ("kind 0", 1, 0),
-        ("kind 4", 1, 4),
+        ("kind 5", 1, 5),
         ("format 0", 2, 0x10),
         ("format 4, which is Opus, of 4 frames", 2, 0x14),
         ("format 5", 2, 0x15),
@@ -319,11 +351,12 @@ fn wire_vectors() -> Value {
     let mut many = good.clone();
     many[6..8].copy_from_slice(&(MAX_PACKET_FRAMES as u16 + 1).to_le_bytes());
     add("513 frames", &many);
-    for at in [2, 3] {
+    for at in [2, 3, 16, 23] {
         let mut bytes = probe;
         bytes[at] = 1;
         add(&format!("probe with reserved byte {at} set"), &bytes);
     }
+    add_reports(&mut add);
     let frames = AudioHeader {
         frames: 246,
         ..plain
@@ -339,6 +372,92 @@ fn wire_vectors() -> Value {
         "about": "docs/protocol.md, datagrams. Written by crates/core/examples/vectors.rs.",
         "datagrams": cases,
     })
+}
+
+fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
+    let capture = CaptureReport {
+        timestamp: (1 << 53) + 1,
+        time_ns: 1_795_223_941_016_986_123,
+        error_us: 250,
+        block_us: 2_740,
+        send_us: 2_810,
+        input: None,
+        overrun_frames: 0,
+        dropped_packets: 3,
+    };
+    let heard = HeardReport {
+        period_ms: 4_000,
+        received_packets: 1_490,
+        lost_packets: 10,
+        late_packets: 2,
+        played_frames: 190_720,
+        concealed_frames: 1_280,
+        buffer_frames: Some(384),
+        target_frames: 208,
+        spread_frames: Some(192),
+        output_underruns: Some(1),
+    };
+    let unknown = HeardReport {
+        buffer_frames: None,
+        spread_frames: None,
+        output_underruns: None,
+        ..heard
+    };
+    let input = |is_calibrated, delay_us| {
+        Some(CaptureReport {
+            input: Some(InputDelay {
+                is_calibrated,
+                delay_us,
+                error_us: 700,
+            }),
+            ..capture
+        })
+    };
+    let reports = [
+        ("nothing known", 0, None, None),
+        ("a capture", 1, Some(capture), None),
+        ("a stream heard", u32::MAX, None, Some(heard)),
+        ("reported input", 3, input(false, 10_000), Some(heard)),
+        ("calibrated input", 4, input(true, -1_200), Some(unknown)),
+    ];
+    for (name, id, capture, heard) in reports {
+        let report = Report { id, capture, heard };
+        add(&format!("report: {name}"), &report.to_bytes());
+    }
+    let report = Report {
+        id: 5,
+        capture: input(true, 2_000),
+        heard: Some(heard),
+    };
+    let good = report.to_bytes();
+    for length in 2..good.len() {
+        add(&format!("report cut to {length} bytes"), &good[..length]);
+    }
+    add("report with a byte too many", &[&good[..], &[0]].concat());
+    let changes: [(&str, usize, &[u8]); 13] = [
+        ("unknown parts", 2, &[4]),
+        ("a capture that is not there", 2, &[2]),
+        ("a stream that is not there", 2, &[1]),
+        ("an input that is not there", 3, &[0]),
+        ("an unknown source of the input's delay", 3, &[3]),
+        ("reserved bytes set", 54, &[1]),
+        ("reserved bytes set, second", 55, &[1]),
+        ("an error of an hour", 24, &3_600_000_000_u32.to_le_bytes()),
+        ("a block of 61 s", 28, &61_000_000_u32.to_le_bytes()),
+        ("sending 61 s late", 32, &61_000_000_u32.to_le_bytes()),
+        (
+            "an input from the future",
+            36,
+            &(-61_000_000_i32).to_le_bytes(),
+        ),
+        ("no period", 52, &[0, 0]),
+        ("a period over a minute", 52, &60_001_u16.to_le_bytes()),
+    ];
+    for (name, at, value) in changes {
+        let mut bytes = good;
+        bytes[at..at + value.len()].copy_from_slice(value);
+        add(&format!("report with {name}"), &bytes);
+    }
 }
 
 fn pcm_vectors() -> Value {

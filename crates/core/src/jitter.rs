@@ -226,6 +226,17 @@ impl JitterBuffer {
         self.channels
     }
 
+    /// Media time that plays next; `None` while nothing plays.
+    pub fn playing_next(&self) -> Option<u64> {
+        self.playing.then(|| self.playhead())
+    }
+
+    /// The spread that an automatic target absorbs, in frames; `None` before any is known.
+    pub fn spread_frames(&self) -> Option<u64> {
+        let (needed, prompt) = (self.needed_delay()?, self.prompt_delay()?);
+        Some(needed.wrapping_sub(prompt).max(0) as u64)
+    }
+
     /// Frames between the playhead and the newest received; `None` while nothing plays.
     pub fn buffered_frames(&self) -> Option<u64> {
         let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
@@ -296,11 +307,6 @@ impl JitterBuffer {
     pub fn trim(&mut self, frames: i64) {
         self.rendered = self.rendered.wrapping_sub(frames as u64);
         self.delay = self.delay.wrapping_sub(frames);
-    }
-
-    /// Media time of the frame that plays next; `None` while nothing plays.
-    pub fn playhead_time(&self) -> Option<u64> {
-        self.playing.then(|| self.playhead())
     }
 
     /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
@@ -494,10 +500,8 @@ impl JitterBuffer {
 
     /// The spread that an automatic target must absorb, in frames.
     fn automatic_target(&self) -> i64 {
-        match (self.needed_delay(), self.prompt_delay()) {
-            (Some(needed), Some(prompt)) => needed.wrapping_sub(prompt),
-            _ => self.expected,
-        }
+        self.spread_frames()
+            .map_or(self.expected, |frames| frames as i64)
     }
 
     /// How many reviews a generation of the spread lasts at least: a strict budget is kept by a long memory, a lax one forgets soon.

@@ -101,14 +101,16 @@ pub struct StreamStats {
     pub malformed_packets: u64,
     /// Datagrams too old to tell whether they are duplicates; they are late in any case.
     pub ancient_packets: u64,
+    /// Media time that plays next, with the first frame of the next quantum; `None` while nothing plays.
+    pub playhead: Option<u64>,
+    /// Spread of arrivals that an automatic target absorbs, in frames; `None` before any is known.
+    pub spread_frames: Option<u64>,
     /// Frames waiting; `None` while nothing plays.
     pub buffered_frames: Option<u64>,
     /// Frames received that wait to be played, those behind a gap included.
     pub held_frames: u64,
     /// The delay aimed at, in frames from the most prompt arrivals.
     pub target_frames: u64,
-    /// Media time of the frame that leaves the player next; `None` while nothing plays.
-    pub playhead: Option<u64>,
     /// By how much the sender's clock is faster than the player's; `None` until it is known.
     pub drift: Option<Drift>,
     /// Whether the stream is resampled to compensate for that; otherwise every frame is heard as it was sent.
@@ -318,6 +320,7 @@ impl Player {
             jitter: stream.jitter.counts(),
             malformed_packets: stream.malformed_packets,
             ancient_packets: stream.ancient_packets,
+            spread_frames: stream.jitter.spread_frames(),
             buffered_frames: stream.jitter.buffered_frames(),
             held_frames: stream.jitter.held_frames(),
             target_frames: stream.jitter.target_frames(),
@@ -479,7 +482,7 @@ impl Stream {
     /// Media time of the frame that leaves next; `None` while nothing plays.
     fn playhead(&self) -> Option<u64> {
         let held = if self.resampler.is_engaged() { HALF } else { 0 };
-        let taken = self.jitter.playhead_time()?;
+        let taken = self.jitter.playing_next()?;
         Some(taken.wrapping_sub(held as u64))
     }
 }

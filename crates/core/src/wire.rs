@@ -10,7 +10,13 @@ pub const MAX_DATAGRAM_BYTES: usize = 1_000;
 /// Bytes before the samples of an audio datagram.
 pub const AUDIO_HEADER_BYTES: usize = 20;
 /// Exact length of a probe or its reply, in bytes.
-pub const PROBE_BYTES: usize = 16;
+pub const PROBE_BYTES: usize = 24;
+/// Exact length of a report, in bytes.
+pub const REPORT_BYTES: usize = 92;
+/// Longest duration in a report, in us: what takes longer is no live music.
+pub const MAX_REPORT_US: u32 = 60_000_000;
+/// Longest time that a report's counts may cover, in ms.
+pub const MAX_PERIOD_MS: u16 = 60_000;
 /// Most channels in a stream.
 pub const MAX_CHANNELS: usize = 8;
 /// Fewest frames a sender may collect into a packet.
@@ -27,6 +33,7 @@ pub const MAX_DECODED_BYTES: usize = AUDIO_HEADER_BYTES + MAX_OPUS_FRAMES * MAX_
 const KIND_AUDIO: u8 = 1;
 const KIND_PROBE: u8 = 2;
 const KIND_PROBE_REPLY: u8 = 3;
+const KIND_REPORT: u8 = 4;
 /// The format of Opus, beside those of [`SampleFormat`].
 const FORMAT_OPUS: u8 = 4;
 
@@ -185,15 +192,15 @@ impl OpusHeader {
     }
 }
 
-/// A round-trip time probe, or its reply.
+/// A probe of round-trip time and clock offset, or its reply, which repeats `id` and `time_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// True in the reply, which repeats the rest.
-    pub is_reply: bool,
     /// Chosen by the prober.
     pub id: u32,
     /// The prober's clock, ns.
     pub time_ns: u64,
+    /// In a reply the replier's clock, ns; `None` in a probe.
+    pub replied_ns: Option<u64>,
 }
 
 impl Probe {
@@ -201,14 +208,163 @@ impl Probe {
     pub fn to_bytes(self) -> [u8; PROBE_BYTES] {
         let mut out = [0; PROBE_BYTES];
         out[0] = VERSION;
-        out[1] = if self.is_reply {
+        out[1] = if self.replied_ns.is_some() {
             KIND_PROBE_REPLY
         } else {
             KIND_PROBE
         };
         out[4..8].copy_from_slice(&self.id.to_le_bytes());
         out[8..16].copy_from_slice(&self.time_ns.to_le_bytes());
+        out[16..24].copy_from_slice(&self.replied_ns.unwrap_or(0).to_le_bytes());
         out
+    }
+}
+
+/// What one end tells the other, twice a second: when it captures, and how it hears the other's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Counts the reports to this peer; wraps.
+    pub id: u32,
+    /// `None` while nothing is captured.
+    pub capture: Option<CaptureReport>,
+    /// `None` while the other's stream is not heard.
+    pub heard: Option<HeardReport>,
+}
+
+/// The clock of a capture: one frame of it, and how long frames take from there to the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureReport {
+    /// Media time of the frame.
+    pub timestamp: u64,
+    /// When it was captured as far as the host knows, on the clock that the sender's probes and replies show, ns.
+    pub time_ns: u64,
+    /// `time_ns` may be wrong by so much, us; 0 to [`MAX_REPORT_US`].
+    pub error_us: u32,
+    /// From the capture of a block's first frame until the engine has the block, us; 0 to [`MAX_REPORT_US`].
+    pub block_us: u32,
+    /// From the capture of a datagram's first frame until it is handed to a lane, us; 0 to [`MAX_REPORT_US`].
+    pub send_us: u32,
+    /// What the input takes before the instant that `time_ns` names; `None`: unknown.
+    pub input: Option<InputDelay>,
+    /// Captured frames lost at the sender within the last seconds.
+    pub overrun_frames: u32,
+    /// Datagrams to this peer that the sender dropped within the last seconds, because every lane had a backlog.
+    pub dropped_packets: u32,
+}
+
+/// Delay of a sound input beyond what its timestamps say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputDelay {
+    /// True: measured by a loop-back. False: the browser's own word.
+    pub is_calibrated: bool,
+    /// May be below 0, where the timestamps promise too much. Up to [`MAX_REPORT_US`] either way.
+    pub delay_us: i32,
+    /// 0 to [`MAX_REPORT_US`].
+    pub error_us: u32,
+}
+
+/// How a stream is heard: counts of the last seconds, and the jitter buffer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeardReport {
+    /// What the counts cover, ms: 1 to [`MAX_PERIOD_MS`].
+    pub period_ms: u16,
+    /// Datagrams that arrived, without duplicates.
+    pub received_packets: u32,
+    /// Sequence numbers of which no copy came.
+    pub lost_packets: u32,
+    /// Datagrams that came after their turn.
+    pub late_packets: u32,
+    /// Frames received and played.
+    pub played_frames: u32,
+    /// Frames played in place of missing ones.
+    pub concealed_frames: u32,
+    /// Frames that wait, of at most `u32::MAX - 1`; `None` while nothing plays.
+    pub buffer_frames: Option<u32>,
+    /// Delay that the jitter buffer aims at.
+    pub target_frames: u32,
+    /// Spread of arrivals, of at most `u32::MAX - 1`; `None` before any is known.
+    pub spread_frames: Option<u32>,
+    /// Times the listener's own output ran dry, of at most `u32::MAX - 1`; `None` where its browser does not tell.
+    pub output_underruns: Option<u32>,
+}
+
+const CAPTURE_KNOWN: u8 = 1;
+const HEARD_KNOWN: u8 = 2;
+const INPUT_REPORTED: u8 = 1;
+const INPUT_CALIBRATED: u8 = 2;
+const CAPTURE_FIELDS: core::ops::Range<usize> = 8..52;
+const HEARD_FIELDS: core::ops::Range<usize> = 52..REPORT_BYTES;
+/// An optional count that is not known.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Report {
+    /// The bytes of the report.
+    pub fn to_bytes(self) -> [u8; REPORT_BYTES] {
+        let mut out = [0; REPORT_BYTES];
+        out[0] = VERSION;
+        out[1] = KIND_REPORT;
+        out[4..8].copy_from_slice(&self.id.to_le_bytes());
+        if let Some(capture) = self.capture {
+            out[2] |= CAPTURE_KNOWN;
+            capture.write(&mut out);
+        }
+        if let Some(heard) = self.heard {
+            out[2] |= HEARD_KNOWN;
+            heard.write(&mut out);
+        }
+        out
+    }
+}
+
+impl CaptureReport {
+    fn write(&self, out: &mut [u8; REPORT_BYTES]) {
+        out[8..16].copy_from_slice(&self.timestamp.to_le_bytes());
+        out[16..24].copy_from_slice(&self.time_ns.to_le_bytes());
+        put_u32s(
+            &mut out[24..36],
+            [self.error_us, self.block_us, self.send_us],
+        );
+        if let Some(input) = self.input {
+            out[3] = if input.is_calibrated {
+                INPUT_CALIBRATED
+            } else {
+                INPUT_REPORTED
+            };
+            put_u32s(
+                &mut out[36..44],
+                [input.delay_us.cast_unsigned(), input.error_us],
+            );
+        }
+        put_u32s(
+            &mut out[44..52],
+            [self.overrun_frames, self.dropped_packets],
+        );
+    }
+}
+
+impl HeardReport {
+    fn write(&self, out: &mut [u8; REPORT_BYTES]) {
+        out[52..54].copy_from_slice(&self.period_ms.to_le_bytes());
+        put_u32s(
+            &mut out[56..92],
+            [
+                self.received_packets,
+                self.lost_packets,
+                self.late_packets,
+                self.played_frames,
+                self.concealed_frames,
+                self.buffer_frames.unwrap_or(UNKNOWN),
+                self.target_frames,
+                self.spread_frames.unwrap_or(UNKNOWN),
+                self.output_underruns.unwrap_or(UNKNOWN),
+            ],
+        );
+    }
+}
+
+fn put_u32s<const N: usize>(out: &mut [u8], numbers: [u32; N]) {
+    for (field, number) in out.chunks_exact_mut(4).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
     }
 }
 
@@ -221,6 +377,8 @@ pub enum Datagram<'a> {
     Opus(OpusHeader, &'a [u8]),
     /// A probe or its reply.
     Probe(Probe),
+    /// What the other end tells of its capture, and of how it hears us.
+    Report(Report),
 }
 
 /// Why a datagram was refused. The caller drops and counts it.
@@ -241,8 +399,10 @@ pub enum Malformed {
     Channels,
     /// No frames, or too many.
     Frames,
-    /// A reserved field is not zero.
+    /// A reserved field, or one of a part that is not there, is not zero.
     Reserved,
+    /// A figure of a report that cannot be.
+    Range,
 }
 
 fn le<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Malformed> {
@@ -269,6 +429,7 @@ pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
     match kind {
         KIND_AUDIO => parse_audio(bytes),
         KIND_PROBE | KIND_PROBE_REPLY => parse_probe(bytes, kind == KIND_PROBE_REPLY),
+        KIND_REPORT => parse_report(bytes),
         _ => Err(Malformed::Kind),
     }
 }
@@ -366,14 +527,90 @@ fn parse_probe(bytes: &[u8], is_reply: bool) -> Result<Datagram<'_>, Malformed> 
     if bytes.len() != PROBE_BYTES {
         return Err(Malformed::Length);
     }
-    if u16::from_le_bytes(le(bytes, 2)?) != 0 {
+    let replied_ns = u64::from_le_bytes(le(bytes, 16)?);
+    if u16::from_le_bytes(le(bytes, 2)?) != 0 || (!is_reply && replied_ns != 0) {
         return Err(Malformed::Reserved);
     }
     Ok(Datagram::Probe(Probe {
-        is_reply,
         id: u32::from_le_bytes(le(bytes, 4)?),
         time_ns: u64::from_le_bytes(le(bytes, 8)?),
+        replied_ns: is_reply.then_some(replied_ns),
     }))
+}
+
+fn parse_report(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
+    if bytes.len() != REPORT_BYTES {
+        return Err(Malformed::Length);
+    }
+    let [known, source] = le(bytes, 2)?;
+    let is_absent = |range: core::ops::Range<usize>| bytes[range].iter().all(|&byte| byte == 0);
+    let has_capture = known & CAPTURE_KNOWN != 0;
+    let has_heard = known & HEARD_KNOWN != 0;
+    if known > CAPTURE_KNOWN | HEARD_KNOWN
+        || source > INPUT_CALIBRATED
+        || (source == 0 && !is_absent(36..44))
+        || (!has_capture && (source != 0 || !is_absent(CAPTURE_FIELDS)))
+        || (!has_heard && !is_absent(HEARD_FIELDS))
+        || !is_absent(54..56)
+    {
+        return Err(Malformed::Reserved);
+    }
+    let capture = has_capture.then(|| parse_capture(bytes, source));
+    let heard = has_heard.then(|| parse_heard(bytes));
+    Ok(Datagram::Report(Report {
+        id: u32::from_le_bytes(le(bytes, 4)?),
+        capture: capture.transpose()?,
+        heard: heard.transpose()?,
+    }))
+}
+
+fn parse_capture(bytes: &[u8], source: u8) -> Result<CaptureReport, Malformed> {
+    let number = |at| Ok(u32::from_le_bytes(le(bytes, at)?));
+    let duration = |at| match number(at)? {
+        us if us > MAX_REPORT_US => Err(Malformed::Range),
+        us => Ok(us),
+    };
+    let (error_us, block_us, send_us) = (duration(24)?, duration(28)?, duration(32)?);
+    let delay_us = number(36)?.cast_signed();
+    if delay_us.unsigned_abs() > MAX_REPORT_US {
+        return Err(Malformed::Range);
+    }
+    let input = InputDelay {
+        is_calibrated: source == INPUT_CALIBRATED,
+        delay_us,
+        error_us: duration(40)?,
+    };
+    Ok(CaptureReport {
+        timestamp: u64::from_le_bytes(le(bytes, 8)?),
+        time_ns: u64::from_le_bytes(le(bytes, 16)?),
+        error_us,
+        block_us,
+        send_us,
+        input: (source != 0).then_some(input),
+        overrun_frames: number(44)?,
+        dropped_packets: number(48)?,
+    })
+}
+
+fn parse_heard(bytes: &[u8]) -> Result<HeardReport, Malformed> {
+    let number = |at| Ok(u32::from_le_bytes(le(bytes, at)?));
+    let known = |at| Ok(Some(number(at)?).filter(|&count| count != UNKNOWN));
+    let period_ms = u16::from_le_bytes(le(bytes, 52)?);
+    if !(1..=MAX_PERIOD_MS).contains(&period_ms) {
+        return Err(Malformed::Range);
+    }
+    Ok(HeardReport {
+        period_ms,
+        received_packets: number(56)?,
+        lost_packets: number(60)?,
+        late_packets: number(64)?,
+        played_frames: number(68)?,
+        concealed_frames: number(72)?,
+        buffer_frames: known(76)?,
+        target_frames: number(80)?,
+        spread_frames: known(84)?,
+        output_underruns: known(88)?,
+    })
 }
 
 #[cfg(test)]
@@ -403,14 +640,83 @@ mod tests {
 
     #[test]
     fn probe_survives_the_round_trip() {
-        for is_reply in [false, true] {
+        for replied_ns in [None, Some(0), Some(u64::MAX)] {
             let probe = Probe {
-                is_reply,
                 id: 0xdead_beef,
                 time_ns: 1 << 60,
+                replied_ns,
             };
             assert_eq!(parse(&probe.to_bytes()), Ok(Datagram::Probe(probe)));
         }
+    }
+
+    const REPORT: Report = Report {
+        id: 7,
+        capture: Some(CaptureReport {
+            timestamp: 1 << 54,
+            time_ns: 1 << 61,
+            error_us: 1,
+            block_us: 2,
+            send_us: MAX_REPORT_US,
+            input: Some(InputDelay {
+                is_calibrated: true,
+                delay_us: -1_500,
+                error_us: 3,
+            }),
+            overrun_frames: 4,
+            dropped_packets: 5,
+        }),
+        heard: Some(HeardReport {
+            period_ms: 4_000,
+            received_packets: 1_500,
+            lost_packets: 5,
+            late_packets: 6,
+            played_frames: 191_000,
+            concealed_frames: 1_000,
+            buffer_frames: Some(384),
+            target_frames: 256,
+            spread_frames: None,
+            output_underruns: Some(0),
+        }),
+    };
+
+    #[test]
+    fn report_survives_the_round_trip_whole_and_in_parts() {
+        for (capture, heard) in [
+            (REPORT.capture, REPORT.heard),
+            (None, REPORT.heard),
+            (REPORT.capture, None),
+            (None, None),
+        ] {
+            let report = Report {
+                id: u32::MAX,
+                capture,
+                heard,
+            };
+            assert_eq!(parse(&report.to_bytes()), Ok(Datagram::Report(report)));
+        }
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_is_refused() {
+        let cases: [(usize, &[u8], Malformed); 9] = [
+            (2, &[7], Malformed::Reserved),
+            (2, &[2], Malformed::Reserved),
+            (2, &[1], Malformed::Reserved),
+            (3, &[0], Malformed::Reserved),
+            (3, &[3], Malformed::Reserved),
+            (55, &[1], Malformed::Reserved),
+            (27, &[0x10], Malformed::Range),
+            (36, &[0, 0, 0, 0x80], Malformed::Range),
+            (52, &[0, 0], Malformed::Range),
+        ];
+        for (at, value, reason) in cases {
+            let mut bytes = REPORT.to_bytes();
+            bytes[at..at + value.len()].copy_from_slice(value);
+            assert_eq!(parse(&bytes), Err(reason), "{value:?} at {at}");
+        }
+        let bytes = REPORT.to_bytes();
+        assert_eq!(parse(&bytes[..91]), Err(Malformed::Length));
     }
 
     #[test]
@@ -491,13 +797,15 @@ mod tests {
             parse(&[1; MAX_DATAGRAM_BYTES + 1]),
             Err(Malformed::Oversized)
         );
-        let mut probe = Probe {
-            is_reply: false,
-            id: 1,
-            time_ns: 2,
+        for at in [3, 16] {
+            let mut probe = Probe {
+                id: 1,
+                time_ns: 2,
+                replied_ns: None,
+            }
+            .to_bytes();
+            probe[at] = 1;
+            assert_eq!(parse(&probe), Err(Malformed::Reserved));
         }
-        .to_bytes();
-        probe[3] = 1;
-        assert_eq!(parse(&probe), Err(Malformed::Reserved));
     }
 }

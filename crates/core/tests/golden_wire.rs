@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use antiphon_core::wire::{self, AudioHeader, Datagram, Malformed, OpusHeader, Probe};
+use antiphon_core::wire::{
+    self, AudioHeader, CaptureReport, Datagram, HeardReport, InputDelay, Malformed, OpusHeader,
+    Probe, Report,
+};
 use antiphon_core::{SampleFormat, SampleRate, pcm};
 use serde_json::Value;
 
@@ -39,6 +42,7 @@ fn refusal(name: &str) -> Malformed {
         "channels" => Malformed::Channels,
         "frames" => Malformed::Frames,
         "reserved" => Malformed::Reserved,
+        "range" => Malformed::Range,
         other => panic!("no such reason: {other}"),
     }
 }
@@ -89,16 +93,57 @@ fn every_datagram_is_read_and_written_as_it_stands() {
                 header.write(&mut written);
                 assert_eq!(written, bytes[..20], "{name}");
             }
-            kind => {
+            "report" => {
+                let report = report_of(meaning);
+                assert_eq!(parsed, Ok(Datagram::Report(report)), "{name}");
+                assert_eq!(report.to_bytes()[..], bytes, "{name}");
+            }
+            _ => {
                 let probe = Probe {
-                    is_reply: kind == "probe_reply",
                     id: number(meaning, "id") as u32,
                     time_ns: text(meaning, "time_ns").parse().expect("a number"),
+                    replied_ns: meaning["replied_ns"]
+                        .as_str()
+                        .map(|text| text.parse().expect("a number")),
                 };
                 assert_eq!(parsed, Ok(Datagram::Probe(probe)), "{name}");
                 assert_eq!(probe.to_bytes()[..], bytes, "{name}");
             }
         }
+    }
+}
+
+fn report_of(meaning: &Value) -> Report {
+    let present = |value: &'_ Value| (!value.is_null()).then(|| value.clone());
+    let known = |value: &Value, field: &str| value[field].as_u64().map(|count| count as u32);
+    Report {
+        id: number(meaning, "id") as u32,
+        capture: present(&meaning["capture"]).map(|capture| CaptureReport {
+            timestamp: text(&capture, "timestamp").parse().expect("a number"),
+            time_ns: text(&capture, "time_ns").parse().expect("a number"),
+            error_us: number(&capture, "error_us") as u32,
+            block_us: number(&capture, "block_us") as u32,
+            send_us: number(&capture, "send_us") as u32,
+            input: present(&capture["input"]).map(|input| InputDelay {
+                is_calibrated: input["is_calibrated"].as_bool().expect("is a flag"),
+                delay_us: input["delay_us"].as_i64().expect("is a number") as i32,
+                error_us: number(&input, "error_us") as u32,
+            }),
+            overrun_frames: number(&capture, "overrun_frames") as u32,
+            dropped_packets: number(&capture, "dropped_packets") as u32,
+        }),
+        heard: present(&meaning["heard"]).map(|heard| HeardReport {
+            period_ms: number(&heard, "period_ms") as u16,
+            received_packets: number(&heard, "received_packets") as u32,
+            lost_packets: number(&heard, "lost_packets") as u32,
+            late_packets: number(&heard, "late_packets") as u32,
+            played_frames: number(&heard, "played_frames") as u32,
+            concealed_frames: number(&heard, "concealed_frames") as u32,
+            buffer_frames: known(&heard, "buffer_frames"),
+            target_frames: number(&heard, "target_frames") as u32,
+            spread_frames: known(&heard, "spread_frames"),
+            output_underruns: known(&heard, "output_underruns"),
+        }),
     }
 }
 

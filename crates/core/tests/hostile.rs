@@ -33,7 +33,50 @@ fn anything() -> impl Strategy<Value = Vec<u8>> {
             }
             bytes
         });
-    prop_oneof![bytes, mutated]
+    let changed = (
+        any::<u32>(),
+        proptest::collection::vec((0..92usize, any::<u8>()), 0..4),
+    )
+        .prop_map(|(id, changes)| {
+            let mut bytes = report(id).to_bytes().to_vec();
+            for (at, value) in changes {
+                bytes[at] = value;
+            }
+            bytes
+        });
+    prop_oneof![bytes, mutated, changed]
+}
+
+fn report(id: u32) -> wire::Report {
+    wire::Report {
+        id,
+        capture: Some(wire::CaptureReport {
+            timestamp: 48_000,
+            time_ns: 1_000_000_000,
+            error_us: 100,
+            block_us: 2_700,
+            send_us: 2_800,
+            input: Some(wire::InputDelay {
+                is_calibrated: id.is_multiple_of(2),
+                delay_us: -100,
+                error_us: 100,
+            }),
+            overrun_frames: 0,
+            dropped_packets: 0,
+        }),
+        heard: Some(wire::HeardReport {
+            period_ms: 4_000,
+            received_packets: 1_500,
+            lost_packets: 0,
+            late_packets: 0,
+            played_frames: 192_000,
+            concealed_frames: 0,
+            buffer_frames: Some(256),
+            target_frames: 256,
+            spread_frames: Some(200),
+            output_underruns: None,
+        }),
+    }
 }
 
 /// What `docs/protocol.md` says, in the plainest words.
@@ -64,9 +107,32 @@ fn is_well_formed(bytes: &[u8]) -> bool {
                 && (1..=512).contains(&frames)
                 && bytes.len() == 20 + frames * usize::from(bytes[3]) * width
         }
-        2 | 3 => bytes.len() == 16 && bytes[2..4] == [0, 0],
+        2 => bytes.len() == 24 && bytes[2..4] == [0, 0] && bytes[16..] == [0; 8],
+        3 => bytes.len() == 24 && bytes[2..4] == [0, 0],
+        4 => bytes.len() == 92 && is_well_formed_report(bytes),
         _ => false,
     }
+}
+
+fn is_well_formed_report(bytes: &[u8]) -> bool {
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let is_duration = |at| number(at) <= 60_000_000;
+    let (known, source) = (bytes[2], bytes[3]);
+    let period_ms = u16::from_le_bytes([bytes[52], bytes[53]]);
+    let capture = match known & 1 {
+        0 => source == 0 && bytes[8..52] == [0; 44],
+        _ => [24, 28, 32].into_iter().all(is_duration),
+    };
+    let input = match source {
+        0 => bytes[36..44] == [0; 8],
+        1 | 2 => (number(36) as i32).unsigned_abs() <= 60_000_000 && is_duration(40),
+        _ => false,
+    };
+    let heard = match known & 2 {
+        0 => bytes[52..92] == [0; 40],
+        _ => (1..=60_000).contains(&period_ms) && bytes[54..56] == [0, 0],
+    };
+    known <= 3 && capture && input && heard
 }
 
 /// Plays the same good stream with or without a hostile one beside it, muted, and returns all that was heard.
@@ -121,6 +187,7 @@ proptest! {
                 prop_assert_eq!(&written, &bytes);
             }
             Ok(Datagram::Probe(probe)) => prop_assert_eq!(&probe.to_bytes()[..], &bytes),
+            Ok(Datagram::Report(report)) => prop_assert_eq!(&report.to_bytes()[..], &bytes),
             Err(_) => {}
         }
     }
@@ -244,11 +311,12 @@ fn each_refusal_is_counted_as_what_it_is() {
     };
     refuse(&mut player, &datagram(&other_rate));
     let probe = wire::Probe {
-        is_reply: false,
         id: 1,
         time_ns: 2,
+        replied_ns: None,
     };
     refuse(&mut player, &probe.to_bytes());
+    refuse(&mut player, &report(1).to_bytes());
 
     // Replays: of what is in the window, and of what is older than it.
     player.handle_datagram(BAD, &good);

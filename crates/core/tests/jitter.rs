@@ -36,6 +36,27 @@ fn assert_accounts(player: &Player, received_frames: u64) {
 }
 
 #[test]
+fn the_playhead_is_the_media_time_that_plays_next() {
+    let mut player = fixed(100);
+    assert_eq!(stats(&player, ID).playhead, None);
+    assert_eq!(stats(&player, ID).spread_frames, None);
+    let mut heard = 0;
+    for n in 0..200 {
+        send(&mut player, n, 5_000 + 64 * u64::from(n), 64);
+        let playhead = stats(&player, ID).playhead.expect("plays");
+        for (index, sample) in quantum(&mut player, 48).into_iter().enumerate() {
+            let Some(media) = media_of(sample) else {
+                continue;
+            };
+            assert_eq!(media, playhead + index as u64);
+            heard += 1;
+        }
+    }
+    assert!(heard > 9_000, "{heard}");
+    assert!(stats(&player, ID).spread_frames.is_some());
+}
+
+#[test]
 fn loss_after_a_restart_to_an_earlier_media_time_is_counted() {
     let mut player = fixed(64);
     for n in 0..100 {

@@ -4,7 +4,7 @@ import { choose, configs } from "../configs.js";
 import type { Experiment, Options, Outcome, Step } from "../experiment.js";
 import type { CsvTable } from "../report/csv.js";
 import type { Cell, Section, Table } from "../report/model.js";
-import { type Budget, type Direction, type SetupResult, setups } from "../setups.js";
+import { type Budget, type Direction, type OwnDelay, type SetupResult, setups } from "../setups.js";
 import { framesPerMs, percent, shown } from "../units.js";
 
 const parameters: PageParameters = {
@@ -27,6 +27,9 @@ const concealedGoal = 0.001;
 
 /** Medians of the two halves of one measurement may differ by so much. */
 const agreementMs = 3;
+
+/** The page's own figure may be off by so much beyond the error that it states. */
+const ownGoalMs = 1;
 
 /** Figures that the paper gives in words (its sections 4 and 5); the rest of it is in pictures. */
 const published: { config: string; setup: string; label: string; ms: number }[] = [
@@ -76,9 +79,10 @@ export const m2e: Experiment = {
               const result = await setups[setup]!(stage);
               measured.push({ session, config, setup, result });
               return result.directions
-                .map(({ name, hearing }) => {
+                .map(({ name, hearing, own }) => {
                   const ms = shown(quantile(latenciesMs(hearing.hits), 0.5), 1);
-                  return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
+                  const page = own && `, its page says ${ownWords(own)}`;
+                  return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
                 })
                 .join(" · ");
             },
@@ -147,6 +151,7 @@ function conclude(
   };
   const sections = [
     latency,
+    ownSection(measured),
     budgetSection(measured),
     playedSection(measured, places),
     instrumentSection(measured.map(({ result }) => result)),
@@ -361,6 +366,61 @@ function paperTable(measured: readonly Measured[]): Table {
   };
 }
 
+/** The page's own probe beside the device. */
+function ownSection(measured: readonly Measured[]): Section {
+  const rows: Cell[][] = measured.flatMap(({ session, config, setup, result }) =>
+    result.directions.flatMap(({ name, hearing, own }): Cell[][] => {
+      const ms = quantile(latenciesMs(hearing.hits), 0.5);
+      if (own === null || ms === null) return [];
+      const difference = own.knownMs - ms;
+      return [
+        [
+          config,
+          setup,
+          session,
+          name,
+          shown(ms, 1),
+          shown(own.knownMs, 1),
+          shown(own.errorMs, 1),
+          own.isWhole ? "yes" : "no",
+          shown(difference, 1),
+          own.isWhole ? (Math.abs(difference) <= own.errorMs + ownGoalMs ? "yes" : "no") : null,
+        ],
+      ];
+    }),
+  );
+  return {
+    heading: "The page's own figure",
+    method:
+      "While the pulses sound, both pages are asked once a second for the mouth-to-ear delay that they show their musician (window.antiphon.stats, mouthToEar), which they work out from their clocks and their browsers' words, without the device. Of each direction's looks the middle one is shown, with the error that the page states for it.",
+    uncertainty:
+      "The device's pulses and the page's looks cover the same seconds, but are not simultaneous: a jitter buffer that changes its delay meanwhile moves the two medians differently.",
+    figures: [],
+    tables: [
+      {
+        caption: `The device's median and the page's; the goal is a difference of at most ${ownGoalMs} ms beyond the stated error`,
+        columns: [
+          { name: "browser" },
+          { name: "setup" },
+          { name: "session", align: "right" },
+          { name: "direction" },
+          { name: "device, ms", align: "right" },
+          { name: "page, ms", align: "right" },
+          { name: "stated error, ms", align: "right" },
+          { name: "all stages known" },
+          { name: "difference, ms", align: "right" },
+          { name: "within" },
+        ],
+        rows,
+      },
+    ],
+  };
+}
+
+function ownWords({ knownMs, errorMs, isWhole }: OwnDelay): string {
+  return `${isWhole ? "" : "more than "}${shown(knownMs, 1)} ± ${shown(errorMs, 1)} ms`;
+}
+
 function budgetSection(measured: readonly Measured[]): Section {
   const rows = [...new Set(measured.map(({ config }) => config))].flatMap((config) => {
     const directions = of(measured, config, "Antiphon").flatMap(({ result }) => result.directions);
@@ -519,11 +579,11 @@ function rawCsv(measured: readonly Measured[]): CsvTable {
 
 function runsCsv(measured: readonly Measured[]): CsvTable {
   const columns =
-    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
+    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms page_ms page_error_ms page_least_ms page_most_ms page_knows_all calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
   return {
     columns: columns.split(" "),
     rows: measured.flatMap(({ session, config, setup, result }) =>
-      result.directions.map(({ name, hearing, counters, report, budget }): Cell[] => {
+      result.directions.map(({ name, hearing, counters, report, budget, own }): Cell[] => {
         const ms = latenciesMs(hearing.hits);
         const calibration = known(result.calibration.hits.map((hit) => hit.latencyFrames));
         return [
@@ -554,6 +614,10 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
           shown(budget?.packetMs ?? null, 3),
           shown(budget?.networkMs ?? null, 3),
           shown(budget?.bufferMs ?? null, 2),
+          ...(["knownMs", "errorMs", "leastMs", "mostMs"] as const).map((key) =>
+            shown(own?.[key] ?? null, 2),
+          ),
+          own && (own.isWhole ? "yes" : "no"),
           quantile(calibration, 0),
           quantile(calibration, 1),
           result.summary.xruns,

@@ -60,6 +60,18 @@ export interface Settings {
   lanes: number | "auto"; // 1 to 8
 }
 
+/** The loop-back measurement of the machine's own sound input and output. */
+export interface CalibrationState {
+  phase: "none" | "running" | "done" | "failed";
+  /** How far it is, 0 to 1. */
+  doneShare: number;
+  /** From rendering to capture, both devices together; null until done. */
+  roundTripMs: number | null;
+  spreadMs: number | null;
+  /** Why it failed and what to do, in one or two sentences. */
+  problem: string | null;
+}
+
 /** A snapshot; a new object for every change, so that === tells. */
 export interface StudioState {
   phase: Phase;
@@ -74,6 +86,8 @@ export interface StudioState {
   microphone: "unasked" | "asking" | "on" | "refused" | "none" | "ended";
   selfMuted: boolean;
   looping: boolean;
+  /** Of the devices and settings chosen now. */
+  calibration: CalibrationState;
   participants: Participant[];
   problems: Problem[];
 }
@@ -96,6 +110,9 @@ export interface StudioApi {
   enableMicrophone(): Promise<void>;
   /** Changes what can be changed now; devices and sending format also while playing. */
   change(settings: Partial<Settings>): Promise<void>;
+  /** Lobby: measures the machine's own sound input and output by a loop-back, and keeps the result. */
+  calibrate(): Promise<void>;
+  forgetCalibration(): void;
   join(): Promise<void>;
   leave(): void;
   setSelfMuted(muted: boolean): void;

@@ -1,11 +1,13 @@
 /** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
 
 import { RecordRing } from "@antiphon/ring";
+import { type Estimate, Recent } from "../shared/clock";
 import { AUTOMATIC, COMMAND, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
   COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
+  type DeviceDelay,
   type FromWorker,
   MAX_STREAMS,
   type ToWorker,
@@ -15,9 +17,11 @@ import {
 import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
 import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
+import type { HeardReport } from "../shared/wire";
 import workletUrl from "../worklet/index.ts?worker&url";
 import engineUrl from "./engine.wasm?url";
 import type { Buffer } from "./model";
+import type { OutputClock } from "./mouth-to-ear";
 
 declare global {
   interface AudioContextOptions {
@@ -27,6 +31,8 @@ declare global {
   }
   interface AudioContext {
     setSinkId?(id: string): Promise<void>;
+    /** Chromium's counts of its own output. */
+    readonly playbackStats?: { readonly underrunEvents: number };
   }
   /** Chromium, in the window only. */
   var MediaStreamTrackProcessor:
@@ -44,6 +50,11 @@ const TRACK_BUFFERS = 200;
 /** How long the graph has rendered when its output latency is first asked for. */
 export const FIRST_ASK_OUTPUT_SECONDS = 10;
 const ASK_OUTPUT_SECONDS = 20;
+/** Firefox waits for its audio server when asked for an output timestamp, as for the latency; and its answer leaves the latency out. */
+const OUTPUT_TIMESTAMP_IS_FREE = !navigator.userAgent.includes("Firefox/");
+/** Looks at the output that its lines are taken from: two seconds of them. Their error is told by ten: a system's word of its output settles slowly. */
+const OUTPUT_LOOKS = 20;
+const OUTPUT_LOOKS_FOR_ERROR = 100;
 
 /** Share of sound that may be concealed for being late. */
 const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
@@ -93,6 +104,8 @@ export class Sound {
   #source: MediaStreamAudioSourceNode | null = null;
   #outputLatencyMs: number | null = null;
   #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
+  readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
+  readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
 
   /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
@@ -258,8 +271,65 @@ export class Sound {
     return this.#outputLatencyMs;
   }
 
+  /** Looks at the output's clock; to be called ten times a second. */
+  observeOutput(): void {
+    const { context } = this;
+    if (context.state !== "running") return;
+    this.#renderedLines.add(performance.timeOrigin + performance.now() - context.currentTime * 1000);
+    if (!OUTPUT_TIMESTAMP_IS_FREE) return;
+    const { contextTime, performanceTime } = context.getOutputTimestamp();
+    if (contextTime && performanceTime)
+      this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
+  }
+
+  /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
+  outputClock(device: DeviceDelay | null): OutputClock | null {
+    const renderedLineMs = this.#renderedLines.least(OUTPUT_LOOKS);
+    const playedLine = OUTPUT_TIMESTAMP_IS_FREE
+      ? this.#playedLines.middle(OUTPUT_LOOKS)
+      : this.#renderedPlusLatency();
+    if (renderedLineMs === null || playedLine === null) return null;
+    return { playedLine, renderedLineMs, device };
+  }
+
+  /** Where the browser does not say when a frame leaves: when it was rendered, and the latency. */
+  #renderedPlusLatency(): Estimate | null {
+    const latencyMs = this.reportedOutputLatencyMs();
+    const [lineMs, everMs] = [this.#renderedLines.least(OUTPUT_LOOKS), this.#renderedLines.least()];
+    if (latencyMs === null || lineMs === null || everMs === null) return null;
+    return { ms: lineMs + latencyMs, errorMs: lineMs - everMs };
+  }
+
+  /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */
+  play(samples: Float32Array<ArrayBuffer>, atFrame: number): void {
+    const { context } = this;
+    const buffer = context.createBuffer(1, samples.length, context.sampleRate);
+    buffer.copyToChannel(samples, 0);
+    const source = context.createBufferSource();
+    source.buffer = buffer;
+    source.connect(context.destination);
+    source.start(atFrame / context.sampleRate);
+  }
+
+  /** Makes the worker record what is captured for so long; it comes as its message. */
+  record(seconds: number): void {
+    this.#tell({ type: "record", seconds });
+  }
+
+  /** Times the output ran dry; null where the browser does not count. */
+  outputUnderruns(): number | null {
+    return this.context.playbackStats?.underrunEvents ?? null;
+  }
+
+  /** Tells the worker what its reports to the peers shall say. */
+  setHeard(streams: { stream: number; heard: HeardReport | null }[], input: DeviceDelay | null): void {
+    this.#tell({ type: "heard", streams, input });
+  }
+
   async setOutput(deviceId: string): Promise<void> {
     await this.context.setSinkId?.(deviceId);
+    this.#playedLines.clear();
+    this.#renderedLines.clear();
   }
 
   async close(): Promise<void> {

@@ -1,13 +1,39 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, STREAM_STATS } from "../shared/engine";
-import type { FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import { heardStats } from "../shared/heard";
+import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type { PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
+import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
+import type { HeardReport } from "../shared/wire";
+import {
+  agreement,
+  type Calibration,
+  findPulse,
+  loadCalibration,
+  MOST_DOUBT_MS,
+  PULSE_INTERVAL_SECONDS,
+  PULSES,
+  pulseShape,
+  type Setup,
+  split,
+  storeCalibration,
+} from "./calibration";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
+import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
-import type { Buffer, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import type {
+  Buffer,
+  CalibrationState,
+  Levels,
+  Participant,
+  Problem,
+  Settings,
+  StudioApi,
+  StudioState,
+} from "./model";
+import { mouthToEar } from "./mouth-to-ear";
 import { RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
@@ -22,6 +48,9 @@ const LOOP_ID = "loop";
 /** A delay with which nothing was concealed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
 const MAX_TRACE_SECONDS = 60;
+/** How often the output's clock is looked at, and after how many looks the worker gets to know how streams are heard. */
+const OBSERVE_MS = 100;
+const LOOKS_PER_HEARD = 5;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
 
@@ -32,7 +61,25 @@ interface Member {
   peer: Peer | Loop | null;
   /** Concealed when its delay was last looked at. */
   concealedFrames: number;
+  window: HeardWindow;
+  /** How we hear it, for the report to it. */
+  hearing: HeardReport | null;
 }
+
+type RecordingMessage = Extract<FromWorker, { type: "recording" }>;
+
+const NO_CALIBRATION: CalibrationState = {
+  phase: "none",
+  doneShare: 0,
+  roundTripMs: null,
+  spreadMs: null,
+  problem: null,
+};
+/** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
+const LOOP_BACK_LEAD_SECONDS = 0.5;
+const LOOP_BACK_TAIL_SECONDS = 1;
+/** How long the output's clock may take to be known: one browser says nothing at first. */
+const OUTPUT_PATIENCE_MS = REPORT_SETTLES_MS + 3_000;
 
 const NO_SENDER: SenderStats = {
   capturePath: "none",
@@ -48,6 +95,7 @@ export class Studio implements StudioApi {
   readonly #listeners = new Set<() => void>();
   readonly #automation: Automation;
   #sound: Sound | null = null;
+  #starting: Promise<void> | null = null;
   #rateHz: number;
   #stream: MediaStream | null = null;
   #signalling: Signalling | null = null;
@@ -58,6 +106,11 @@ export class Studio implements StudioApi {
   #sender = NO_SENDER;
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
+  #observer: ReturnType<typeof setInterval> | undefined;
+  #looks = 0;
+  #calibration: Calibration | null = null;
+  /** Where the recording under way goes. */
+  #endRecording: ((recording: RecordingMessage) => void) | null = null;
   readonly #dismissed = new Set<string>();
   readonly #delays = new RememberedDelays(localStorage);
   /** Why the browser cannot encode Opus; null as long as it can. */
@@ -81,6 +134,7 @@ export class Studio implements StudioApi {
       microphone: "unasked",
       selfMuted: false,
       looping: false,
+      calibration: NO_CALIBRATION,
       participants: [],
       problems: [],
     };
@@ -137,6 +191,8 @@ export class Studio implements StudioApi {
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
     if (changed("outputDeviceId")) await this.#setOutput(after.outputDeviceId);
+    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
+      this.#recallCalibration();
     if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
       await this.#restartSound();
     if ((changed("inputDeviceId") || changed("channels")) && this.#stream !== null)
@@ -199,6 +255,112 @@ export class Studio implements StudioApi {
     }
   }
 
+  // ---- Loop-back ----
+
+  async calibrate(): Promise<void> {
+    const sound = this.#sound;
+    if (sound === null || this.#state.phase !== "lobby" || this.#state.calibration.phase === "running")
+      return;
+    const setup = this.#setup();
+    this.#setCalibration({ phase: "running" });
+    try {
+      this.#calibration = await this.#loopBack(sound);
+      storeCalibration(setup, this.#calibration);
+      this.#showCalibration();
+    } catch (error) {
+      this.#setCalibration({
+        phase: "failed",
+        problem: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  forgetCalibration(): void {
+    storeCalibration(this.#setup(), null);
+    this.#recallCalibration();
+  }
+
+  #setup(): Setup {
+    const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
+    const { capturePath } = this.#sender;
+    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
+  }
+
+  /** What was found for the devices and settings of now, if anything was. */
+  #recallCalibration(): void {
+    this.#calibration = loadCalibration(this.#setup());
+    this.#showCalibration();
+  }
+
+  #showCalibration(): void {
+    if (this.#calibration === null) this.#setCalibration({});
+    else {
+      const { roundTripMs, spreadMs } = this.#calibration;
+      this.#setCalibration({ phase: "done", doneShare: 1, roundTripMs, spreadMs });
+    }
+  }
+
+  #setCalibration(change: Partial<CalibrationState>): void {
+    this.#set({ calibration: { ...NO_CALIBRATION, ...change } });
+  }
+
+  /** *Errors* in plain words, for the musician. */
+  async #loopBack(sound: Sound): Promise<Calibration> {
+    const wait = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+    const stopped = () => this.#sound !== sound || this.#state.phase !== "lobby";
+    for (let waitedMs = 0; sound.outputClock(null) === null; waitedMs += OBSERVE_MS) {
+      if (waitedMs > OUTPUT_PATIENCE_MS || stopped())
+        throw new Error("The browser does not say when sound leaves it. Try again in a moment.");
+      await wait(OBSERVE_MS);
+    }
+    const { sampleRate: rateHz, currentTime } = sound.context;
+    const shape = pulseShape(rateHz);
+    const firstFrame = Math.ceil((currentTime + LOOP_BACK_LEAD_SECONDS) * rateHz);
+    const frames = Array.from(
+      { length: PULSES },
+      (_, n) => firstFrame + Math.round(n * PULSE_INTERVAL_SECONDS * rateHz),
+    );
+    const seconds = LOOP_BACK_LEAD_SECONDS + PULSES * PULSE_INTERVAL_SECONDS + LOOP_BACK_TAIL_SECONDS;
+    const recorded = new Promise<RecordingMessage | null>((resolve) => {
+      this.#endRecording = resolve;
+      setTimeout(resolve, (seconds + 2) * 1000, null);
+    });
+    sound.record(seconds);
+    for (const frame of frames) sound.play(shape, frame);
+    for (let share = 0; share < 1; share += OBSERVE_MS / 1000 / seconds) {
+      this.#setCalibration({ phase: "running", doneShare: share });
+      await wait(OBSERVE_MS);
+    }
+    const recording = await recorded;
+    this.#endRecording = null;
+    const output = sound.outputClock(null);
+    if (recording === null || output === null || stopped())
+      throw new Error("The sound stopped meanwhile. Try again.");
+    if (output.playedLine.errorMs > MOST_DOUBT_MS)
+      throw new Error("This computer was too busy to measure it well. Close other programs and try again.");
+    const lateMs: (number | null)[] = [];
+    for (const frame of frames) {
+      lateMs.push(findPulse(recording, shape, output.playedLine.ms + (frame * 1000) / rateHz, rateHz));
+      await wait(0);
+    }
+    const found = agreement(lateMs);
+    if (found === null) {
+      throw new Error(
+        lateMs.every((ms) => ms === null)
+          ? "The pulses were not heard in your microphone. Connect output and input with a cable, or turn the loudspeaker up and hold the microphone to it."
+          : "The pulses were not heard clearly. Make it quiet, or use a cable, and try again.",
+      );
+    }
+    const reportedMs = output.playedLine.ms - output.renderedLineMs + recording.blockMs;
+    return {
+      excessMs: found.excessMs,
+      // Pulses of one loop agree better than what they are compared with.
+      spreadMs: found.spreadMs + output.playedLine.errorMs,
+      roundTripMs: found.excessMs + reportedMs,
+      atMs: Date.now(),
+    };
+  }
+
   // ---- Sound ----
 
   #sendConfig(): SendConfig {
@@ -228,7 +390,15 @@ export class Studio implements StudioApi {
     return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
   }
 
-  async #startSound(): Promise<void> {
+  /** Once, though the microphone may be allowed and the room joined at the same time. */
+  #startSound(): Promise<void> {
+    this.#starting ??= this.#makeSound().finally(() => {
+      this.#starting = null;
+    });
+    return this.#starting;
+  }
+
+  async #makeSound(): Promise<void> {
     if (this.#sound !== null) return;
     const { quantum, outputDeviceId } = this.#state.settings;
     const options = {
@@ -248,6 +418,7 @@ export class Studio implements StudioApi {
     }
     this.#adviseOpus();
     this.#sound.setMuted(this.#state.selfMuted);
+    this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
@@ -274,11 +445,43 @@ export class Studio implements StudioApi {
   async #stopSound(): Promise<void> {
     const sound = this.#sound;
     this.#sound = null;
+    clearInterval(this.#observer);
     this.#sender = NO_SENDER;
     this.#workerPeers = new Map();
     if (sound === null) return;
     sound.context.onstatechange = null;
     await sound.close();
+  }
+
+  /** Looks at the output's clock, and tells the worker how the streams are heard. */
+  #observe(): void {
+    const sound = this.#sound;
+    if (sound === null) return;
+    sound.observeOutput();
+    if (this.#looks++ % LOOKS_PER_HEARD !== 0) return;
+    const numbers = sound.numbers();
+    const underruns = sound.outputUnderruns();
+    for (const member of this.#members.values()) {
+      const at = sound.offsetOf(numbers, member.stream);
+      member.hearing = at < 0 ? null : member.window.add(performance.now(), numbers, at, underruns);
+    }
+    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
+    sound.setHeard(streams, this.#devices().input);
+  }
+
+  /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
+  #reportedInput(): DeviceDelay | null {
+    // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
+    if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
+    const reportedMs = milliseconds(this.#trackSettings()?.latency);
+    return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
+  }
+
+  /** What the devices take beyond the browser's timestamps: by a loop-back if there was one, else by its word. */
+  #devices(): { input: DeviceDelay | null; output: DeviceDelay } {
+    const input = this.#reportedInput();
+    if (this.#calibration !== null) return split(this.#calibration, input);
+    return { input, output: { isCalibrated: false, ms: 0, errorMs: 0 } };
   }
 
   #checkContext(context: AudioContext): void {
@@ -318,6 +521,10 @@ export class Studio implements StudioApi {
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
       case "stats":
+        if (message.sender.capturePath !== this.#sender.capturePath) {
+          this.#sender = message.sender;
+          this.#recallCalibration();
+        }
         this.#sender = message.sender;
         this.#ringOverflows = message.ringOverflows;
         this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
@@ -327,6 +534,9 @@ export class Studio implements StudioApi {
         break;
       case "lane-closed":
         this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        break;
+      case "recording":
+        this.#endRecording?.(message);
         break;
       case "trace":
         this.#endTrace?.(message.rows);
@@ -498,6 +708,8 @@ export class Studio implements StudioApi {
       stream,
       peer: null,
       concealedFrames: 0,
+      window: new HeardWindow(),
+      hearing: null,
       participant: {
         id,
         name,
@@ -660,6 +872,7 @@ export class Studio implements StudioApi {
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
       reportedInputLatencyMs: milliseconds(this.#trackSettings()?.latency),
+      outputUnderruns: sound?.outputUnderruns() ?? null,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
         this.#ringOverflows +
@@ -720,7 +933,7 @@ export class Studio implements StudioApi {
     };
   }
 
-  #peerStats({ participant, stream, peer }: Member, numbers: Float64Array | undefined): PeerStats {
+  #peerStats({ participant, stream, peer, hearing }: Member, numbers: Float64Array | undefined): PeerStats {
     const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
     const number = (field: keyof typeof STREAM_STATS) =>
       at < 0 || numbers === undefined ? Number.NaN : numbers[at + STREAM_STATS[field]];
@@ -761,7 +974,23 @@ export class Studio implements StudioApi {
       pan: participant.pan,
       muted: participant.muted,
       solo: participant.solo,
+      mouthToEar: at < 0 || numbers === undefined ? null : this.#mouthToEar(worker, numbers, at),
+      spreadFrames: known("spread"),
+      driftPpm: known("drift"),
+      driftErrorPpm: known("driftError"),
+      isResampled: count("resampled") === 1,
+      hearing: hearing && heardStats(hearing),
+      heard: worker?.heard ?? null,
+      farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,
     };
+  }
+
+  #mouthToEar(worker: WorkerPeerStats | undefined, numbers: Float64Array, at: number): MouthToEar | null {
+    const output = this.#sound?.outputClock(this.#devices().output);
+    const playhead = numbers[at + STREAM_STATS.playhead];
+    if (!worker?.farEnd || !output || Number.isNaN(playhead)) return null;
+    const nextFrame = numbers[WORKLET_STATS.nextFrame];
+    return mouthToEar(worker.farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
   }
 
   // ---- State ----
@@ -789,6 +1018,10 @@ export class Studio implements StudioApi {
 function heardFormat(channels: number | null, bits: number | null): Format | null {
   if (channels === null) return null;
   return bits === 16 ? "s16" : bits === 24 ? "s24" : bits === 32 ? "f32" : "opus";
+}
+
+function farEndStats({ overrunFrames, droppedPackets }: FarEnd): FarEndStats {
+  return { overrunFrames, droppedPackets };
 }
 
 function milliseconds(seconds: number | undefined): number | null {

@@ -49,6 +49,11 @@ export const STREAM_STATS = {
   bits: 16,
   peakLeft: 17,
   peakRight: 18,
+  playhead: 19,
+  spread: 20,
+  drift: 21,
+  driftError: 22,
+  resampled: 23,
 } as const;
 /** Numbers in a statistics record. */
 export const STATS_FIELDS = 24;

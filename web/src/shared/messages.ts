@@ -2,7 +2,8 @@
 
 import type { Channel } from "./records";
 import type { SendConfig } from "./rungs";
-import type { LaneStats, SenderStats, SentStats } from "./stats";
+import type { HeardStats, LaneStats, SenderStats, SentStats } from "./stats";
+import type { HeardReport } from "./wire";
 
 /** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
 export const MAX_STREAMS = 32;
@@ -48,10 +49,39 @@ export type ToWorker =
   | { type: "stop-capture" }
   /** Record for so long when what is captured, sent and received. */
   | { type: "trace"; seconds: number }
+  /** Record what is captured for so long. */
+  | { type: "record"; seconds: number }
   /** A lane's data channel, to send on unless it is the far end of the loop. */
   | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
   | { type: "close-lane"; stream: number; lane: number }
-  | { type: "close-stream"; stream: number };
+  | { type: "close-stream"; stream: number }
+  /** How streams are heard, for the reports to their peers, and what the input takes beyond what its timestamps say. */
+  | { type: "heard"; streams: { stream: number; heard: HeardReport | null }[]; input: DeviceDelay | null };
+
+/** Delay of a sound device beyond what its timestamps say. */
+export interface DeviceDelay {
+  /** True: measured by a loop-back. False: the browser's own word. */
+  isCalibrated: boolean;
+  ms: number;
+  errorMs: number;
+}
+
+/** What a peer tells of its capture, on our clock (`epochMs`). */
+export interface FarEnd {
+  /** When media frame 0 was captured as far as the peer's browser says, and by how much that may be wrong. */
+  lineMs: number;
+  lineErrorMs: number;
+  /** Part of that error: of the offset between the clocks. */
+  offsetErrorMs: number;
+  /** From capture until the engine has a block's first frame; from there until its datagram is sent; from there until it is here. */
+  captureMs: number;
+  packetMs: number;
+  networkMs: number;
+  input: DeviceDelay | null;
+  /** Lost at the peer within the last seconds: captured frames, and datagrams to us for which no lane had room. */
+  overrunFrames: number;
+  droppedPackets: number;
+}
 
 /** What the worker knows of one stream's peer. */
 export interface WorkerPeerStats {
@@ -66,6 +96,9 @@ export interface WorkerPeerStats {
   heardOpusBps: number | null;
   /** Opus packets that came twice: the engine does not see those. */
   opusDuplicates: number;
+  /** How the peer hears us, and what it tells of its capture; null while it does not. */
+  heard: HeardStats | null;
+  farEnd: FarEnd | null;
 }
 
 /** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that and the stream. */
@@ -91,4 +124,6 @@ export type FromWorker =
   | { type: "capture-ended"; reason: string }
   /** The browser cannot encode Opus after all: samples are sent instead. */
   | { type: "opus-failed"; reason: string }
-  | { type: "trace"; rows: TraceRows };
+  | { type: "trace"; rows: TraceRows }
+  /** What was captured, mono; when its first frame was by the browser's word; and how long a block takes until the engine has it. */
+  | { type: "recording"; samples: Float32Array; startMs: number; blockMs: number };

@@ -36,5 +36,7 @@ export const WORKLET_STATS = {
   stray: 2,
   captureOverflows: 3,
   skippedRecords: 4,
-  streams: 5,
+  /** The context's frame that is rendered next: the one that the streams' playheads go with. */
+  nextFrame: 5,
+  streams: 6,
 } as const;

@@ -48,6 +48,54 @@ export interface SentStats {
   switches: number;
 }
 
+/** One stage of the way from a microphone to an ear. */
+export interface DelayStage {
+  /** In order: sound input beyond its timestamps, capture to engine, to the lane, to our network thread, to our graph, to the loudspeaker by
+   * the browser's word, sound output beyond that word. */
+  name: "input" | "capture" | "packet" | "network" | "buffer" | "playout" | "output";
+  ms: number | Unknown;
+  /** Measured here; measured by a loop-back of the devices; the browser's own word; or nobody says. */
+  source: "measured" | "calibrated" | "reported" | "unknown";
+}
+
+/** The delay from a peer's microphone to this page's loudspeaker. */
+export interface MouthToEar {
+  /** Null if a stage is unknown: it is then more than `knownMs`. */
+  ms: number | Unknown;
+  /** Sum of the stages that are known. */
+  knownMs: number;
+  /** `knownMs` may be wrong by so much, as far as the devices' own words are true. */
+  errorMs: number;
+  /** Part of that: of the offset between the two clocks. */
+  offsetErrorMs: number;
+  stages: DelayStage[];
+}
+
+/** How a stream is heard, over the listener's last seconds. Shares are 0 to 1; null where nothing was to be counted. */
+export interface HeardStats {
+  /** Packets of which no copy came, of those that should have. */
+  lostShare: number | Unknown;
+  /** Packets that came after their turn, of the same. */
+  lateShare: number | Unknown;
+  /** Frames played in place of missing ones, of all played. */
+  concealedShare: number | Unknown;
+  bufferFrames: number | Unknown;
+  targetFrames: number;
+  spreadFrames: number | Unknown;
+  /** Times the listener's own output ran dry; null where its browser does not tell. */
+  outputUnderruns: number | Unknown;
+  /** What the counts cover. */
+  periodMs: number;
+}
+
+/** What a peer tells of its own side, of its last seconds. */
+export interface FarEndStats {
+  /** Captured frames lost there. */
+  overrunFrames: number;
+  /** Datagrams to this page for which none of its lanes had room. */
+  droppedPackets: number;
+}
+
 /** What this page hears of one peer, and how its own datagrams to that peer fare. */
 export interface PeerStats {
   id: string;
@@ -69,7 +117,7 @@ export interface PeerStats {
   malformedPackets: number;
   /** Frames received and played, each once. */
   playedFrames: number;
-  /** Frames of silence played in place of missing ones. */
+  /** Frames made up in place of missing ones. */
   concealedFrames: number;
   /** Frames received but passed over to shorten the buffer. */
   skippedFrames: number;
@@ -94,6 +142,20 @@ export interface PeerStats {
   pan: number;
   muted: boolean;
   solo: boolean;
+  /** From its microphone to our ear; null until both clocks are known. */
+  mouthToEar: MouthToEar | Unknown;
+  /** Spread of arrivals that an automatic target absorbs. */
+  spreadFrames: number | Unknown;
+  /** By how much its clock is faster than our output's, and what that may be wrong by, parts per million. */
+  driftPpm: number | Unknown;
+  driftErrorPpm: number | Unknown;
+  /** Its sound is resampled to make up for that; otherwise every frame is heard as it was sent. */
+  isResampled: boolean;
+  /** How we hear it; null before it is heard. This is what we report to it. */
+  hearing: HeardStats | Unknown;
+  /** How it hears us, by its own report, and what it tells of its side; null while it does not report. */
+  heard: HeardStats | Unknown;
+  farEnd: FarEndStats | Unknown;
 }
 
 /**
@@ -138,6 +200,8 @@ export interface Stats {
   reportedOutputLatencyMs: number | Unknown;
   /** The browser's own report (track settings), not a measurement. */
   reportedInputLatencyMs: number | Unknown;
+  /** Times the output ran dry, by the browser's own count; null where it has none. */
+  outputUnderruns: number | Unknown;
   /** Quanta rendered by the worklet. */
   quanta: number;
   /** Records that did not fit a ring between threads. */

@@ -4,9 +4,15 @@ export const VERSION = 1;
 export const KIND_AUDIO = 1;
 export const KIND_PROBE = 2;
 export const KIND_PROBE_REPLY = 3;
+export const KIND_REPORT = 4;
 export const MAX_DATAGRAM_BYTES = 1000;
 export const AUDIO_HEADER_BYTES = 20;
-export const PROBE_BYTES = 16;
+export const PROBE_BYTES = 24;
+export const REPORT_BYTES = 92;
+/** Longest duration in a report: what takes longer is no live music. */
+export const MAX_REPORT_US = 60_000_000;
+/** Longest time that a report's counts may cover. */
+export const MAX_PERIOD_MS = 60_000;
 export const MAX_CHANNELS = 8;
 export const MAX_PACKET_FRAMES = 512;
 /** Format of an Opus datagram, in the low nibble of its encoding; below are the sample formats. Always at 48,000 Hz. */
@@ -31,6 +37,7 @@ export const MALFORMED = {
   channels: -6,
   frames: -7,
   reserved: -8,
+  range: -9,
 } as const;
 
 /**
@@ -49,7 +56,10 @@ export function kindOf(bytes: Uint8Array): number {
     case KIND_PROBE:
     case KIND_PROBE_REPLY:
       if (length !== PROBE_BYTES) return MALFORMED.length;
-      return bytes[2] === 0 && bytes[3] === 0 ? bytes[1] : MALFORMED.reserved;
+      if (bytes[2] !== 0 || bytes[3] !== 0) return MALFORMED.reserved;
+      return bytes[1] === KIND_PROBE && !isZero(bytes, 16, 24) ? MALFORMED.reserved : bytes[1];
+    case KIND_REPORT:
+      return length === REPORT_BYTES ? checkReport(bytes) : MALFORMED.length;
     default:
       return MALFORMED.kind;
   }
@@ -136,11 +146,6 @@ export function writeSequence(audio: Uint8Array, sequence: number): void {
   audio[11] = sequence >>> 24;
 }
 
-/** Whether `bytes` are a well-formed probe or probe reply. */
-export function isProbe(bytes: Uint8Array): boolean {
-  return kindOf(bytes) >= KIND_PROBE;
-}
-
 /** A probe. `timeNs` is the prober's clock. */
 export function writeProbe(id: number, timeNs: bigint): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(PROBE_BYTES);
@@ -152,10 +157,11 @@ export function writeProbe(id: number, timeNs: bigint): Uint8Array<ArrayBuffer> 
   return bytes;
 }
 
-/** The reply to a probe. */
-export function probeReply(probe: Uint8Array): Uint8Array<ArrayBuffer> {
+/** The reply to a probe. `timeNs` is the replier's clock. */
+export function probeReply(probe: Uint8Array, timeNs: bigint): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(probe);
   bytes[1] = KIND_PROBE_REPLY;
+  view(bytes).setBigUint64(16, timeNs, true);
   return bytes;
 }
 
@@ -164,7 +170,180 @@ export function probeId(bytes: Uint8Array): number {
   return view(bytes).getUint32(4, true);
 }
 
-/** The `timeNs` of a probe or its reply. */
+/** The prober's clock in a probe or its reply, ns. */
 export function probeTimeNs(bytes: Uint8Array): bigint {
   return view(bytes).getBigUint64(8, true);
+}
+
+/** The replier's clock in a reply, ns. */
+export function probeRepliedNs(bytes: Uint8Array): bigint {
+  return view(bytes).getBigUint64(16, true);
+}
+
+/** What one end tells the other, twice a second. Meanings and ranges: docs/protocol.md, "Kind 4". */
+export interface Report {
+  /** Counts the reports to this peer; wraps. */
+  id: number;
+  capture: CaptureReport | null;
+  heard: HeardReport | null;
+}
+
+/** The clock of a capture: one frame of it, and how long frames take from there to the network. */
+export interface CaptureReport {
+  /** Media time of the frame. */
+  timestamp: bigint;
+  /** When it was captured as far as the host knows, on the clock of its probes and replies. */
+  timeNs: bigint;
+  errorUs: number;
+  /** From the capture of a block's first frame until the engine has the block. */
+  blockUs: number;
+  /** From the capture of a datagram's first frame until it is handed to a lane. */
+  sendUs: number;
+  /** What the input takes before the instant that `timeNs` names; null: unknown. */
+  input: InputDelay | null;
+  /** Captured frames lost at the sender within the last seconds. */
+  overrunFrames: number;
+  /** Datagrams to this peer dropped within the last seconds, because every lane had a backlog. */
+  droppedPackets: number;
+}
+
+/** Delay of a sound input beyond what its timestamps say. */
+export interface InputDelay {
+  /** True: measured by a loop-back. False: the browser's own word. */
+  isCalibrated: boolean;
+  delayUs: number;
+  errorUs: number;
+}
+
+/** How a stream is heard: counts of the last seconds, and the jitter buffer now. */
+export interface HeardReport {
+  /** What the counts cover. */
+  periodMs: number;
+  receivedPackets: number;
+  /** Sequence numbers of which no copy came. */
+  lostPackets: number;
+  latePackets: number;
+  playedFrames: number;
+  concealedFrames: number;
+  bufferFrames: number | null;
+  targetFrames: number;
+  spreadFrames: number | null;
+  /** Times the listener's own output ran dry; null where its browser does not tell. */
+  outputUnderruns: number | null;
+}
+
+const CAPTURE_KNOWN = 1;
+const HEARD_KNOWN = 2;
+const INPUT_REPORTED = 1;
+const INPUT_CALIBRATED = 2;
+/** An optional count that is not known. */
+const UNKNOWN = 0xffffffff;
+
+function isZero(bytes: Uint8Array, from: number, to: number): boolean {
+  for (let at = from; at < to; at++) if (bytes[at] !== 0) return false;
+  return true;
+}
+
+function checkReport(bytes: Uint8Array): number {
+  const [known, source] = [bytes[2]!, bytes[3]!];
+  const hasCapture = (known & CAPTURE_KNOWN) !== 0;
+  const hasHeard = (known & HEARD_KNOWN) !== 0;
+  const isTidy =
+    known <= (CAPTURE_KNOWN | HEARD_KNOWN) &&
+    source <= INPUT_CALIBRATED &&
+    (source !== 0 || isZero(bytes, 36, 44)) &&
+    (hasCapture || (source === 0 && isZero(bytes, 8, 52))) &&
+    (hasHeard || isZero(bytes, 52, REPORT_BYTES)) &&
+    isZero(bytes, 54, 56);
+  if (!isTidy) return MALFORMED.reserved;
+  const fields = view(bytes);
+  for (const at of [24, 28, 32, 40]) if (fields.getUint32(at, true) > MAX_REPORT_US) return MALFORMED.range;
+  if (Math.abs(fields.getInt32(36, true)) > MAX_REPORT_US) return MALFORMED.range;
+  const periodMs = fields.getUint16(52, true);
+  if (hasHeard && (periodMs === 0 || periodMs > MAX_PERIOD_MS)) return MALFORMED.range;
+  return KIND_REPORT;
+}
+
+/** The report in a datagram that `kindOf` calls `KIND_REPORT`. */
+export function readReport(bytes: Uint8Array): Report {
+  const fields = view(bytes);
+  const count = (at: number) => fields.getUint32(at, true);
+  const known = (at: number) => (count(at) === UNKNOWN ? null : count(at));
+  const [parts, source] = [fields.getUint8(2), fields.getUint8(3)];
+  const input = {
+    isCalibrated: source === INPUT_CALIBRATED,
+    delayUs: fields.getInt32(36, true),
+    errorUs: count(40),
+  };
+  const capture = {
+    timestamp: fields.getBigUint64(8, true),
+    timeNs: fields.getBigUint64(16, true),
+    errorUs: count(24),
+    blockUs: count(28),
+    sendUs: count(32),
+    input: source === 0 ? null : input,
+    overrunFrames: count(44),
+    droppedPackets: count(48),
+  };
+  const heard = {
+    periodMs: fields.getUint16(52, true),
+    receivedPackets: count(56),
+    lostPackets: count(60),
+    latePackets: count(64),
+    playedFrames: count(68),
+    concealedFrames: count(72),
+    bufferFrames: known(76),
+    targetFrames: count(80),
+    spreadFrames: known(84),
+    outputUnderruns: known(88),
+  };
+  return {
+    id: count(4),
+    capture: (parts & CAPTURE_KNOWN) === 0 ? null : capture,
+    heard: (parts & HEARD_KNOWN) === 0 ? null : heard,
+  };
+}
+
+/** A report's datagram. Figures are rounded, and brought into their ranges. */
+export function writeReport({ id, capture, heard }: Report): Uint8Array<ArrayBuffer> {
+  const bytes = new Uint8Array(REPORT_BYTES);
+  const fields = view(bytes);
+  const put = (at: number, value: number, most = UNKNOWN) =>
+    fields.setUint32(at, Math.min(most, Math.max(0, Math.round(value))), true);
+  const putKnown = (at: number, value: number | null) =>
+    value === null ? fields.setUint32(at, UNKNOWN, true) : put(at, value, UNKNOWN - 1);
+  const duration = (at: number, us: number) => put(at, us, MAX_REPORT_US);
+  bytes[0] = VERSION;
+  bytes[1] = KIND_REPORT;
+  fields.setUint32(4, id, true);
+  if (capture !== null) {
+    bytes[2]! |= CAPTURE_KNOWN;
+    fields.setBigUint64(8, capture.timestamp, true);
+    fields.setBigUint64(16, capture.timeNs, true);
+    duration(24, capture.errorUs);
+    duration(28, capture.blockUs);
+    duration(32, capture.sendUs);
+    put(44, capture.overrunFrames);
+    put(48, capture.droppedPackets);
+    if (capture.input !== null) {
+      const { isCalibrated, delayUs, errorUs } = capture.input;
+      bytes[3] = isCalibrated ? INPUT_CALIBRATED : INPUT_REPORTED;
+      fields.setInt32(36, Math.min(MAX_REPORT_US, Math.max(-MAX_REPORT_US, Math.round(delayUs))), true);
+      duration(40, errorUs);
+    }
+  }
+  if (heard !== null) {
+    bytes[2]! |= HEARD_KNOWN;
+    fields.setUint16(52, Math.min(MAX_PERIOD_MS, Math.max(1, Math.round(heard.periodMs))), true);
+    put(56, heard.receivedPackets);
+    put(60, heard.lostPackets);
+    put(64, heard.latePackets);
+    put(68, heard.playedFrames);
+    put(72, heard.concealedFrames);
+    putKnown(76, heard.bufferFrames);
+    put(80, heard.targetFrames);
+    putKnown(84, heard.spreadFrames);
+    putKnown(88, heard.outputUnderruns);
+  }
+  return bytes;
 }

@@ -1,15 +1,21 @@
 import type { RecordRing } from "@antiphon/ring";
+import { CaptureClock, RecentCounts } from "../shared/clock";
 import { SENDER_STATS, SenderEngine } from "../shared/engine";
-import { CAPTURE_RING_BYTES, type FromWorker } from "../shared/messages";
+import { CAPTURE_RING_BYTES, type DeviceDelay, type FromWorker } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
+import { type CaptureReport, readAudioHeader } from "../shared/wire";
+import { epochMs } from "./clock";
 import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
+import { REPORT_PERIOD_MS, toNs, toUs } from "./report";
 import type { Trace } from "./trace";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
+/** A block older than this has a timestamp of another clock. */
+const MAX_BLOCK_AGE_MS = 1_000;
 
 /** The sender's renditions beside the main one: samples of 16 bits, and floats for the Opus encoders. */
 const NARROW = 1;
@@ -32,6 +38,11 @@ export class Capture {
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
   trace: Trace | null = null;
+  readonly #clock: CaptureClock;
+  readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
+  #recording: { samples: Float32Array; frames: number; first: number } | null = null;
+  /** What the input takes beyond its timestamps. */
+  input: DeviceDelay | null = null;
 
   constructor(
     module: WebAssembly.Module,
@@ -48,6 +59,7 @@ export class Capture {
     this.#config = config;
     this.#peers = peers;
     this.#say = say;
+    this.#clock = new CaptureClock(config.rateHz);
     this.configure(config);
   }
 
@@ -68,6 +80,8 @@ export class Capture {
   stop(): void {
     this.#generation++;
     this.#path = "none";
+    this.#clock.restart();
+    this.#recording = null;
   }
 
   /** Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). */
@@ -97,12 +111,14 @@ export class Capture {
         return;
       }
       const frames = value.numberOfFrames;
+      this.#clock.add(frames, capturedMs(value), epochMs());
       const sources = Math.min(value.numberOfChannels, channels);
       for (let channel = 0; channel < sources; channel++) {
         value.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
       }
       value.close();
       this.trace?.captured(frames);
+      this.#record(sources, frames);
       this.#engine.push(sources, frames);
       this.#send();
     }
@@ -134,15 +150,48 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
+      this.#clock.add(frames, null, epochMs());
       this.trace?.captured(frames);
+      this.#record(channels, frames);
       this.#engine.push(channels, frames);
       this.#send();
     }
   }
 
+  /** Records what is captured from now on, for so long; it goes to main when it is full. */
+  startRecording(seconds: number): void {
+    this.#recording = {
+      samples: new Float32Array(seconds * this.#config.rateHz),
+      frames: 0,
+      first: this.#clock.nextFrame,
+    };
+  }
+
+  /** What is in the engine's planes: all channels together, since a loop may come back by any. */
+  #record(channels: number, frames: number): void {
+    const recording = this.#recording;
+    if (recording === null) return;
+    const { samples } = recording;
+    const room = Math.min(frames, samples.length - recording.frames);
+    for (let channel = 0; channel < channels; channel++) {
+      const plane = this.#engine.plane(channel, frames);
+      for (let n = 0; n < room; n++) samples[recording.frames + n]! += plane[n]!;
+    }
+    recording.frames += room;
+    if (recording.frames < samples.length) return;
+    this.#recording = null;
+    const startMs = this.#clock.timeOf(recording.first);
+    const blockMs = this.#clock.read()?.blockMs;
+    if (startMs !== null && blockMs !== undefined)
+      this.#say({ type: "recording", samples, startMs, blockMs });
+  }
+
   #send(): void {
     this.#prepare();
-    this.#each(0, (datagram) => this.#peers.send("main", datagram));
+    this.#each(0, (datagram) => {
+      this.#peers.send("main", datagram);
+      this.#clock.sent(Number(readAudioHeader(datagram).timestamp), epochMs());
+    });
     if (this.#sendsNarrow) this.#each(NARROW, (datagram) => this.#peers.send("s16", datagram));
     this.#peers.sendCopies();
     if (this.#opus.size === 0) return;
@@ -203,6 +252,28 @@ export class Capture {
     });
   }
 
+  /** What to tell the others of this capture; null until there is something to tell. `frames`: overrun so far. */
+  report(frames: number): CaptureReport | null {
+    const overruns = this.#overruns.add(epochMs(), { frames }, ["frames"]);
+    const clock = this.#clock.read();
+    if (clock === null) return null;
+    const { input } = this;
+    return {
+      timestamp: BigInt(clock.frame),
+      timeNs: toNs(clock.captured.ms),
+      errorUs: toUs(clock.captured.errorMs),
+      blockUs: toUs(clock.blockMs),
+      sendUs: toUs(clock.sendMs),
+      input: input && {
+        isCalibrated: input.isCalibrated,
+        delayUs: toUs(input.ms),
+        errorUs: toUs(input.errorMs),
+      },
+      overrunFrames: overruns?.grown.frames ?? 0,
+      droppedPackets: 0,
+    };
+  }
+
   stats(): SenderStats {
     this.#engine.readStats();
     const numbers = this.#engine.stats;
@@ -215,4 +286,13 @@ export class Capture {
       peak: Array.from(numbers.subarray(SENDER_STATS.peaks, SENDER_STATS.peaks + this.#config.channels)),
     };
   }
+}
+
+/**
+ * When the first frame of a block was captured, by the browser's word. Chromium counts from this thread's time origin; blocks that
+ * waited while the stream was transferred still count from the page's, and other browsers may count from anything: null for those.
+ */
+function capturedMs({ timestamp }: AudioData): number | null {
+  const ageMs = performance.now() - timestamp / 1000;
+  return ageMs > 0 && ageMs < MAX_BLOCK_AGE_MS ? epochMs() - ageMs : null;
 }

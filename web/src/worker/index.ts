@@ -52,6 +52,13 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       setTrace(trace);
       break;
     }
+    case "record":
+      capture?.startRecording(data.seconds);
+      break;
+    case "heard":
+      for (const { stream, heard } of data.streams) peers?.setHeard(stream, heard);
+      if (capture !== null) capture.input = data.input;
+      break;
     case "lane":
       peers?.addLane(data.stream, data.lane, data.epoch, data.sends, data.channel as RTCDataChannel);
       break;
@@ -72,5 +79,7 @@ function setTrace(trace: Trace | null): void {
 function report(): void {
   if (peers === null || capture === null) return;
   peers.review(performance.now());
-  say({ type: "stats", sender: capture.stats(), peers: peers.stats(), ringOverflows: peers.ringOverflows });
+  const sender = capture.stats();
+  peers.report(capture.report(sender.overrunFrames));
+  say({ type: "stats", sender, peers: peers.stats(), ringOverflows: peers.ringOverflows });
 }

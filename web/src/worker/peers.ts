@@ -2,22 +2,29 @@ import type { Ladder } from "../shared/engine";
 import type { FromWorker, WorkerPeerStats } from "../shared/messages";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
 import type { Rung } from "../shared/rungs";
+import type { HeardStats } from "../shared/stats";
 import {
   AUDIO_HEADER_BYTES,
+  type CaptureReport,
+  type HeardReport,
   isOpus,
-  isProbe,
   KIND_AUDIO,
   KIND_PROBE,
   KIND_PROBE_REPLY,
+  KIND_REPORT,
   kindOf,
   MAX_DATAGRAM_BYTES,
   OPUS_RATE_HZ,
+  probeRepliedNs,
+  probeReply,
   probeTimeNs,
   readAudioHeader,
   writeProbe,
   writeSequence,
 } from "../shared/wire";
+import { epochMs } from "./clock";
 import { OpusReceiver } from "./opus";
+import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 
 /**
@@ -29,7 +36,8 @@ const MAX_WAIT_MS = 100;
 /** A wait that says more lanes are needed. */
 const CROWDED_MS = 25;
 const MAX_LANES = 8;
-const PROBE_INTERVAL_MS = 500;
+/** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
+const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded. */
 const CALM_MS = 60_000;
@@ -42,16 +50,6 @@ export interface Sending {
   rungs: readonly [Rung, ...Rung[]];
   copies: "auto" | "on" | "off";
   addsLanes: boolean;
-}
-
-/** What a listener says of our stream. */
-export interface HeardReport {
-  /** Shares, 0 to 1, of the last seconds; a datagram is lost if no copy of it came either. */
-  lostShare: number;
-  concealedShare: number;
-  lateShare: number;
-  bufferFrames: number;
-  targetFrames: number;
 }
 
 interface Lane {
@@ -88,8 +86,6 @@ interface Peer {
   copiesSent: number;
   /** Of this burst, to be sent again. */
   burst: { datagram: Uint8Array<ArrayBuffer>; sequence: number; lane: Lane }[];
-  /** What it says of our stream; null until it does. */
-  heard: HeardReport | null;
   /** Its Opus, by the packets' duration: where it changes that, both come for a moment. */
   opus: Map<number, OpusReceiver>;
   heardOpusBps: number | null;
@@ -103,6 +99,9 @@ interface Peer {
   crowded: number;
   reviewedAtMs: number;
   crowdedAtMs: number;
+  readonly reports: Reports;
+  /** How the peer hears us, by its own report of its last seconds; null while it does not say. */
+  heard: HeardStats | null;
 }
 
 /**
@@ -147,12 +146,6 @@ export class Peers {
       change(peer, sending.rungs[Math.min(step, sending.rungs.length - 1)]);
       peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
     }
-  }
-
-  /** What a listener says of our stream. */
-  setHeard(stream: number, heard: HeardReport | null): void {
-    const peer = this.#peers.get(stream);
-    if (peer !== undefined) peer.heard = heard;
   }
 
   /** Every format that someone listens to, each once. */
@@ -294,25 +287,31 @@ export class Peers {
       peer.oversized++;
       return;
     }
+    const nowMs = epochMs();
     const bytes = new Uint8Array(data);
-    if (isProbe(bytes)) {
-      if (bytes[1] === KIND_PROBE) {
-        bytes[1] = KIND_PROBE_REPLY;
-        this.#sendProbe(lane, bytes);
-      } else {
-        const rttMs = performance.now() - Number(probeTimeNs(bytes)) / 1e6;
-        if (rttMs >= 0 && rttMs < 60_000) lane.rttMs = rttMs;
-      }
-      return;
+    const kind = kindOf(bytes);
+    switch (kind) {
+      case KIND_PROBE:
+        this.#sendControl(lane, probeReply(bytes, toNs(epochMs())));
+        return;
+      case KIND_PROBE_REPLY:
+        handleReply(peer, lane, bytes, nowMs);
+        return;
+      case KIND_REPORT:
+        peer.reports.handleReport(bytes, nowMs);
+        peer.heard = peer.reports.heard(nowMs);
+        return;
     }
     lane.received++;
-    const isAudio = kindOf(bytes) === KIND_AUDIO;
-    if (isAudio && this.trace !== null) this.trace.received(stream, bytes);
-    if (isAudio && isOpus(bytes)) {
-      this.#receiveOpus(stream, peer, bytes);
-      return;
+    if (kind === KIND_AUDIO) {
+      peer.reports.handleAudio(bytes, nowMs);
+      this.trace?.received(stream, bytes);
+      if (isOpus(bytes)) {
+        this.#receiveOpus(stream, peer, bytes);
+        return;
+      }
+      peer.heardOpusBps = null;
     }
-    if (isAudio) peer.heardOpusBps = null;
     this.#give(stream, bytes);
   }
 
@@ -335,9 +334,27 @@ export class Peers {
     if (!this.#sink.push(tag, bytes)) this.ringOverflows++;
   }
 
-  /** Probes and replies are dropped on a lane that queues, like audio. */
-  #sendProbe(lane: Lane, probe: Uint8Array<ArrayBuffer>): void {
-    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, probe)) lane.queuedBytes += probe.length;
+  /** Probes, replies and reports are dropped on a lane that queues, like audio. */
+  #sendControl(lane: Lane, datagram: Uint8Array<ArrayBuffer>): void {
+    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, datagram)) lane.queuedBytes += datagram.length;
+  }
+
+  /** What main says of how a stream is heard, for the reports to its peer. */
+  setHeard(stream: number, heard: HeardReport | null): void {
+    const peer = this.#peers.get(stream);
+    if (peer !== undefined) peer.reports.hears = heard;
+  }
+
+  /** Sends the reports that are due, and forgets those that are old. */
+  report(capture: CaptureReport | null): void {
+    for (const peer of this.#peers.values()) {
+      peer.heard = peer.reports.heard(epochMs());
+      const open = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open");
+      if (open.length === 0) continue;
+      const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
+      const lane = open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
+      if (report !== null) this.#sendControl(lane, report);
+    }
   }
 
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
@@ -345,9 +362,9 @@ export class Peers {
     for (const [stream, peer] of this.#peers) {
       for (const lane of peer.lanes) {
         if (!lane.sends || lane.channel.readyState !== "open") continue;
-        if (nowMs - lane.probedAtMs < PROBE_INTERVAL_MS) continue;
+        if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
         lane.probedAtMs = nowMs;
-        this.#sendProbe(lane, writeProbe(this.#probeId++, BigInt(Math.round(performance.now() * 1e6))));
+        this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
     }
@@ -408,6 +425,8 @@ export class Peers {
             },
       heardOpusBps: peer.heardOpusBps,
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
+      heard: peer.heard,
+      farEnd: peer.reports.farEnd(epochMs()),
       lanes: peer.lanes
         .filter((lane) => lane.sends)
         .map((lane) => ({
@@ -442,7 +461,6 @@ export class Peers {
       copies: copies === "on",
       copiesSent: 0,
       burst: [],
-      heard: null,
       opus: new Map(),
       heardOpusBps: null,
       lanesWanted: 0,
@@ -453,6 +471,8 @@ export class Peers {
       crowded: 0,
       reviewedAtMs: now,
       crowdedAtMs: now,
+      reports: new Reports(GRANULARITY_MS),
+      heard: null,
     };
     this.#peers.set(stream, peer);
     return peer;
@@ -495,6 +515,14 @@ function laneForCopy(peer: Peer, first: Lane): Lane | null {
     if (best === null || lane.channel.bufferedAmount < best.channel.bufferedAmount) best = lane;
   }
   return best;
+}
+
+function handleReply(peer: Peer, lane: Lane, reply: Uint8Array, nowMs: number): void {
+  const sentMs = Number(probeTimeNs(reply)) / 1e6;
+  const rttMs = nowMs - sentMs;
+  if (!(rttMs >= 0 && rttMs < 60_000)) return;
+  lane.rttMs = rttMs;
+  peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 
 function takeStock(lane: Lane, nowMs: number): void {

@@ -2,12 +2,10 @@
 
 import type { TraceRows } from "../shared/messages";
 import { readAudioHeader } from "../shared/wire";
+import { epochMs } from "./clock";
 
 /** Of each kind, at most: 60 s of 32 streams of 128-frame packets take 720,000. */
 const MAX_ROWS = 1 << 20;
-
-/** Milliseconds since the epoch, monotonic within the page: comparable between processes of one machine, to its clock's error. */
-const nowMs = () => performance.timeOrigin + performance.now();
 
 /** Records for a while, then hands over what it has. */
 export class Trace {
@@ -29,18 +27,18 @@ export class Trace {
   }
 
   captured(frames: number): void {
-    this.#add(this.#captured, nowMs(), frames);
+    this.#add(this.#captured, epochMs(), frames);
   }
 
   /** A datagram that goes to every peer. */
   sent(datagram: Uint8Array): void {
     const { sequence, timestamp } = readAudioHeader(datagram);
-    this.#add(this.#sent, nowMs(), sequence, Number(timestamp));
+    this.#add(this.#sent, epochMs(), sequence, Number(timestamp));
   }
 
   received(stream: number, datagram: Uint8Array): void {
     const { sequence, timestamp } = readAudioHeader(datagram);
-    this.#add(this.#received, nowMs(), sequence, Number(timestamp), stream);
+    this.#add(this.#received, epochMs(), sequence, Number(timestamp), stream);
   }
 
   #add(rows: number[], ...row: number[]): void {

@@ -162,6 +162,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     numbers[WORKLET_STATS.stray] = this.#engine.strayDatagrams();
     numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
     numbers[WORKLET_STATS.skippedRecords] = links.datagrams.skippedRecords;
+    numbers[WORKLET_STATS.nextFrame] = currentFrame + this.#quantumFrames;
     for (let slot = 0; slot < MAX_STREAMS; slot++) {
       const at = WORKLET_STATS.streams + slot * (STATS_FIELDS + 1);
       const stream = this.#streams[slot];

@@ -4,7 +4,20 @@ import { describe, expect, it } from "vitest";
 import { Ladders } from "../../src/shared/engine";
 import type { FromWorker } from "../../src/shared/messages";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
-import { readAudioHeader, writeOpus } from "../../src/shared/wire";
+import {
+  type HeardReport,
+  KIND_PROBE,
+  KIND_PROBE_REPLY,
+  KIND_REPORT,
+  kindOf,
+  probeId,
+  probeRepliedNs,
+  readAudioHeader,
+  readReport,
+  writeOpus,
+  writeProbe,
+  writeReport,
+} from "../../src/shared/wire";
 import { Peers, type Sending } from "../../src/worker/peers";
 
 const root = resolve(import.meta.dirname, "../../..");
@@ -43,6 +56,20 @@ function packet(n: number): Uint8Array<ArrayBuffer> {
 /** Packet number `n` of 240 frames of Opus. */
 const opusPacket = (n: number) => writeOpus(2, 240, BigInt(240 * n), 80).datagram;
 
+/** A listener's report that of so many of our packets so many were lost. */
+const heardWith = (lostPackets: number, packets: number): HeardReport => ({
+  periodMs: 4_000,
+  receivedPackets: packets - lostPackets,
+  lostPackets,
+  latePackets: 0,
+  playedFrames: 190_080,
+  concealedFrames: 1_920,
+  bufferFrames: null,
+  targetFrames: 208,
+  spreadFrames: null,
+  outputUnderruns: null,
+});
+
 interface Sent {
   sequence: number;
   timestamp: number;
@@ -53,13 +80,16 @@ interface Sent {
 /** As much of a data channel as a lane looks at. */
 function channel(clock = { nowMs: 0 }) {
   const sent: Sent[] = [];
+  const datagrams: Uint8Array[] = [];
   const open = {
     readyState: "open",
     bufferedAmount: 0,
     binaryType: "",
-    onmessage: null as ((event: { data: ArrayBuffer }) => void) | null,
     sent,
+    datagrams,
+    onmessage: null as ((event: { data: unknown }) => void) | null,
     send(bytes: Uint8Array) {
+      datagrams.push(bytes.slice());
       if (bytes[1] !== 1) return;
       const { sequence, timestamp, bits } = readAudioHeader(bytes);
       sent.push({ sequence, timestamp: Number(timestamp), isOpus: bits === null, atMs: clock.nowMs });
@@ -178,6 +208,7 @@ class Path {
   readonly said: FromWorker[] = [];
   readonly peers: Peers;
   #packets = 0;
+  #reports = 0;
   #opusPackets = 0;
   #dueOpus = 0;
 
@@ -197,12 +228,15 @@ class Path {
       if (Math.floor(this.clock.nowMs / 10) > before) this.peers.takeStock(this.clock.nowMs);
       if (Math.floor(this.clock.nowMs / 100) > Math.floor((this.clock.nowMs - step) / 100)) {
         const lostShare = lost();
-        const rest = { concealedShare: 0, lateShare: 0, bufferFrames: 0, targetFrames: 0 };
-        this.peers.setHeard(1, lostShare === null ? null : { lostShare, ...rest });
+        this.#hear(lostShare === null ? null : heardWith(Math.round(lostShare * 10_000), 10_000));
         this.peers.review(this.clock.nowMs);
       }
       this.#send();
     }
+  }
+
+  #hear(heard: HeardReport | null): void {
+    this.lanes[0]?.onmessage?.({ data: writeReport({ id: ++this.#reports, capture: null, heard }).buffer });
   }
 
   #send(): void {
@@ -379,4 +413,49 @@ describe("formats to step down to", () => {
     expect(names({ bits: 24, adapts: false })).toEqual(["s24"]);
     expect(names({ bits: "opus", adapts: false })).toEqual(["128/120"]);
   });
+});
+
+it("answers a probe with its own clock, on the lane the probe came by", () => {
+  const lanes = [channel(), channel()];
+  peersWith(lanes);
+  lanes[1].onmessage?.({ data: writeProbe(77, 5n).buffer });
+  expect(lanes[0].datagrams).toEqual([]);
+  const [reply] = lanes[1].datagrams;
+  expect([kindOf(reply), probeId(reply)]).toEqual([KIND_PROBE_REPLY, 77]);
+  expect(probeRepliedNs(reply)).toBeGreaterThan(0n);
+});
+
+it("knows the offset of a peer whose page is itself, to the round trip", () => {
+  const lane = channel();
+  const peers = peersWith([lane]);
+  peers.review(1_000_000);
+  const [probe] = lane.datagrams;
+  expect(kindOf(probe)).toBe(KIND_PROBE);
+  lane.onmessage?.({ data: probe.buffer });
+  lane.onmessage?.({ data: lane.datagrams[1].buffer });
+  expect(peers.stats()[0].lanes[0].rttMs).not.toBeNull();
+});
+
+it("reports to each peer how it is heard, and knows how the peer hears us", () => {
+  const lane = channel();
+  const passed: number[] = [];
+  const peers = new Peers({ push: (_, bytes) => passed.push(bytes.length) > 0 }, () => {});
+  peers.addLane(1, 0, 1, true, lane as unknown as RTCDataChannel);
+  const heard = heardWith(10, 1_000);
+  peers.setHeard(1, heard);
+  peers.setHeard(9, heard);
+  peers.report(null);
+  peers.report(null);
+  expect(lane.datagrams.map((bytes) => [kindOf(bytes), readReport(bytes).heard])).toEqual([
+    [KIND_REPORT, heard],
+  ]);
+  expect(peers.stats()[0].heard).toBeNull();
+  lane.onmessage?.({ data: writeReport({ id: 1, capture: null, heard }).buffer });
+  expect(peers.stats()[0].heard).toMatchObject({ lostShare: 0.01, concealedShare: 0.01, bufferFrames: null });
+  // One that cannot be goes where all malformed datagrams are counted.
+  const bad = writeReport({ id: 2, capture: null, heard });
+  bad[54] = 1;
+  lane.onmessage?.({ data: bad.buffer });
+  expect(peers.stats()[0].heard).toMatchObject({ lostShare: 0.01, concealedShare: 0.01, bufferFrames: null });
+  expect(passed).toEqual([bad.length]);
 });

@@ -2,27 +2,30 @@ import { describe, expect, it } from "vitest";
 import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
 import {
   isOpus,
-  isProbe,
   KIND_AUDIO,
   KIND_PROBE,
   KIND_PROBE_REPLY,
+  KIND_REPORT,
   kindOf,
   MALFORMED,
   MAX_DATAGRAM_BYTES,
   MAX_DECODED_BYTES,
   type OpusFrames,
   probeId,
+  probeRepliedNs,
   probeReply,
   probeTimeNs,
   readAudioHeader,
+  readReport,
   writeOpus,
   writeProbe,
+  writeReport,
   writeSequence,
 } from "../../src/shared/wire";
 import { Hash, load, vectors } from "./golden";
 
 interface Meaning {
-  kind?: "audio" | "opus" | "probe" | "probe_reply";
+  kind?: "audio" | "opus" | "probe" | "probe_reply" | "report";
   malformed?: keyof typeof MALFORMED;
   bits?: number;
   rate_hz: number;
@@ -34,6 +37,19 @@ interface Meaning {
   packet_bytes?: number;
   id: number;
   time_ns: string;
+  replied_ns: string | null;
+  capture: Record<string, unknown> | null;
+  heard: Record<string, unknown> | null;
+}
+
+/** As the page names things: camelCase, and 64-bit numbers as bigint. */
+function inCamelCase(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  const entries = Object.entries(value).map(([key, field]) => [
+    key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase()),
+    typeof field === "string" ? BigInt(field) : inCamelCase(field),
+  ]);
+  return Object.fromEntries(entries);
 }
 
 describe("the datagrams of vectors/wire.json", () => {
@@ -44,7 +60,7 @@ describe("the datagrams of vectors/wire.json", () => {
     expect(golden.version).toBe(1);
     const reasons = new Set(cases.map(({ meaning }) => meaning.malformed ?? meaning.kind));
     expect([...reasons].sort()).toEqual(
-      [...Object.keys(MALFORMED), "audio", "opus", "probe", "probe_reply"].sort(),
+      [...Object.keys(MALFORMED), "audio", "opus", "probe", "probe_reply", "report"].sort(),
     );
   });
 
@@ -53,7 +69,6 @@ describe("the datagrams of vectors/wire.json", () => {
     const copy = Buffer.from(`ffffff${text}ff`, "hex");
     const bytes = new Uint8Array(copy.buffer, copy.byteOffset + 3, copy.length - 4);
     const kind = kindOf(bytes);
-    expect(isProbe(bytes)).toBe(meaning.kind === "probe" || meaning.kind === "probe_reply");
     if (meaning.malformed) {
       expect(kind).toBe(MALFORMED[meaning.malformed]);
     } else if (meaning.kind === "audio" || meaning.kind === "opus") {
@@ -80,13 +95,46 @@ describe("the datagrams of vectors/wire.json", () => {
         packet.set(bytes.subarray(20));
         expect([...datagram]).toEqual([...bytes]);
       }
+    } else if (meaning.kind === "report") {
+      expect(kind).toBe(KIND_REPORT);
+      const { id, capture, heard } = meaning;
+      const report = readReport(bytes);
+      expect(report).toEqual(inCamelCase({ id, capture, heard }));
+      expect([...writeReport(report)]).toEqual([...bytes]);
     } else {
       const isReply = meaning.kind === "probe_reply";
       expect(kind).toBe(isReply ? KIND_PROBE_REPLY : KIND_PROBE);
       expect([probeId(bytes), probeTimeNs(bytes)]).toEqual([meaning.id, BigInt(meaning.time_ns)]);
-      const written = writeProbe(meaning.id, BigInt(meaning.time_ns));
-      expect([...(isReply ? probeReply(written) : written)]).toEqual([...bytes]);
+      let written = writeProbe(meaning.id, BigInt(meaning.time_ns));
+      if (meaning.replied_ns !== null) {
+        expect(probeRepliedNs(bytes)).toBe(BigInt(meaning.replied_ns));
+        written = probeReply(written, BigInt(meaning.replied_ns));
+      }
+      expect([...written]).toEqual([...bytes]);
     }
+  });
+
+  it("brings what does not fit a report's field to what fits", () => {
+    const capture = {
+      timestamp: 0n,
+      timeNs: 0n,
+      errorUs: -1,
+      blockUs: Number.POSITIVE_INFINITY,
+      sendUs: 2.4,
+      input: { isCalibrated: true, delayUs: -1e12, errorUs: 1e12 },
+      overrunFrames: -5,
+      droppedPackets: 1e12,
+    };
+    const bytes = writeReport({ id: 1, capture, heard: null });
+    expect(kindOf(bytes)).toBe(KIND_REPORT);
+    expect(readReport(bytes).capture).toMatchObject({
+      errorUs: 0,
+      blockUs: 60_000_000,
+      sendUs: 2,
+      input: { delayUs: -60_000_000, errorUs: 60_000_000 },
+      overrunFrames: 0,
+      droppedPackets: 0xffffffff,
+    });
   });
 });
 

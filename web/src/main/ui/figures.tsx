@@ -1,7 +1,10 @@
 /** A peer's numbers: what they are now, and how each was measured. */
 
-import { type Accessor, createMemo, createUniqueId, For, Show } from "solid-js";
-import type { PeerStats, Stats } from "../../shared/stats";
+import { type Accessor, createMemo, createUniqueId, For, Index, Show } from "solid-js";
+import { RecentCounts } from "../../shared/clock";
+import type { MouthToEar, PeerStats, Stats } from "../../shared/stats";
+import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
+import { AUDIBLE_SHARE, diagnose, heardWords } from "./diagnosis";
 import {
   formatCount,
   formatMs,
@@ -35,24 +38,152 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   });
   const recent = createRecent(reading);
   const summary = createMemo(() => verdict(recent()));
+  const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
   const metres = createMemo(() => {
-    const delayMs = estimatedDelayMs(reading()?.stats ?? null, reading()?.peer ?? null, recent());
+    const now = reading();
+    const delayMs = delay()?.knownMs ?? estimatedDelayMs(now?.stats ?? null, now?.peer ?? null, recent());
     return delayMs === null ? null : Math.max(1, Math.round(metresOfAir(delayMs)));
+  });
+  const incoming = createMemo(() => {
+    const now = reading();
+    return now && diagnoseIncoming(now.stats, now.peer, props.name);
   });
   const figures = createMemo(() => peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent()));
   return (
     <div class="figures">
       <p class={`verdict ${summary().tone}`}>{summary().text}</p>
-      <Show when={summary().advice}>
-        <p class="hint">{summary().advice}</p>
+      <Show when={incoming()}>{(found) => <Advice text={found().text} advice={found().advice} />}</Show>
+      <Show when={props.from === "them"}>
+        <HeardByThem reading={reading} name={props.name} />
       </Show>
       <Show when={metres()}>
         <p class="hint">
-          Like hearing {props.from} from {metres()} m away, not counting both sound cards.
+          Like hearing {props.from} from {metres()} m away{delay() ? "." : ", not counting both sound cards."}
         </p>
       </Show>
       <FigureList figures={figures} about={props.name} />
+      <Show when={delay()}>{(known) => <Waterfall delay={known()} about={props.name} />}</Show>
     </div>
+  );
+}
+
+type Reading = Accessor<{ stats: Stats; peer: PeerStats } | null>;
+
+function Advice(props: { text: string; advice: string }) {
+  return (
+    <p class="hint">
+      {props.text} {props.advice}
+    </p>
+  );
+}
+
+/** How they hear us, by their own report, and why, if it is badly. */
+function HeardByThem(props: { reading: Reading; name: string }) {
+  const lost = new RecentCounts<{ overrun: number; dropped: number }>(HERE_MS);
+  const lostHere = createMemo(() => {
+    const now = props.reading();
+    if (now === null) return null;
+    const totals = { overrun: now.stats.sender.overrunFrames, dropped: now.peer.droppedBacklog };
+    return lost.add(now.stats.timeMs, totals, ["overrun", "dropped"])?.grown ?? null;
+  });
+  const heard = createMemo(() => props.reading()?.peer.heard ?? null);
+  const found = createMemo(() => {
+    const now = props.reading();
+    return now && diagnoseOutgoing(now.stats, now.peer, props.name, lostHere());
+  });
+  return (
+    <>
+      <Show when={heard()}>
+        {(known) => (
+          <p class="heard-by-them">
+            {heardWords(props.name, known(), props.reading()?.stats.sampleRateHz ?? null)}
+          </p>
+        )}
+      </Show>
+      <Show when={found()}>{(known) => <Advice text={known().text} advice={known().advice} />}</Show>
+    </>
+  );
+}
+
+/** Over which time what this page itself loses is looked at: as long as a report's. */
+const HERE_MS = 4_000;
+
+function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name: string) {
+  const others = stats.peers.flatMap((peer) => (peer.id !== id && peer.hearing ? [peer.hearing] : []));
+  return (
+    hearing &&
+    diagnose({
+      from: name,
+      to: "you",
+      ...hearing,
+      overrunFrames: farEnd?.overrunFrames ?? 0,
+      droppedPackets: farEnd?.droppedPackets ?? 0,
+      othersHearSenderBadly: null,
+      listenerHearsOthersBadly: allBad(others),
+    })
+  );
+}
+
+function diagnoseOutgoing(
+  stats: Stats,
+  { id, heard }: PeerStats,
+  name: string,
+  lost: { overrun: number; dropped: number } | null,
+) {
+  const others = stats.peers.flatMap((peer) => (peer.id !== id && peer.heard ? [peer.heard] : []));
+  return (
+    heard &&
+    diagnose({
+      from: "you",
+      to: name,
+      ...heard,
+      overrunFrames: lost?.overrun ?? 0,
+      droppedPackets: lost?.dropped ?? 0,
+      othersHearSenderBadly: allBad(others),
+      listenerHearsOthersBadly: null,
+    })
+  );
+}
+
+function allBad(ways: readonly { concealedShare: number | null }[]): boolean | null {
+  if (ways.length === 0) return null;
+  return ways.every(({ concealedShare }) => (concealedShare ?? 0) >= AUDIBLE_SHARE);
+}
+
+/** Where the time goes, stage by stage. */
+function Waterfall(props: { delay: MouthToEar; about: string }) {
+  const id = createUniqueId();
+  return (
+    <details class="disclosure">
+      <summary aria-describedby={id}>Where the time goes</summary>
+      <span class="visually-hidden" id={id}>
+        from {props.about} to you
+      </span>
+      <ol class="waterfall">
+        <Index each={waterfall(props.delay)}>{(bar) => <WaterfallRow bar={bar()} />}</Index>
+      </ol>
+      <p class="hint">
+        {delayFigure(props.delay)} {delayNote(props.delay)}, as far as the browsers' own words are true. Of
+        the error, ± {msFigure(props.delay.offsetErrorMs)} ms is how well the two clocks are compared: the
+        network may be faster one way than the other.
+      </p>
+    </details>
+  );
+}
+
+function WaterfallRow(props: { bar: Bar }) {
+  return (
+    <li>
+      <span class="waterfall-label">{props.bar.label}</span>
+      <span class="figure">{props.bar.value}</span>
+      <span class="waterfall-track" aria-hidden="true">
+        <span
+          class={`waterfall-bar ${props.bar.source}`}
+          style={{ left: `${props.bar.fromPercent}%`, width: `${props.bar.widthPercent}%` }}
+        />
+      </span>
+      <span class="figure-note waterfall-note">{props.bar.note}</span>
+    </li>
   );
 }
 
@@ -135,19 +266,28 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
   const bufferMs = receiving ? framesToMs(peer.bufferFrames, rateHz) : null;
   const targetMs = receiving ? framesToMs(peer.targetFrames, rateHz) : null;
   const rttMs = peer?.rttMs ?? null;
-  const delayMs = estimatedDelayMs(stats, peer, recent);
+  const measured = settled(peer?.mouthToEar ?? null);
+  const estimateMs = estimatedDelayMs(stats, peer, recent);
   const open = peer?.lanes.filter((lane) => lane.state === "open") ?? [];
   const overSeconds = recent ? `in ${Math.round(recent.seconds)} s` : "";
   const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
   const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
   return [
-    {
-      label: "Delay",
-      value: formatMs(delayMs),
-      note: delayMs === null ? "" : "estimate, without sound cards",
-      explanation:
-        "Estimated, from them to you: half the round trip, plus the fullest the buffer was in the last 10 seconds. That takes both directions of the network as equally fast, and leaves out both sound cards, which add more.",
-    },
+    measured
+      ? {
+          label: "Delay",
+          value: delayFigure(measured),
+          note: delayNote(measured),
+          explanation:
+            "Measured, from their microphone to your ear: the two browsers compare their clocks with small probes, and say when a sound was captured there and when it leaves here. What only a browser says is marked as its own word under “Where the time goes”; a loop-back in the lobby replaces that by a measurement.",
+        }
+      : {
+          label: "Delay",
+          value: formatMs(estimateMs),
+          note: estimateMs === null ? "" : "estimate, without sound cards",
+          explanation:
+            "Estimated until it is measured, from them to you: half the round trip, plus the fullest the buffer was in the last 10 seconds. That takes both directions of the network as equally fast, and leaves out both sound cards, which add more.",
+        },
     {
       label: "Round trip",
       value: formatMs(rttMs),
@@ -187,7 +327,14 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
       value: formatShare(recent?.concealedShare ?? null),
       note: recent?.concealedShare == null ? "" : `${formatMs(concealedMs)} ${overSeconds}`,
       explanation:
-        "Counted: time for which their sound was missing and something had to be played in its place, as a share of the last 10 seconds. This is what you may hear as clicks or gaps.",
+        "Counted: time for which their sound was missing and something had to be played in its place, as a share of the last 10 seconds. What is played is carried on from the sound before: a short gap is hardly heard, many or long ones are.",
+    },
+    {
+      label: "Clocks",
+      value: driftFigure(peer),
+      note: driftNote(peer),
+      explanation:
+        "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry.",
     },
     {
       label: "Lanes",
@@ -211,6 +358,17 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
         "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
     },
   ];
+}
+
+function driftFigure(peer: PeerStats | null): string {
+  const ppm = peer?.driftPpm ?? null;
+  return ppm === null ? UNKNOWN : `${ppm < 0 ? "−" : "+"}${Math.abs(ppm).toFixed(0)} ppm`;
+}
+
+function driftNote(peer: PeerStats | null): string {
+  if (peer === null || peer.driftErrorPpm === null) return "";
+  const sureness = `± ${peer.driftErrorPpm.toFixed(0)}`;
+  return peer.isResampled ? `${sureness}, resampled` : `${sureness}, played as sent`;
 }
 
 function laneWords(types: readonly (string | null)[]): string {

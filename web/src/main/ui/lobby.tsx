@@ -3,6 +3,7 @@
 import { createMemo, Match, Show, Switch } from "solid-js";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
+import { LoopBack } from "./loop-back";
 import { PageTitle } from "./page-title";
 import { Problems } from "./problems";
 import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";
@@ -40,6 +41,7 @@ export function Lobby() {
             <DeviceFields />
             <Headphones />
           </div>
+          <LoopBack />
         </Show>
         <details class="disclosure">
           <summary>Advanced</summary>

@@ -1,5 +1,7 @@
 /** What happened to a peer's stream in the last ten seconds, from counters that only count since joining. */
 
+import { AUDIBLE_SHARE } from "./diagnosis";
+
 export interface StreamCounters {
   receivedPackets: number;
   lostPackets: number;
@@ -77,28 +79,15 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
 export interface Verdict {
   tone: "good" | "fair" | "poor" | "unknown";
   text: string;
-  advice: string | null;
 }
 
-/** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
-const AUDIBLE_SHARE = 0.006;
-
-/** The window in words, and what to do about it: late packets ask for a larger buffer, lost ones for a better network. */
+/** The window in words. Why, and what to do about it, says `diagnose`. */
 export function verdict(recent: RecentStream | null): Verdict {
-  if (recent === null || recent.concealedShare === null) {
-    return { tone: "unknown", text: "No sound received yet", advice: null };
-  }
+  if (recent === null || recent.concealedShare === null)
+    return { tone: "unknown", text: "No sound received yet" };
   const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
-  if (recent.concealedFrames === 0)
-    return { tone: "good", text: `Clean: no gaps in ${period}`, advice: null };
-  const fewGaps = recent.concealedShare < AUDIBLE_SHARE;
-  const advice =
-    recent.latePackets > recent.lostPackets
-      ? "Most missing packets came too late: a larger buffer under Sound settings helps, at the price of delay."
-      : recent.lostPackets > 0
-        ? "Most missing packets never came: a network cable instead of Wi-Fi, at either end, helps most."
-        : "Their sound stops now and then before it is sent: other programs on their computer may be busy.";
-  return fewGaps
-    ? { tone: "fair", text: `Nearly clean: a few short gaps in ${period}`, advice: null }
-    : { tone: "poor", text: `Gaps you can hear in ${period}`, advice };
+  if (recent.concealedFrames === 0) return { tone: "good", text: `Clean: no gaps in ${period}` };
+  return recent.concealedShare < AUDIBLE_SHARE
+    ? { tone: "fair", text: `Nearly clean: a few short gaps in ${period}` }
+    : { tone: "poor", text: `Gaps you can hear in ${period}` };
 }

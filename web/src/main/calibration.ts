@@ -1,0 +1,169 @@
+/**
+ * What the machine's own sound input and output take beyond what the browser says of them: coded pulses leave by the output, come
+ * back by a cable or through the air, and are found in the capture. Both ends are on one clock here, so the difference between when
+ * the browser says that a pulse left and when it says that it was captured is what both words leave out together.
+ */
+
+import type { DeviceDelay } from "../shared/messages";
+
+export const PULSES = 6;
+export const PULSE_INTERVAL_SECONDS = 0.5;
+/** Where a pulse is looked for, around the moment at which the browser's words would have it. */
+const EARLIEST_SECONDS = -0.05;
+const LATEST_SECONDS = 0.4;
+/** Chips of the pulse's code, a maximum-length sequence, and the rate at which they follow: full energy up to 10 kHz. */
+const CHIPS = 511;
+const CHIP_RATE_HZ = 24_000;
+const AMPLITUDE = 0.25;
+/** A likeness so many times that of what else is in the recording is no chance: the greatest of 20,000 chances is 4 times. */
+const LEAST_CLARITY = 7;
+/** Of the pulses so many must be found, within so much of their middle. */
+const LEAST_FOUND = 4;
+const MOST_APART_MS = 1;
+/** With the output's own clock less certain than this, a loop-back would spoil more than it mends. */
+export const MOST_DOUBT_MS = 5;
+
+/** What a loop-back found. */
+export interface Calibration {
+  /** Round trip beyond the browser's words; below 0 if they promise too much. */
+  excessMs: number;
+  /** Half the range of what the pulses say. */
+  spreadMs: number;
+  /** The whole: from rendering to the engine having what was captured. */
+  roundTripMs: number;
+  /** When, in ms since the epoch. */
+  atMs: number;
+}
+
+/** What was captured while the pulses played: mono, and when its first frame was captured by the browser's word. */
+export interface Recording {
+  samples: Float32Array;
+  startMs: number;
+}
+
+/** One pulse, at this sample rate. */
+export function pulseShape(rateHz: number): Float32Array<ArrayBuffer> {
+  const chipFrames = Math.max(1, Math.round(rateHz / CHIP_RATE_HZ));
+  const shape = new Float32Array(CHIPS * chipFrames);
+  let register = 1;
+  for (let chip = 0; chip < CHIPS; chip++) {
+    shape.fill(register & 1 ? AMPLITUDE : -AMPLITUDE, chip * chipFrames, (chip + 1) * chipFrames);
+    // x^9 + x^4 + 1
+    register = (register >> 1) | (((register ^ (register >> 4)) & 1) << 8);
+  }
+  return shape;
+}
+
+/**
+ * By how many ms the pulse that was to be captured at `expectedMs` was captured later; null if it is not there.
+ *
+ * O(window × pulse): some 20 million products, tens of milliseconds.
+ */
+export function findPulse(
+  { samples, startMs }: Recording,
+  shape: Float32Array,
+  expectedMs: number,
+  rateHz: number,
+): number | null {
+  const expectedFrame = ((expectedMs - startMs) * rateHz) / 1000;
+  const from = Math.max(0, Math.round(expectedFrame + EARLIEST_SECONDS * rateHz));
+  const to = Math.min(samples.length - shape.length, Math.round(expectedFrame + LATEST_SECONDS * rateHz));
+  let best = 0;
+  let bestFrame = -1;
+  let energy = 0;
+  for (let frame = from; frame < to; frame++) {
+    let likeness = 0;
+    for (let n = 0; n < shape.length; n++) likeness += samples[frame + n]! * shape[n]!;
+    energy += likeness * likeness;
+    // Either way up: some inputs turn the phase.
+    if (Math.abs(likeness) > best) {
+      best = Math.abs(likeness);
+      bestFrame = frame;
+    }
+  }
+  const others = Math.sqrt((energy - best * best) / Math.max(1, to - from - 1));
+  if (bestFrame < 0 || best === 0 || best < LEAST_CLARITY * others) return null;
+  return ((bestFrame - expectedFrame) * 1000) / rateHz;
+}
+
+/** What the pulses say together; null if too few were found, or they disagree. `null` among `lateMs` was not found. */
+export function agreement(lateMs: readonly (number | null)[]): { excessMs: number; spreadMs: number } | null {
+  const found = lateMs.filter((ms) => ms !== null).sort((a, b) => a - b);
+  const excessMs = found[found.length >> 1];
+  if (excessMs === undefined) return null;
+  const near = found.filter((ms) => Math.abs(ms - excessMs) <= MOST_APART_MS);
+  if (near.length < LEAST_FOUND) return null;
+  return { excessMs, spreadMs: (near.at(-1)! - near[0]!) / 2 };
+}
+
+/**
+ * What input and output take beyond the browser's words, `reported` for the input, by a loop-back. It knows only their sum. A side that
+ * says nothing of itself gets what is missing; of two that do, neither is believed more: each gets half, and may be wrong by that half.
+ */
+export function split(
+  { excessMs, spreadMs }: Calibration,
+  reported: DeviceDelay | null,
+): { input: DeviceDelay; output: DeviceDelay } {
+  if (reported === null) {
+    return {
+      input: { isCalibrated: true, ms: excessMs, errorMs: spreadMs },
+      output: { isCalibrated: false, ms: 0, errorMs: 0 },
+    };
+  }
+  const halfMs = (excessMs - reported.ms) / 2;
+  const errorMs = Math.abs(halfMs) + spreadMs / 2;
+  return {
+    input: { isCalibrated: true, ms: reported.ms + halfMs, errorMs },
+    output: { isCalibrated: true, ms: halfMs, errorMs },
+  };
+}
+
+const KEY = "antiphon.calibrations";
+/** Devices and settings that are remembered. */
+const MOST_KEPT = 32;
+
+/** What distinguishes one set-up from another. */
+export interface Setup {
+  inputDeviceId: string;
+  outputDeviceId: string;
+  rateHz: number;
+  quantum: number;
+  capturePath: string;
+}
+
+export function loadCalibration(setup: Setup): Calibration | null {
+  const found = stored().find(([key]) => key === keyOf(setup))?.[1];
+  return isCalibration(found) ? found : null;
+}
+
+/** Null forgets it. */
+export function storeCalibration(setup: Setup, calibration: Calibration | null): void {
+  const others = stored().filter(([key]) => key !== keyOf(setup));
+  const kept = calibration === null ? others : [[keyOf(setup), calibration], ...others];
+  try {
+    localStorage.setItem(KEY, JSON.stringify(kept.slice(0, MOST_KEPT)));
+  } catch {
+    // A browser that keeps nothing: it holds for this visit.
+  }
+}
+
+function stored(): [key: string, calibration: unknown][] {
+  try {
+    const entries: unknown = JSON.parse(localStorage.getItem(KEY) ?? "[]");
+    return Array.isArray(entries)
+      ? entries.filter((entry) => Array.isArray(entry) && typeof entry[0] === "string")
+      : [];
+  } catch {
+    return [];
+  }
+}
+
+function keyOf({ inputDeviceId, outputDeviceId, rateHz, quantum, capturePath }: Setup): string {
+  return JSON.stringify([inputDeviceId, outputDeviceId, rateHz, quantum, capturePath]);
+}
+
+function isCalibration(value: unknown): value is Calibration {
+  if (typeof value !== "object" || value === null) return false;
+  const numbers = value as Record<string, unknown>;
+  return ["excessMs", "spreadMs", "roundTripMs", "atMs"].every((key) => Number.isFinite(numbers[key]));
+}

@@ -1,0 +1,46 @@
+/** How a stream is heard in the last seconds, for the report to its peer. */
+
+import { RecentCounts } from "../shared/clock";
+import { STREAM_STATS } from "../shared/engine";
+import type { HeardReport } from "../shared/wire";
+
+/** What a report covers. */
+const PERIOD_MS = 4_000;
+
+type Counted = "receivedPackets" | "lostPackets" | "latePackets" | "playedFrames" | "concealedFrames";
+const GROWING = ["receivedPackets", "playedFrames", "concealedFrames"] as const;
+
+/** One stream's counters, looked at now and then. */
+export class HeardWindow {
+  readonly #counts = new RecentCounts<Record<Counted | "outputUnderruns", number>>(PERIOD_MS);
+
+  /**
+   * What to report at `timeMs`; null while nothing has come. `numbers` and `at`: the stream's statistics, as the worklet publishes them.
+   * `outputUnderruns`: so far, null if unknown.
+   */
+  add(timeMs: number, numbers: Float64Array, at: number, outputUnderruns: number | null): HeardReport | null {
+    const number = (field: keyof typeof STREAM_STATS) => numbers[at + STREAM_STATS[field]];
+    const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
+    const recent = this.#counts.add(
+      timeMs,
+      {
+        receivedPackets: number("received"),
+        lostPackets: number("lost"),
+        latePackets: number("late") + number("ancient"),
+        playedFrames: number("played"),
+        concealedFrames: number("concealed"),
+        outputUnderruns: outputUnderruns ?? 0,
+      },
+      GROWING,
+    );
+    if (recent === null || number("received") === 0) return null;
+    return {
+      ...recent.grown,
+      periodMs: recent.periodMs,
+      outputUnderruns: outputUnderruns === null ? null : recent.grown.outputUnderruns,
+      bufferFrames: known("buffered"),
+      targetFrames: number("target"),
+      spreadFrames: known("spread"),
+    };
+  }
+}

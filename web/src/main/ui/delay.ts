@@ -1,0 +1,76 @@
+/** The measured delay and its stages, in words. */
+
+import type { DelayStage, MouthToEar } from "../../shared/stats";
+import { formatMs, msFigure } from "./format";
+
+/** An estimate this far off says nothing yet: clocks are still being compared, or a machine stands still. */
+const SETTLED_ERROR_MS = 10;
+
+const stageLabels: Record<DelayStage["name"], string> = {
+  input: "Microphone and driver",
+  capture: "Captured block",
+  packet: "Packet",
+  network: "Network",
+  buffer: "Buffer",
+  playout: "Browser's output",
+  output: "Loudspeaker and driver",
+};
+
+const sourceWords: Record<DelayStage["source"], string> = {
+  measured: "measured",
+  calibrated: "measured by loop-back, split evenly",
+  reported: "the browser's own word",
+  unknown: "nobody knows",
+};
+
+export interface Bar {
+  label: string;
+  value: string;
+  note: string;
+  source: DelayStage["source"];
+  /** Where the stage begins and how long it is, in percent of the whole. */
+  fromPercent: number;
+  widthPercent: number;
+}
+
+/** Null while it is too uncertain to be shown. */
+export function settled(delay: MouthToEar | null): MouthToEar | null {
+  return delay !== null && delay.errorMs <= SETTLED_ERROR_MS && delay.knownMs > 0 ? delay : null;
+}
+
+/** "14.2 ms", or "> 14.2 ms" where a stage is unknown. */
+export function delayFigure(delay: MouthToEar): string {
+  return delay.ms === null ? `> ${formatMs(delay.knownMs)}` : formatMs(delay.ms);
+}
+
+/** How good the figure is: "± 0.6 ms, mouth to ear". */
+export function delayNote(delay: MouthToEar): string {
+  return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
+}
+
+/**
+ * The stages as a waterfall. A loop-back may find that the browser promised too much: a bar then runs backwards. Of a device that has no
+ * word of its own beyond the browser's timestamps there is nothing to show.
+ */
+export function waterfall(delay: MouthToEar): Bar[] {
+  const stages = delay.stages.filter(({ ms, source }) => source !== "reported" || ms !== 0);
+  let atMs = 0;
+  const ends = stages.map(({ ms }) => {
+    const fromMs = atMs;
+    atMs += ms ?? 0;
+    return [Math.min(fromMs, atMs), Math.max(fromMs, atMs)] as const;
+  });
+  const wholeMs = Math.max(...ends.map(([, to]) => to), Number.MIN_VALUE);
+  const percent = (ms: number) => (Math.min(wholeMs, Math.max(0, ms)) / wholeMs) * 100;
+  return stages.map(({ name, ms, source }, index) => {
+    const [fromMs, toMs] = ends[index]!;
+    return {
+      label: stageLabels[name],
+      value: formatMs(ms),
+      note: sourceWords[source],
+      source,
+      fromPercent: percent(fromMs),
+      widthPercent: percent(toMs) - percent(fromMs),
+    };
+  });
+}

@@ -1,0 +1,101 @@
+/** Who has the problem, where, and what to do: one way of the sound from one musician to another, as both ends report it. */
+
+import type { HeardStats } from "../../shared/stats";
+import { formatMs, formatShare, framesToMs } from "./format";
+
+/** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
+export const AUDIBLE_SHARE = 0.006;
+
+/** One way of the sound, over its last seconds. Shares are 0 to 1, null where nothing was to be counted. */
+export interface Way {
+  /** "you", or a name. */
+  from: string;
+  to: string;
+  concealedShare: number | null;
+  lostShare: number | null;
+  lateShare: number | null;
+  /** Captured frames lost at the sender. */
+  overrunFrames: number;
+  /** Datagrams that the sender dropped because every lane had a backlog. */
+  droppedPackets: number;
+  /** Times the listener's own output ran dry; null where its browser does not tell. */
+  outputUnderruns: number | null;
+  /** Whether everyone else hears the sender as badly, and the listener everyone else; null without anyone else. */
+  othersHearSenderBadly: boolean | null;
+  listenerHearsOthersBadly: boolean | null;
+}
+
+export interface Diagnosis {
+  where: "microphone" | "uplink" | "path" | "downlink" | "output";
+  /** One sentence: who has the problem, and what it is. */
+  text: string;
+  /** One sentence: what to do. */
+  advice: string;
+}
+
+/** Null while nothing is wrong that anybody would hear. The nearest cause that explains it comes first. */
+export function diagnose(way: Way): Diagnosis | null {
+  const { lostShare, lateShare } = way;
+  const ofSender = possessive(way.from);
+  const ofListener = possessive(way.to);
+  if (way.outputUnderruns !== null && way.outputUnderruns > 0) {
+    return {
+      where: "output",
+      text: `${capital(ofListener)} computer is too busy to play without gaps.`,
+      advice: `Close other programs on ${ofListener} computer, or choose a larger quantum there.`,
+    };
+  }
+  if ((way.concealedShare ?? 0) < AUDIBLE_SHARE) return null;
+  if (way.overrunFrames > 0) {
+    return {
+      where: "microphone",
+      text: `${capital(ofSender)} computer is too busy: it loses sound before sending it.`,
+      advice: `Close other programs on ${ofSender} computer.`,
+    };
+  }
+  if (way.droppedPackets > 0 || way.othersHearSenderBadly === true) {
+    return {
+      where: "uplink",
+      text: `${capital(ofSender)} connection cannot carry all that it sends.`,
+      advice: `A network cable instead of Wi-Fi at ${ofSender} end helps most; fewer channels or bits help too.`,
+    };
+  }
+  if (way.listenerHearsOthersBadly === true) {
+    return {
+      where: "downlink",
+      text: `${capital(ofListener)} connection has trouble receiving: it is the same with everyone.`,
+      advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
+    };
+  }
+  if ((lateShare ?? 0) > (lostShare ?? 0)) {
+    return {
+      where: "path",
+      text: `Packets from ${way.from} to ${way.to} take very different times.`,
+      advice: `A larger buffer in ${ofListener} sound settings helps, at the price of delay; so does a cable instead of Wi-Fi at either end.`,
+    };
+  }
+  if ((lostShare ?? 0) > 0) {
+    return {
+      where: "path",
+      text: `Packets from ${way.from} to ${way.to} get lost on the way.`,
+      advice: "A network cable instead of Wi-Fi, at either end, helps most.",
+    };
+  }
+  return {
+    where: "microphone",
+    text: `${capital(ofSender)} sound stops now and then before it is sent.`,
+    advice: `Look at the microphone's connection and at other programs on ${ofSender} computer.`,
+  };
+}
+
+/** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". */
+export function heardWords(name: string, heard: HeardStats, sampleRateHz: number | null): string {
+  const buffer = `${formatMs(framesToMs(heard.bufferFrames ?? heard.targetFrames, sampleRateHz))} buffer`;
+  const { concealedShare } = heard;
+  if (concealedShare === null) return `${name} does not hear you yet`;
+  const quality = concealedShare === 0 ? "no gaps" : `${formatShare(concealedShare)} concealed`;
+  return `${name} hears you: ${quality}, ${buffer}`;
+}
+
+const possessive = (who: string) => (who === "you" ? "your" : `${who}'s`);
+const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);

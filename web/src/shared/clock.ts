@@ -1,0 +1,198 @@
+/**
+ * Models of the clocks between a microphone here and a loudspeaker there. No clock is read here: times are arguments, in ms since the
+ * epoch by a clock that never steps. A stream's or an output's clock is a *line*: the time of its frame 0; frame *n*
+ * follows n / rate later.
+ */
+
+/** An estimate, and by how much it may be wrong. */
+export interface Estimate {
+  ms: number;
+  errorMs: number;
+}
+
+/** The newest values of something measured often. */
+export class Recent {
+  readonly #values: Float64Array;
+  #count = 0;
+
+  constructor(capacity: number) {
+    this.#values = new Float64Array(capacity);
+  }
+
+  get count(): number {
+    return Math.min(this.#count, this.#values.length);
+  }
+
+  add(value: number): void {
+    this.#values[this.#count++ % this.#values.length] = value;
+  }
+
+  clear(): void {
+    this.#count = 0;
+  }
+
+  /** The least of the `newest` values (of all, by default); null before there is any. */
+  least(newest?: number): number | null {
+    return this.count === 0 ? null : this.#newest(newest).reduce((a, b) => Math.min(a, b));
+  }
+
+  /**
+   * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over; null before there
+   * is any.
+   */
+  middle(newest?: number): Estimate | null {
+    if (this.count === 0) return null;
+    const at = (sorted: Float64Array, share: number) => sorted[Math.round((sorted.length - 1) * share)]!;
+    const all = this.#newest().sort();
+    return { ms: at(this.#newest(newest).sort(), 0.5), errorMs: (at(all, 0.9) - at(all, 0.1)) / 2 };
+  }
+
+  #newest(most = Number.POSITIVE_INFINITY): Float64Array {
+    const count = Math.min(most, this.count);
+    const first = this.#count - count;
+    return Float64Array.from({ length: count }, (_, n) => this.#values[(first + n) % this.#values.length]!);
+  }
+}
+
+/** By how much counters grew within the last seconds. */
+export class RecentCounts<T extends Readonly<Record<string, number>>> {
+  readonly #periodMs: number;
+  readonly #readings: { timeMs: number; totals: T }[] = [];
+
+  constructor(periodMs: number) {
+    this.#periodMs = periodMs;
+  }
+
+  /** Null at the first reading, and after a counter fell that only grows: its owner was restarted. */
+  add(timeMs: number, totals: T, growing: readonly (keyof T)[]): { periodMs: number; grown: T } | null {
+    const readings = this.#readings;
+    const last = readings.at(-1);
+    if (last && (timeMs <= last.timeMs || growing.some((key) => totals[key] < last.totals[key])))
+      readings.length = 0;
+    readings.push({ timeMs, totals });
+    while (readings.length > 2 && timeMs - readings[1]!.timeMs >= this.#periodMs) readings.shift();
+    const first = readings[0]!;
+    if (timeMs === first.timeMs) return null;
+    // A packet counted as lost may still come: then that count falls, and nothing was lost.
+    const grown = Object.fromEntries(
+      Object.entries(totals).map(([key, total]) => [key, Math.max(0, total - first.totals[key]!)]),
+    ) as T;
+    return { periodMs: timeMs - first.timeMs, grown };
+  }
+}
+
+/** Probes that are remembered: 30 s of two a second, on eight lanes. */
+const MAX_PROBES = 480;
+/** Clocks may run apart by so much: twice the tolerance that RFC 5905 assumes of one clock (PHI, 15 ppm). */
+const SKEW = 30e-6;
+
+/**
+ * The offset of a peer's clock: remote minus local.
+ *
+ * Each probe brackets it, whatever the network did: the reply was written after the probe was sent and before it came back. The
+ * truth lies in all brackets at once, which widen with age because clocks run apart. What is left is known without assuming anything
+ * but that; its middle assumes that the fastest ways there and back are equally fast, and the error covers that they are not.
+ */
+export class ClockOffset {
+  readonly #probes: { atMs: number; leastMs: number; mostMs: number }[] = [];
+  readonly #granularityMs: number;
+
+  /** `granularityMs`: resolution of the two clocks together. */
+  constructor(granularityMs: number) {
+    this.#granularityMs = granularityMs;
+  }
+
+  add(sentMs: number, repliedMs: number, receivedMs: number): void {
+    if (!(receivedMs >= sentMs)) return;
+    this.#probes.push({
+      atMs: receivedMs,
+      leastMs: repliedMs - receivedMs - this.#granularityMs,
+      mostMs: repliedMs - sentMs + this.#granularityMs,
+    });
+    if (this.#probes.length > MAX_PROBES) this.#probes.shift();
+    // A clock was set, or a machine slept: what came before no longer holds.
+    if (this.at(receivedMs) === null) this.#probes.splice(0, this.#probes.length - 1);
+  }
+
+  /** Null before the first probe has come back. */
+  at(nowMs: number): Estimate | null {
+    let leastMs = Number.NEGATIVE_INFINITY;
+    let mostMs = Number.POSITIVE_INFINITY;
+    for (const probe of this.#probes) {
+      const apartMs = Math.abs(nowMs - probe.atMs) * SKEW;
+      leastMs = Math.max(leastMs, probe.leastMs - apartMs);
+      mostMs = Math.min(mostMs, probe.mostMs + apartMs);
+    }
+    if (!Number.isFinite(leastMs) || leastMs > mostMs) return null;
+    return { ms: (leastMs + mostMs) / 2, errorMs: (mostMs - leastMs) / 2 };
+  }
+}
+
+/** Blocks are looked at in groups of so long, of which the most prompt one counts: an audio graph hands several over at once. */
+const GROUP_MS = 100;
+const GROUPS = 20;
+
+/** When captured frames were captured, and how long they took from there to the network. */
+export class CaptureClock {
+  readonly #frameMs: number;
+  /** Frames so far: the media time of the next one. */
+  #frames = 0;
+  readonly #lines = new Recent(GROUPS);
+  readonly #blocks = new Recent(256);
+  readonly #sent = new Recent(256);
+  #leastMs = Number.POSITIVE_INFINITY;
+  #groupEndMs = Number.NEGATIVE_INFINITY;
+
+  constructor(rateHz: number) {
+    this.#frameMs = 1000 / rateHz;
+  }
+
+  /** Another source: its clock is another. Media time goes on. */
+  restart(): void {
+    this.#lines.clear();
+    this.#blocks.clear();
+    this.#sent.clear();
+    this.#leastMs = Number.POSITIVE_INFINITY;
+    this.#groupEndMs = Number.NEGATIVE_INFINITY;
+  }
+
+  /** A block that the engine gets at `nowMs`. `capturedMs`: when its first frame was captured, null if nobody says. */
+  add(frames: number, capturedMs: number | null, nowMs: number): void {
+    // What a block is at least old by: it cannot be handed over before its last frame.
+    const firstMs = capturedMs ?? nowMs - frames * this.#frameMs;
+    this.#leastMs = Math.min(this.#leastMs, firstMs - this.#frames * this.#frameMs);
+    this.#blocks.add(nowMs - firstMs);
+    this.#frames += frames;
+    if (nowMs < this.#groupEndMs) return;
+    if (Number.isFinite(this.#groupEndMs)) this.#lines.add(this.#leastMs);
+    this.#leastMs = Number.POSITIVE_INFINITY;
+    this.#groupEndMs = nowMs + GROUP_MS;
+  }
+
+  /** A datagram, whose first frame has this media time, is handed to the lanes at `nowMs`. */
+  sent(frame: number, nowMs: number): void {
+    const line = this.#lines.middle();
+    if (line !== null) this.#sent.add(nowMs - (line.ms + frame * this.#frameMs));
+  }
+
+  /** Media time of the next frame. */
+  get nextFrame(): number {
+    return this.#frames;
+  }
+
+  /** When a frame was captured; null until some have been for a moment. */
+  timeOf(frame: number): number | null {
+    const line = this.#lines.middle();
+    return line && line.ms + frame * this.#frameMs;
+  }
+
+  /** Null until frames have been captured and sent for a moment. */
+  read(): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
+    const line = this.#lines.middle();
+    const block = this.#blocks.middle();
+    const sent = this.#sent.middle();
+    if (line === null || block === null || sent === null) return null;
+    const captured = { ms: line.ms + this.#frames * this.#frameMs, errorMs: line.errorMs };
+    return { frame: this.#frames, captured, blockMs: block.ms, sendMs: sent.ms };
+  }
+}

@@ -1,0 +1,15 @@
+import type { HeardStats } from "./stats";
+import type { HeardReport } from "./wire";
+
+/** A report's counts as shares. */
+export function heardStats(heard: HeardReport): HeardStats {
+  const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames, ...rest } = heard;
+  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
+  const packets = receivedPackets + lostPackets;
+  return {
+    lostShare: share(lostPackets, packets),
+    lateShare: share(latePackets, packets),
+    concealedShare: share(concealedFrames, playedFrames + concealedFrames),
+    ...rest,
+  };
+}

@@ -1,0 +1,123 @@
+/** What two ends tell each other of their clocks and of what they hear: reports, and what follows from them. */
+
+import { ClockOffset, type Estimate, Recent, RecentCounts } from "../shared/clock";
+import { heardStats } from "../shared/heard";
+import type { FarEnd } from "../shared/messages";
+import type { HeardStats } from "../shared/stats";
+import {
+  type CaptureReport,
+  type HeardReport,
+  MAX_REPORT_US,
+  type Report,
+  readAudioHeader,
+  readReport,
+  writeReport,
+} from "../shared/wire";
+
+/** Between two reports, and between two probes of a lane. */
+export const REPORT_INTERVAL_MS = 500;
+/** What a report's counts cover: the last seconds. */
+export const REPORT_PERIOD_MS = 4_000;
+/** A peer that has been silent for so long tells nothing any more. */
+const STALE_MS = 3_000;
+/** Arrivals that are remembered: a second and a half of packets of 128 frames. */
+const MAX_ARRIVALS = 512;
+
+/** Both ends of the reports with one peer. */
+export class Reports {
+  readonly offset: ClockOffset;
+  /** What main knows of how the peer is heard, for the next report. */
+  hears: HeardReport | null = null;
+  #id = 0;
+  #sentAtMs = Number.NEGATIVE_INFINITY;
+  readonly #dropped = new RecentCounts<{ packets: number }>(REPORT_PERIOD_MS);
+  /** The newest from the peer, and when it came. */
+  #report: Report | null = null;
+  #reportAtMs = Number.NEGATIVE_INFINITY;
+  /** Lines of its datagrams: when frame 0 would have come. */
+  readonly #arrivals = new Recent(MAX_ARRIVALS);
+  #rateHz = 0;
+
+  /** `granularityMs`: resolution of this clock and the peer's together. */
+  constructor(granularityMs: number) {
+    this.offset = new ClockOffset(granularityMs);
+  }
+
+  /** The next report's datagram; null if it is not time. `droppedBacklog`: datagrams dropped so far. */
+  poll(capture: CaptureReport | null, droppedBacklog: number, nowMs: number): Uint8Array<ArrayBuffer> | null {
+    if (nowMs - this.#sentAtMs < REPORT_INTERVAL_MS) return null;
+    this.#sentAtMs = nowMs;
+    const dropped = this.#dropped.add(nowMs, { packets: droppedBacklog }, ["packets"]);
+    this.#id = (this.#id + 1) >>> 0;
+    return writeReport({
+      id: this.#id,
+      capture: capture && { ...capture, droppedPackets: dropped?.grown.packets ?? 0 },
+      heard: this.hears,
+    });
+  }
+
+  /** A datagram that `kindOf` calls a report. One that was overtaken is ignored. */
+  handleReport(bytes: Uint8Array, nowMs: number): void {
+    const report = readReport(bytes);
+    const isNewer = this.#report === null || (report.id - this.#report.id) >> 0 > 0;
+    // After a silence any number will do: the peer may have begun anew.
+    if (!isNewer && nowMs - this.#reportAtMs < STALE_MS) return;
+    this.#report = report;
+    this.#reportAtMs = nowMs;
+  }
+
+  /** A datagram that `kindOf` calls audio. */
+  handleAudio(bytes: Uint8Array, nowMs: number): void {
+    const { rateHz, timestamp } = readAudioHeader(bytes);
+    this.#rateHz = rateHz;
+    this.#arrivals.add(nowMs - (Number(timestamp) * 1000) / rateHz);
+  }
+
+  /** How the peer hears us; null if it has not said so lately. */
+  heard(nowMs: number): HeardStats | null {
+    const heard = nowMs - this.#reportAtMs < STALE_MS ? this.#report?.heard : null;
+    return heard ? heardStats(heard) : null;
+  }
+
+  /** The peer's capture on our clock; null while something of that is unknown. */
+  farEnd(nowMs: number): FarEnd | null {
+    const offset = this.offset.at(nowMs);
+    const arrival = this.#arrivals.middle();
+    const capture = nowMs - this.#reportAtMs < STALE_MS ? this.#report?.capture : null;
+    if (!capture || offset === null || arrival === null) return null;
+    return farEndOf(capture, offset, arrival, this.#rateHz);
+  }
+}
+
+function farEndOf(capture: CaptureReport, offset: Estimate, arrival: Estimate, rateHz: number): FarEnd {
+  const { input } = capture;
+  const lineMs = Number(capture.timeNs) / 1e6 - offset.ms - (Number(capture.timestamp) * 1000) / rateHz;
+  // The first frame of a block waits for the whole block, though the datagrams that are cut from it are younger on average.
+  const captureMs = capture.blockUs / 1000;
+  const sendMs = capture.sendUs / 1000;
+  return {
+    lineMs,
+    lineErrorMs: offset.errorMs + capture.errorUs / 1000,
+    captureMs,
+    packetMs: Math.max(0, sendMs - captureMs),
+    networkMs: arrival.ms - lineMs - sendMs,
+    input: input && {
+      isCalibrated: input.isCalibrated,
+      ms: input.delayUs / 1000,
+      errorMs: input.errorUs / 1000,
+    },
+    offsetErrorMs: offset.errorMs,
+    overrunFrames: capture.overrunFrames,
+    droppedPackets: capture.droppedPackets,
+  };
+}
+
+/** Of a duration, for a report. */
+export function toUs(ms: number): number {
+  return Math.min(MAX_REPORT_US, Math.max(-MAX_REPORT_US, Math.round(ms * 1000)));
+}
+
+/** Nanoseconds of a clock that counts milliseconds since the epoch; to a quarter of a microsecond. */
+export function toNs(epochMs: number): bigint {
+  return BigInt(Math.round(epochMs * 1e6));
+}

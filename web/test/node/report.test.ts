@@ -1,0 +1,119 @@
+import { expect, it } from "vitest";
+import type { CaptureReport, HeardReport } from "../../src/shared/wire";
+import { KIND_REPORT, kindOf, readReport } from "../../src/shared/wire";
+import { Reports, toNs } from "../../src/worker/report";
+
+const EPOCH_MS = 1_795_223_941_000;
+
+const heard: HeardReport = {
+  periodMs: 4_000,
+  receivedPackets: 1_490,
+  lostPackets: 10,
+  latePackets: 2,
+  playedFrames: 190_720,
+  concealedFrames: 1_280,
+  bufferFrames: 384,
+  targetFrames: 208,
+  spreadFrames: 192,
+  outputUnderruns: null,
+};
+
+/** A peer whose clock is ahead by an hour, that captured media frame n at EPOCH_MS + n / rate of our clock. */
+const AHEAD_MS = 3_600_000;
+const capture: CaptureReport = {
+  timestamp: 480_000n,
+  timeNs: toNs(EPOCH_MS + 10_000 + AHEAD_MS),
+  errorUs: 100,
+  blockUs: 2_700,
+  sendUs: 2_900,
+  input: { isCalibrated: true, delayUs: 4_000, errorUs: 500 },
+  overrunFrames: 7,
+  droppedPackets: 0,
+};
+
+function audio(timestamp: number): Uint8Array {
+  const bytes = new Uint8Array(20 + 128 * 2);
+  bytes.set([1, 1, 0x11, 1, 0, 0, 128]);
+  new DataView(bytes.buffer).setBigUint64(12, BigInt(timestamp), true);
+  return bytes;
+}
+
+/** One end that tells, and one that is told after 12 ms. */
+function tell(to: Reports, from: Reports, nowMs: number) {
+  const datagram = from.poll(capture, 0, nowMs);
+  if (datagram !== null) to.handleReport(datagram, nowMs + 12);
+  return datagram;
+}
+
+it("sends a report twice a second, with what was dropped lately", () => {
+  const reports = new Reports(0.04);
+  reports.hears = heard;
+  const sent = [];
+  for (let n = 0; n < 100; n++) {
+    const datagram = reports.poll(capture, n < 50 ? 3 : 13, EPOCH_MS + n * 100);
+    if (datagram !== null) sent.push(datagram);
+  }
+  expect(sent.length).toBe(20);
+  expect(sent.every((bytes) => kindOf(bytes) === KIND_REPORT)).toBe(true);
+  const read = sent.map(readReport);
+  expect(read.map(({ id }) => id)).toEqual(Array.from({ length: 20 }, (_, n) => n + 1));
+  expect(read.map((report) => report.capture?.droppedPackets)).toEqual([
+    ...Array(10).fill(0),
+    ...Array(8).fill(10),
+    ...Array(2).fill(0),
+  ]);
+  expect(read[3]).toEqual({ id: 4, capture, heard });
+});
+
+it("puts the peer's capture on our clock", () => {
+  const [here, there] = [new Reports(0), new Reports(0)];
+  const nowMs = EPOCH_MS + 10_100;
+  tell(here, there, nowMs);
+  expect(here.farEnd(nowMs + 20)).toBeNull();
+  for (let n = 0; n < 20; n++) {
+    // 12 ms there and back again, and one hour.
+    const sentMs = nowMs + n;
+    here.offset.add(sentMs, sentMs + 12 + AHEAD_MS, sentMs + 24);
+    here.handleAudio(audio(480_000 + n * 128), EPOCH_MS + 10_000 + (n * 128) / 48 + 2.9 + 12);
+  }
+  const far = here.farEnd(nowMs + 20)!;
+  expect(far.lineMs).toBeCloseTo(EPOCH_MS, 2);
+  expect(far.lineErrorMs).toBeCloseTo(12 + 0.1, 2);
+  expect(far.captureMs).toBeCloseTo(2.7, 6);
+  expect(far.packetMs).toBeCloseTo(0.2, 6);
+  expect(far.networkMs).toBeCloseTo(12, 2);
+  expect(far.input).toEqual({ isCalibrated: true, ms: 4, errorMs: 0.5 });
+  expect(far.overrunFrames).toBe(7);
+});
+
+it("takes the newest report, whatever came later", () => {
+  const [here, there] = [new Reports(0), new Reports(0)];
+  there.hears = heard;
+  const first = there.poll(null, 0, EPOCH_MS)!;
+  there.hears = { ...heard, lostPackets: 99 };
+  const second = there.poll(null, 0, EPOCH_MS + 500)!;
+  here.handleReport(second, EPOCH_MS + 510);
+  here.handleReport(first, EPOCH_MS + 511);
+  expect(here.heard(EPOCH_MS + 512)?.lostShare).toBe(99 / (1_490 + 99));
+});
+
+it("forgets a peer that falls silent, and believes it when it begins anew", () => {
+  const [here, there] = [new Reports(0), new Reports(0)];
+  there.hears = heard;
+  for (let n = 0; n < 10; n++) tell(here, there, EPOCH_MS + n * 500);
+  expect(here.heard(EPOCH_MS + 5_000)).toEqual({
+    lostShare: 10 / 1_500,
+    lateShare: 2 / 1_500,
+    concealedShare: 1_280 / 192_000,
+    periodMs: 4_000,
+    bufferFrames: 384,
+    targetFrames: 208,
+    spreadFrames: 192,
+    outputUnderruns: null,
+  });
+  expect(here.heard(EPOCH_MS + 8_000)).toBeNull();
+  const reborn = new Reports(0);
+  reborn.hears = { ...heard, lostPackets: 0 };
+  tell(here, reborn, EPOCH_MS + 9_000);
+  expect(here.heard(EPOCH_MS + 9_020)?.lostShare).toBe(0);
+});

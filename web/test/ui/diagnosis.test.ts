@@ -1,0 +1,79 @@
+import { describe, expect, it } from "vitest";
+import { diagnose, heardWords, type Way } from "../../src/main/ui/diagnosis";
+import type { HeardStats } from "../../src/shared/stats";
+
+const plain = (text: string) => text.replaceAll("\u202f", " ");
+
+const clean: Way = {
+  from: "Bob",
+  to: "you",
+  concealedShare: 0,
+  lostShare: 0,
+  lateShare: 0,
+  overrunFrames: 0,
+  droppedPackets: 0,
+  outputUnderruns: 0,
+  othersHearSenderBadly: null,
+  listenerHearsOthersBadly: null,
+};
+const gaps: Way = { ...clean, concealedShare: 0.02, lostShare: 0.02 };
+
+describe("a diagnosis", () => {
+  it("is not made while nobody would hear anything", () => {
+    expect(diagnose(clean)).toBeNull();
+    expect(diagnose({ ...clean, concealedShare: null, lostShare: null, lateShare: null })).toBeNull();
+    expect(diagnose({ ...gaps, concealedShare: 0.005, overrunFrames: 100 })).toBeNull();
+  });
+
+  it.each<[Partial<Way>, string, string]>([
+    [{}, "path", "Packets from Bob to you get lost on the way."],
+    [{ lateShare: 0.03 }, "path", "Packets from Bob to you take very different times."],
+    [{ overrunFrames: 128 }, "microphone", "Bob's computer is too busy: it loses sound before sending it."],
+    [{ droppedPackets: 1 }, "uplink", "Bob's connection cannot carry all that it sends."],
+    [{ othersHearSenderBadly: true }, "uplink", "Bob's connection cannot carry all that it sends."],
+    [{ othersHearSenderBadly: false }, "path", "Packets from Bob to you get lost on the way."],
+    [
+      { listenerHearsOthersBadly: true },
+      "downlink",
+      "Your connection has trouble receiving: it is the same with everyone.",
+    ],
+    [{ outputUnderruns: 2 }, "output", "Your computer is too busy to play without gaps."],
+    [{ outputUnderruns: null }, "path", "Packets from Bob to you get lost on the way."],
+    [{ lostShare: 0 }, "microphone", "Bob's sound stops now and then before it is sent."],
+  ])("%o: %s", (change, where, text) => {
+    expect(diagnose({ ...gaps, ...change })).toMatchObject({ where, text });
+  });
+
+  it("speaks of the other way round", () => {
+    const way = { ...gaps, from: "you", to: "Bob" };
+    expect(diagnose({ ...way, droppedPackets: 3 })).toEqual({
+      where: "uplink",
+      text: "Your connection cannot carry all that it sends.",
+      advice: "A network cable instead of Wi-Fi at your end helps most; fewer channels or bits help too.",
+    });
+    expect(diagnose({ ...way, outputUnderruns: 1 })?.text).toBe(
+      "Bob's computer is too busy to play without gaps.",
+    );
+  });
+});
+
+describe("how they hear you", () => {
+  const heard: HeardStats = {
+    lostShare: 0.001,
+    lateShare: 0,
+    concealedShare: 0.002,
+    bufferFrames: 384,
+    targetFrames: 256,
+    spreadFrames: 200,
+    outputUnderruns: null,
+    periodMs: 4_000,
+  };
+
+  it("is said in a sentence", () => {
+    const words = (change: Partial<HeardStats>) => plain(heardWords("Bob", { ...heard, ...change }, 48_000));
+    expect(words({})).toBe("Bob hears you: 0.2 % concealed, 8.0 ms buffer");
+    expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
+    expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % concealed, 5.3 ms buffer");
+    expect(words({ concealedShare: null })).toBe("Bob does not hear you yet");
+  });
+});
