@@ -298,7 +298,7 @@ impl JitterBuffer {
     }
 
     /// By how many frames the delay is longer (or, negative, shorter) than what is needed, as of the last review, which was made
-    /// [`REVIEW_SECONDS`] ago or less; `None` before the first, and while nothing plays.
+    /// half a second ago or less; `None` before the first, and while nothing plays.
     pub fn excess_frames(&self) -> Option<i64> {
         self.excess.filter(|_| self.playing)
     }
