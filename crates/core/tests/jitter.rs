@@ -159,15 +159,15 @@ fn a_packet_half_the_clock_away_starts_anew() {
 #[test]
 fn a_target_beyond_the_buffer_is_cut_to_it() {
     let mut player = fixed(u32::MAX);
-    assert_eq!(stats(&player, ID).target_frames, 2_048);
+    assert_eq!(stats(&player, ID).target_frames, 3_072);
     let mut heard = Vec::new();
-    for n in 0..100 {
+    for n in 0..150 {
         send(&mut player, n, 64 * u64::from(n), 64);
         heard.extend(quantum(&mut player, 64));
     }
     let first = heard.iter().position(|&sample| sample != 0.0);
-    assert_eq!(first, Some(2_048));
-    assert!((0..4_000).all(|n| media_of(heard[2_048 + n]) == Some(n as u64)));
+    assert_eq!(first, Some(3_072));
+    assert!((0..4_000).all(|n| media_of(heard[3_072 + n]) == Some(n as u64)));
 }
 
 #[test]

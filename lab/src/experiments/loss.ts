@@ -29,6 +29,10 @@ interface Measured extends Condition {
   bufferMs: number;
   droppedBacklog: number;
   lanesInUse: number;
+  /** Sent twice, of what was sent. */
+  copiedShare: number | null;
+  /** In the way and in the jitter buffer, by the page's own measurement at the end. */
+  wayAndBufferMs: number | null;
   mouthToEarMs: number | null;
 }
 
@@ -59,7 +63,10 @@ export const loss: Experiment = {
         profile: sweepProfile,
         loss: share,
       }));
-      const others = options.quick || lanes !== "auto" ? [] : profiles.map((profile) => ({ profile }));
+      const others =
+        options.quick || lanes !== "auto"
+          ? []
+          : [{ profile: "rtt-100", loss: 0.05 }, ...profiles.map((profile) => ({ profile }))];
       for (const condition of [...sweep, ...others]) {
         steps.push({
           label: `${lanes} lane(s), ${place(condition)}`,
@@ -98,7 +105,16 @@ async function overNetwork(
   const places = { A: { network, side: "left" }, B: { network, side: "right" } } as const;
   return withBrowsers({ rig, browser, places }, ["A", "B"], async ([a, b]) => {
     const room = product.newRoom();
-    const parameters = { lanes, packet: 128, bits: 16, channels: 2, buffer: "auto" };
+    // As a musician has it: copies against loss, and other formats where the path cannot carry this one.
+    const parameters = {
+      lanes,
+      packet: 128,
+      bits: 16,
+      channels: 2,
+      buffer: "auto",
+      copies: "auto",
+      adapt: "auto",
+    };
     await a!.open(product.roomUrl(room, "A", parameters));
     await b!.open(product.roomUrl(room, "B", parameters));
     await untilPlaying([a!, b!]);
@@ -138,6 +154,11 @@ async function overNetwork(
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
       const outgoing = after[sender]!.peers[0]!;
+      const copies = (outgoing.sent?.copiesSent ?? 0) - (before[sender]!.peers[0]!.sent?.copiesSent ?? 0);
+      const packets = after[sender]!.sender.packets - before[sender]!.sender.packets;
+      const stageMs = (wanted: string) =>
+        after[receiver]!.peers[0]!.mouthToEar?.stages.find(({ name }) => name === wanted)?.ms ?? Number.NaN;
+      const wayAndBufferMs = stageMs("network") + stageMs("buffer");
       return {
         direction: index === 0 ? "A to B" : "B to A",
         delaysMs: delaysMs(traces[sender]!, traces[receiver]!),
@@ -147,6 +168,8 @@ async function overNetwork(
         bufferMs: after[receiver]!.peers[0]!.targetFrames / framesPerMs,
         droppedBacklog: outgoing.droppedBacklog - before[sender]!.peers[0]!.droppedBacklog,
         lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
+        copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
+        wayAndBufferMs: Number.isNaN(wayAndBufferMs) ? null : wayAndBufferMs,
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
@@ -176,8 +199,8 @@ function place({ profile, loss: share }: Condition): string {
 }
 
 function conclude(measured: Measured[], seconds: number, version: string): Outcome {
-  const swept = measured.filter((one) => one.loss !== undefined);
-  const byProfile = measured.filter((one) => one.loss === undefined);
+  const swept = measured.filter((one) => one.profile === sweepProfile);
+  const byProfile = measured.filter((one) => one.profile !== sweepProfile);
   const lanes = laneChoices.filter((choice) => swept.some((one) => one.lanes === choice));
   const cell = (choice: string, share: number) =>
     swept.filter((one) => one.lanes === choice && one.loss === share);
@@ -230,7 +253,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a gap is a place where the tone that left the speaker is broken.`,
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a gap is a place where the tone that left the speaker is broken; way and buffer is what the receiving page measures of itself. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -284,7 +307,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
             alt: "Box plot of packet delay for each network profile.",
             xLabel: "delay, ms",
             rows: byProfile.map((one) => ({
-              group: one.profile,
+              group: place(one),
               label: one.direction,
               values: one.delaysMs,
             })),
@@ -318,7 +341,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share gaps_per_second buffer_aim_ms dropped_backlog lanes_in_use mouth_to_ear_ms".split(
+          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share gaps_per_second buffer_aim_ms way_and_buffer_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -332,8 +355,10 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
           shown(one.concealedShare, 5),
           shown(one.gapsPerSecond, 3),
           shown(one.bufferMs, 2),
+          shown(one.wayAndBufferMs, 2),
           one.droppedBacklog,
           one.lanesInUse,
+          shown(one.copiedShare, 4),
           shown(one.mouthToEarMs, 2),
         ]),
       },
@@ -358,8 +383,10 @@ function table(caption: string, rows: readonly Measured[]) {
       right("concealed"),
       right("gaps a second"),
       right("buffer aim, ms"),
+      right("way and buffer, ms"),
       right("dropped for backlog"),
       right("lanes in use"),
+      right("sent twice"),
       right("mouth to ear, ms"),
     ],
     rows: rows.map((one) => [
@@ -373,8 +400,10 @@ function table(caption: string, rows: readonly Measured[]) {
       one.concealedShare === null ? null : percent(one.concealedShare),
       shown(one.gapsPerSecond, 2),
       shown(one.bufferMs, 1),
+      shown(one.wayAndBufferMs, 1),
       one.droppedBacklog,
       one.lanesInUse,
+      one.copiedShare === null ? null : percent(one.copiedShare),
       shown(one.mouthToEarMs, 1),
     ]),
   };
