@@ -55,7 +55,7 @@ const SPARE_FRAMES: i64 = 32;
 /// The same where the clocks are matched by resampling, which takes this away unheard.
 const SPARE_RESAMPLED_FRAMES: i64 = 192;
 /// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 200 ppm eat either up
-/// in 7 s.
+/// in 7 s, and are known soon after.
 const MARGIN_SECONDS: f32 = 0.001_4;
 /// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
 /// drift, stalls and an output that stood still exceed it.
@@ -211,6 +211,7 @@ impl JitterBuffer {
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         self.clocks = Clocks::Unknown;
         (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
+        self.reviews_since_widest = 0;
         self.channels = 0;
         self.playing = false;
         self.counts = JitterCounts::default();
@@ -528,7 +529,6 @@ impl JitterBuffer {
         self.delay = arrival_delay.wrapping_add(self.target_frames() as i64);
         self.newest_end = self.playhead();
         self.played_end = self.newest_end;
-        self.next_review = self.rendered + 2 * self.seconds(REVIEW_SECONDS) as u64;
     }
 
     /// Starts anew from a packet that arrives now, aiming as deep as before.
@@ -578,6 +578,7 @@ impl JitterBuffer {
         (self.reviews_unsettled, self.reviews_per_settle) = (0, REVIEWS_PER_SETTLE);
         self.reviews_since_slip = u32::MAX;
         self.excess = None;
+        self.next_review = self.rendered + 2 * self.seconds(REVIEW_SECONDS) as u64;
         self.spread.clear();
         self.spare = 0;
         self.late_run_frames = 0;
@@ -589,14 +590,6 @@ impl JitterBuffer {
             && self.skip.is_none()
             && let Some(needed) = self.needed_delay()
         {
-            let width = self.automatic_target();
-            if needed > self.delay
-                && self.is_given_up
-                && (self.widest / 4 * 3..=self.widest).contains(&width)
-            {
-                self.is_given_up = false;
-                self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
-            }
             self.lengthen_to(needed);
         }
     }
@@ -647,10 +640,14 @@ impl JitterBuffer {
             self.memory = (self.memory / 2).max(self.least_memory());
         }
         let width = self.automatic_target();
+        let is_given_up = width < self.widest / 4 * 3;
+        if self.is_given_up && !is_given_up && width <= self.widest / 4 * 5 {
+            self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
+        }
+        self.is_given_up = is_given_up;
         if width >= self.widest {
             (self.widest, self.reviews_since_widest) = (width, 0);
         }
-        self.is_given_up = width < self.widest / 4 * 3;
         let (needed, tolerated) = match self.target {
             Target::Auto => {
                 let margin = match self.clocks {
@@ -674,7 +671,9 @@ impl JitterBuffer {
                 )
             }
         };
-        self.excess = needed.map(|needed| self.delay.wrapping_sub(needed));
+        // A skip that has begun is as good as done.
+        let skipping = self.skip.map_or(0, |skip| skip.distance as i64);
+        self.excess = needed.map(|needed| self.delay.wrapping_sub(needed).wrapping_sub(skipping));
         let spare = self.excess.unwrap_or(0);
         self.spare = if spare > tolerated { spare as usize } else { 0 };
         // A slow sender eats up a fixed delay from below.

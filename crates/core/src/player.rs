@@ -20,7 +20,7 @@ const MAX_FITS_PER_QUANTUM: usize = 8;
 /// How often a stream's rate is adjusted.
 const STEER_SECONDS: f32 = 0.5;
 /// Clocks are known to agree when their estimated difference is no more uncertain than this.
-const KNOWN_PPM: f32 = 20.0;
+const KNOWN_PPM: f32 = 60.0;
 /// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
 const ABSORBED_PPM: f32 = 1.0;
 /// Greatest difference compensated.
@@ -152,8 +152,10 @@ struct Stream {
 struct Steering {
     /// Frames of output until the next time.
     frames_left: usize,
-    /// Frames by which the delay shall exceed what is needed.
-    aim_frames: i64,
+    /// The clocks are apart for certain: the stream follows its sender's.
+    is_following: bool,
+    /// What a fixed delay exceeded its target by when following began, and shall exceed it by.
+    fixed_aim_frames: Option<i64>,
     trim_ppm: f32,
     /// Frames trimmed that the jitter buffer has not accounted for.
     trimmed_frames: f64,
@@ -228,7 +230,7 @@ impl Player {
             Command::Pan(id, pan) => self.stream(id)?.strip.set_pan(pan),
             Command::Mute(id, muted) => self.stream(id)?.strip.set_muted(muted),
             Command::Solo(id, soloed) => self.stream(id)?.strip.set_soloed(soloed),
-            Command::Target(id, target) => self.stream(id)?.jitter.set_target(target),
+            Command::Target(id, target) => self.stream(id)?.set_target(target),
             Command::Budget(id, share) => self.stream(id)?.jitter.set_budget(share),
             Command::Expect(id, frames) => self.stream(id)?.jitter.expect(frames),
         }
@@ -425,6 +427,7 @@ impl Stream {
         });
         if !is_playing {
             self.resampler.reset();
+            self.steering = Steering::default();
         } else if is_resampled {
             let (input, out) = (&input[..channels * taken], &mut out[..channels * frames]);
             self.resampler.process(kernel, input, channels, out, frames);
@@ -448,34 +451,44 @@ impl Stream {
 
         let drift = self.drift.estimate();
         let excess = self.jitter.excess_frames();
-        let is_apart = |drift: &Drift| drift.ppm.abs() > drift.error_ppm.max(ABSORBED_PPM);
-        if !self.resampler.is_engaged() && drift.as_ref().is_some_and(is_apart) {
-            self.resampler.engage();
-            self.steering.aim_frames = match self.jitter.target() {
-                Target::Auto => AIM_FRAMES,
-                Target::Fixed(_) => excess.unwrap_or(0),
-            };
-        }
-        let is_known = drift.is_some_and(|drift| drift.error_ppm <= KNOWN_PPM);
-        self.jitter.set_clocks(if self.resampler.is_engaged() {
-            Clocks::Matched
-        } else if is_known {
-            Clocks::Agree
-        } else {
-            Clocks::Unknown
+        self.steering.is_following = drift.is_some_and(|drift| {
+            let surely = if self.steering.is_following { 0.5 } else { 1.5 };
+            drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
-        if self.resampler.is_engaged() {
-            let off_aim = excess.map_or(0, |excess| excess - self.steering.aim_frames);
-            self.steering.trim_ppm = if off_aim.abs() <= NEAR_FRAMES {
-                0.0
-            } else {
-                (off_aim as f32 * TRIM_PPM_PER_FRAME).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
-            };
-            let drift_ppm = drift.map_or(0.0, |drift| drift.ppm);
-            let ppm = drift_ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM) + self.steering.trim_ppm;
-            self.resampler.set_ppm(ppm);
-        } else {
+        self.jitter.set_clocks(match drift {
+            _ if self.steering.is_following => Clocks::Matched,
+            Some(drift) if drift.error_ppm <= KNOWN_PPM => Clocks::Agree,
+            _ => Clocks::Unknown,
+        });
+        if !self.steering.is_following {
             self.steering.trim_ppm = 0.0;
+            self.resampler.set_ppm(0.0);
+            return;
+        }
+        self.resampler.engage();
+        let off_aim = excess.map_or(0, |excess| {
+            excess
+                - match self.jitter.target() {
+                    Target::Auto => AIM_FRAMES,
+                    Target::Fixed(_) => *self.steering.fixed_aim_frames.get_or_insert(excess),
+                }
+        });
+        self.steering.trim_ppm = if off_aim.abs() <= NEAR_FRAMES {
+            0.0
+        } else {
+            (off_aim as f32 * TRIM_PPM_PER_FRAME).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
+        };
+        let drift_ppm = drift.map_or(0.0, |drift| drift.ppm);
+        let ppm = drift_ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM) + self.steering.trim_ppm;
+        self.resampler.set_ppm(ppm);
+    }
+
+    /// A new aim for the delay: what was made of the old one is forgotten.
+    fn set_target(&mut self, target: Target) {
+        if self.jitter.target() != target {
+            self.jitter.set_target(target);
+            self.concealer.reset();
+            self.steering.fixed_aim_frames = None;
         }
     }
 

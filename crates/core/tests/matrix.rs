@@ -63,7 +63,7 @@ const LIMITS: [Limits; 8] = [
 ];
 
 /// An hour of clocks 200 ppm apart, wandering by 1 ppm a minute. Goals: no skip, no frame concealed.
-const HOUR_SKIPS: u64 = 1;
+const HOUR_SKIPS: u64 = 2;
 const HOUR_CONCEALED_PERCENT: f64 = 0.003;
 
 /// Ten minutes of the profile, with a glitch budget, and what may be concealed beyond the loss, in %. Goal: the budget.

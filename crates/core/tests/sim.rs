@@ -158,8 +158,9 @@ fn what_an_output_loses_by_standing_still_is_made_up_for_soon() {
             let after = sim.run(2.0);
             print(&format!("slipped by {slip_ms} ms"), &slipping);
             print("  then", &after);
-            // The need of so short a window is chance to a packet or two.
-            assert!(after.excess_frames() <= 256, "{after:?}");
+            // The need of so short a window is chance to a packet or two; and until it is known that the clocks agree, the delay
+            // keeps a margin.
+            assert!(after.excess_frames() <= 384, "{after:?}");
             assert!(after.concealed_frames() <= 128, "{after:?}");
         }
     }
