@@ -54,9 +54,9 @@ const REVIEWS_PER_SETTLE: u32 = 2;
 const SPARE_FRAMES: i64 = 32;
 /// The same where the clocks are matched by resampling, which takes this away unheard.
 const SPARE_RESAMPLED_FRAMES: i64 = 192;
-/// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 200 ppm eat either up
-/// in 7 s, and are known soon after.
-const MARGIN_SECONDS: f32 = 0.001_4;
+/// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 50 ppm eat either up in
+/// 14 s. More would be safer with clocks far apart, but everybody would wait for it.
+const MARGIN_SECONDS: f32 = 0.000_7;
 /// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
 /// drift, stalls and an output that stood still exceed it.
 const FIXED_SPARE_SECONDS: f32 = 0.05;
