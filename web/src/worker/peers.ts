@@ -39,8 +39,10 @@ const MAX_LANES = 8;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
-/** Lanes are taken away after so long without any datagram that found all of them crowded. */
+/** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
+/** ...but for these: a copy needs a second one. */
+const CALM_LANES = 2;
 /** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
 const OVERLAP_FRAMES = 24_000;
 
@@ -393,7 +395,7 @@ export class Peers {
     if (crowded > 0) peer.crowdedAtMs = nowMs;
     if (decision.addLanes) {
       this.#wantLanes(stream, peer, Math.min(MAX_LANES, Math.max(lanes, peer.lanesWanted) * 2));
-    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > 1) {
+    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
       peer.crowdedAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
     }

@@ -211,6 +211,8 @@ class Path {
   #reports = 0;
   #opusPackets = 0;
   #dueOpus = 0;
+  /** Shares lost in the last 4 s, by tenths of a second: what a report tells is their mean. */
+  #lately: number[] = [];
 
   constructor(laneCount: number, sending: Sending) {
     this.lanes = Array.from({ length: laneCount }, () => channel(this.clock));
@@ -218,7 +220,7 @@ class Path {
   }
 
   /** Every path's bytes per second to each lane; audio is queued in `bufferedAmount` until then. */
-  run(seconds: number, lanesBps: number, lost: () => number | null = () => 0): void {
+  run(seconds: number, lanesBps: number, lost: () => number = () => 0): void {
     const drained = (lanesBps / 8) * (128 / 48_000);
     for (const end = this.clock.nowMs + seconds * 1000; this.clock.nowMs < end; ) {
       const step = (128 / 48_000) * 1000;
@@ -227,15 +229,16 @@ class Path {
       for (const lane of this.lanes) lane.bufferedAmount = Math.max(0, lane.bufferedAmount - drained);
       if (Math.floor(this.clock.nowMs / 10) > before) this.peers.takeStock(this.clock.nowMs);
       if (Math.floor(this.clock.nowMs / 100) > Math.floor((this.clock.nowMs - step) / 100)) {
-        const lostShare = lost();
-        this.#hear(lostShare === null ? null : heardWith(Math.round(lostShare * 10_000), 10_000));
+        this.#lately = [...this.#lately.slice(-39), lost()];
+        const lostShare = this.#lately.reduce((sum, share) => sum + share) / this.#lately.length;
+        this.#hear(heardWith(Math.round(lostShare * 10_000), 10_000));
         this.peers.review(this.clock.nowMs);
       }
       this.#send();
     }
   }
 
-  #hear(heard: HeardReport | null): void {
+  #hear(heard: HeardReport): void {
     this.lanes[0]?.onmessage?.({ data: writeReport({ id: ++this.#reports, capture: null, heard }).buffer });
   }
 
@@ -283,11 +286,11 @@ describe("the ladder", { timeout: 60_000 }, () => {
 
   it("sends copies while the listener reports loss, and looks now and then whether it still does", () => {
     const path = new Path(2, sendingOf());
-    path.run(5, 10e6);
+    path.run(8, 10e6);
     expect(path.sent.copies).toBe(false);
     // With copies nothing is missing, without them 2 %.
     const lost = () => (path.sent.copies ? 0.0004 : 0.02);
-    path.run(2, 10e6, lost);
+    path.run(3, 10e6, lost);
     expect(path.sent.copies).toBe(true);
     path.run(60, 10e6, lost);
     const originals = new Set(path.lanes.flatMap(({ sent }) => sent.map(({ sequence }) => sequence)));
@@ -335,6 +338,15 @@ describe("the ladder", { timeout: 60_000 }, () => {
     path.run(12, 100_000);
     expect(path.said).toEqual([4, 8].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
     expect(path.sent.rung).toBeGreaterThan(0);
+  });
+
+  it("takes lanes away again after a minute of calm, but leaves a second one for copies", () => {
+    const path = new Path(3, sendingOf({ addsLanes: true }));
+    path.run(65, 10e6);
+    expect(path.said).toEqual([{ type: "lanes-wanted", stream: 1, count: 2 }]);
+    path.lanes[2].readyState = "closed";
+    path.run(65, 10e6);
+    expect(path.said.length).toBe(1);
   });
 
   it("keeps the format where that was asked for", () => {
