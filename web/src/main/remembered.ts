@@ -8,7 +8,8 @@ export class RememberedDelays {
   /** Oldest first. */
   readonly #frames: Map<string, number>;
 
-  constructor(private readonly storage: Pick<Storage, "getItem" | "setItem">) {
+  /** `storage` may throw: it does where site data is blocked. */
+  constructor(private readonly storage: () => Pick<Storage, "getItem" | "setItem">) {
     this.#frames = new Map(read(storage));
   }
 
@@ -24,16 +25,16 @@ export class RememberedDelays {
     const [oldest] = this.#frames.keys();
     if (this.#frames.size > MOST_PEERS && oldest !== undefined) this.#frames.delete(oldest);
     try {
-      this.storage.setItem(KEY, JSON.stringify(Array.from(this.#frames)));
+      this.storage().setItem(KEY, JSON.stringify(Array.from(this.#frames)));
     } catch {
       // A browser that keeps nothing: it is remembered for this visit.
     }
   }
 }
 
-function read(storage: Pick<Storage, "getItem">): [string, number][] {
+function read(storage: () => Pick<Storage, "getItem">): [string, number][] {
   try {
-    const stored: unknown = JSON.parse(storage.getItem(KEY) ?? "[]");
+    const stored: unknown = JSON.parse(storage().getItem(KEY) ?? "[]");
     return Array.isArray(stored) ? stored.filter(isEntry).slice(-MOST_PEERS) : [];
   } catch {
     return [];

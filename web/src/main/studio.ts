@@ -112,7 +112,7 @@ export class Studio implements StudioApi {
   /** Where the recording under way goes. */
   #endRecording: ((recording: RecordingMessage) => void) | null = null;
   readonly #dismissed = new Set<string>();
-  readonly #delays = new RememberedDelays(localStorage);
+  readonly #delays = new RememberedDelays(() => localStorage);
   /** Why the browser cannot encode Opus; null as long as it can. */
   #opusFailure: string | null =
     typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
