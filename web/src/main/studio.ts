@@ -99,6 +99,8 @@ export class Studio implements StudioApi {
   #rateHz: number;
   #stream: MediaStream | null = null;
   #signalling: Signalling | null = null;
+  /** One message of the server at a time: some wait for the sound. */
+  #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
   readonly #members = new Map<string, Member>();
@@ -569,21 +571,30 @@ export class Studio implements StudioApi {
       await this.#startSound();
     } catch (error) {
       this.#set({ phase: "lobby" });
-      this.#raise({
-        id: "sound",
-        severity: "error",
-        title: "The browser could not start its sound.",
-        remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
-      });
+      this.#soundFailed(error);
       return;
     }
     this.#clear("sound");
-    this.#signalling = new Signalling(
+    const signalling = new Signalling(
       this.#state.room,
       { name: this.#displayName(), sample_rate_hz: this.#rateHz },
-      (message) => void this.#handleServer(message),
+      (message) => {
+        this.#inbox = this.#inbox
+          .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
+          .catch((error) => this.#soundFailed(error));
+      },
       (status) => this.#handleStatus(status),
     );
+    this.#signalling = signalling;
+  }
+
+  #soundFailed(error: unknown): void {
+    this.#raise({
+      id: "sound",
+      severity: "error",
+      title: "The browser could not start its sound.",
+      remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
+    });
   }
 
   leave(): void {
@@ -655,6 +666,8 @@ export class Studio implements StudioApi {
     this.#iceServers = welcome.ice_servers;
     if (welcome.sample_rate_hz !== this.#rateHz) {
       this.#rateHz = welcome.sample_rate_hz;
+      // Their lanes end with the worker that has them.
+      for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
       if (this.#stream !== null) await this.#openMicrophone();
       await this.#restartSound();
     }
@@ -669,7 +682,7 @@ export class Studio implements StudioApi {
     }
     const isFirst = this.#state.phase !== "joined";
     this.#set({ phase: "joined" });
-    if (isFirst && this.#automation.loop) await this.setLoop(true);
+    if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
   }
 
   #handleServerError(code: string, text: string): void {
