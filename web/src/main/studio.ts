@@ -48,9 +48,9 @@ const LOOP_ID = "loop";
 /** A delay with which nothing was concealed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
 const MAX_TRACE_SECONDS = 60;
-/** How often the output's clock is looked at, and after how many looks the worker gets to know how streams are heard. */
+/** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
-const LOOKS_PER_HEARD = 5;
+const HEARD_MS = 450;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
 
@@ -109,7 +109,7 @@ export class Studio implements StudioApi {
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
-  #looks = 0;
+  #heardAtMs = Number.NEGATIVE_INFINITY;
   #calibration: Calibration | null = null;
   /** Where the recording under way goes. */
   #endRecording: ((recording: RecordingMessage) => void) | null = null;
@@ -460,12 +460,15 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
-    if (this.#looks++ % LOOKS_PER_HEARD !== 0) return;
+    // By time, not by looks: those of a page in the background are a second apart.
+    const nowMs = performance.now();
+    if (nowMs - this.#heardAtMs < HEARD_MS) return;
+    this.#heardAtMs = nowMs;
     const numbers = sound.numbers();
     const underruns = sound.outputUnderruns();
     for (const member of this.#members.values()) {
       const at = sound.offsetOf(numbers, member.stream);
-      member.hearing = at < 0 ? null : member.window.add(performance.now(), numbers, at, underruns);
+      member.hearing = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
     sound.setHeard(streams, this.#devices().input);

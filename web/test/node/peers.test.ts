@@ -162,6 +162,34 @@ describe("lanes", () => {
   });
 });
 
+it("lanes take nothing any more once they are closed or replaced", () => {
+  const lanes = [channel(), channel(), channel()];
+  let passed = 0;
+  const peers = new Peers({ push: () => ++passed > 0 }, () => {});
+  for (const [number, lane] of lanes.entries())
+    peers.addLane(1, number, 1, true, lane as unknown as RTCDataChannel);
+  const hear = () => {
+    for (const lane of lanes) lane.onmessage?.({ data: packet(0).buffer });
+  };
+  hear();
+  expect(passed).toBe(3);
+  peers.addLane(1, 0, 2, true, channel() as unknown as RTCDataChannel);
+  peers.closeLane(1, 1);
+  hear();
+  expect(passed).toBe(4);
+  peers.close(1);
+  hear();
+  expect(passed).toBe(4);
+});
+
+it("lanes are what a format needs: without an open one nobody listens, and nothing is encoded", () => {
+  const lane = channel();
+  const peers = peersWith([lane], sendingOf({ bits: "opus" }));
+  expect(peers.rungsInUse().length).toBe(1);
+  lane.readyState = "closed";
+  expect(peers.rungsInUse()).toEqual([]);
+});
+
 describe("copies", () => {
   it("follow the originals of their burst, the same to the byte, each on another lane", () => {
     const lanes = [channel(), channel(), channel()];
@@ -390,6 +418,16 @@ describe("a change of format", () => {
     expect(timesOf(lane, false).filter((time) => time >= 128 * 400).length).toBe(400);
     expect(timesOf(lane, true).at(-1)! + 240).toBeGreaterThanOrEqual(128 * 400 + 24_000);
     expect(keys()).toEqual(["main"]);
+  });
+
+  it("ends though the old format stopped by itself, as with an encoder that failed", () => {
+    const peers = peersWith([channel()], sendingOf({ bits: "opus" }));
+    peers.setSending(sendingOf());
+    expect(peers.rungsInUse().length).toBe(2);
+    for (let n = 0; n < 375; n++) peers.send("main", packet(n));
+    expect(peers.rungsInUse().length).toBe(2);
+    peers.send("main", packet(375));
+    expect(peers.rungsInUse().map(({ key }) => key)).toEqual(["main"]);
   });
 
   it("is sharp between samples: the renditions' packets are of the same frames", () => {
