@@ -57,7 +57,7 @@ const OUTPUT_LOOKS = 20;
 const OUTPUT_LOOKS_FOR_ERROR = 100;
 
 /** Share of sound that may be concealed for being late. */
-const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
+export const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
 
 let engine: Promise<WebAssembly.Module> | undefined;
 

@@ -34,10 +34,10 @@ import type {
   StudioState,
 } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
-import { RememberedDelays } from "./remembered";
+import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
-import { FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
+import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -45,7 +45,7 @@ const LONG_INPUT_LATENCY_MS = 10;
 const LONG_OUTPUT_LATENCY_MS = 15;
 const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
-/** A delay with which nothing was concealed for so long is remembered. */
+/** A delay that has sufficed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
 const MAX_TRACE_SECONDS = 60;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
@@ -59,8 +59,8 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
-  /** Concealed when its delay was last looked at. */
-  concealedFrames: number;
+  /** So far, when its delay was last looked at. */
+  looked: { playedFrames: number; concealedFrames: number };
   window: HeardWindow;
   /** How we hear it, for the report to it. */
   hearing: HeardReport | null;
@@ -619,7 +619,7 @@ export class Studio implements StudioApi {
   }
 
   #displayName(): string {
-    return this.#state.settings.name.trim().slice(0, 64) || "Musician";
+    return this.#state.settings.name.trim().slice(0, 64) || DEFAULT_NAME;
   }
 
   #handleStatus(signalling: StudioState["signalling"]): void {
@@ -705,7 +705,7 @@ export class Studio implements StudioApi {
 
   #addMember({ id, name, present }: RemoteParticipant): void {
     if (this.#members.has(id) || this.#selfId === null) return;
-    const stream = this.#newStream(name);
+    const stream = this.#newStream({ name, isLoop: false });
     const { lanes } = this.#state.settings;
     const member = this.#newMember(id, name, stream);
     member.participant.present = present;
@@ -713,9 +713,10 @@ export class Studio implements StudioApi {
     this.#publishMembers();
   }
 
-  #newStream(name: string): number {
+  #newStream(of: { name: string; isLoop: boolean }): number {
     const stream = this.#nextStream++;
-    this.#sound?.addStream(stream, this.#state.settings.buffer, this.#delays.of(name));
+    const expectedFrames = this.#delays.of(delayKey(of, this.#rateHz));
+    this.#sound?.addStream(stream, this.#state.settings.buffer, expectedFrames);
     return stream;
   }
 
@@ -723,7 +724,7 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
-      concealedFrames: 0,
+      looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
       hearing: null,
       participant: {
@@ -806,8 +807,9 @@ export class Studio implements StudioApi {
       this.#removeMember(LOOP_ID);
       return;
     }
-    const stream = this.#newStream(LOOP_ID);
-    const member = this.#newMember(LOOP_ID, "Yourself, through the network", stream);
+    const name = "Yourself, through the network";
+    const stream = this.#newStream({ name, isLoop: true });
+    const member = this.#newMember(LOOP_ID, name, stream);
     member.peer = new Loop(stream, this.#state.settings.lanes, this.#iceServers, this.#host);
     this.#publishMembers();
   }
@@ -906,10 +908,14 @@ export class Studio implements StudioApi {
     for (const member of this.#members.values()) {
       const { participant } = member;
       const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
-      const sufficed = concealedFrames === member.concealedFrames && playedFrames > 0;
-      member.concealedFrames = concealedFrames;
-      if (sufficed && typeof participant.buffer === "string")
-        this.#delays.keep(participant.isLoop ? LOOP_ID : participant.name, targetFrames);
+      const grown = {
+        playedFrames: playedFrames - member.looked.playedFrames,
+        concealedFrames: concealedFrames - member.looked.concealedFrames,
+      };
+      member.looked = { playedFrames, concealedFrames };
+      const key = delayKey(participant, this.#rateHz);
+      if (key === null || typeof participant.buffer !== "string") continue;
+      if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
     }
   }
 
