@@ -418,6 +418,7 @@ export class Studio implements StudioApi {
       // The remembered output is not there today.
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
+    this.#sound.stopped = () => this.#soundStopped();
     this.#adviseOpus();
     this.#sound.setMuted(this.#state.selfMuted);
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
@@ -444,6 +445,26 @@ export class Studio implements StudioApi {
     this.#capture();
   }
 
+  #soundStopped(): void {
+    this.#raise({
+      id: "sound-stopped",
+      severity: "error",
+      title: "The browser's sound engine stopped.",
+      remedy: "You hear nobody, and may not be heard, until it is started again.",
+      action: { label: "Restart the sound", run: () => void this.#recoverSound() },
+    });
+  }
+
+  /** In a room by joining it anew: the lanes end with the worker that has them. */
+  async #recoverSound(): Promise<void> {
+    if (this.#state.phase === "lobby") {
+      await this.#restartSound().catch((error) => this.#soundFailed(error));
+      return;
+    }
+    this.leave();
+    await this.join();
+  }
+
   async #stopSound(): Promise<void> {
     const sound = this.#sound;
     this.#sound = null;
@@ -452,6 +473,7 @@ export class Studio implements StudioApi {
     this.#workerPeers = new Map();
     if (sound === null) return;
     sound.context.onstatechange = null;
+    this.#clear("sound-stopped");
     await sound.close();
   }
 
