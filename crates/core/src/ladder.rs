@@ -25,8 +25,9 @@ const HOLD: Backoff = Backoff::new(10_000, 320_000);
 const LOOK_MS: u32 = 10_000;
 /// Copies that did harm or no good stay off for so long. Doubled each time.
 const REST: Backoff = Backoff::new(10_000, 320_000);
-/// Until the listener's reports are of what was sent since the last change: two of them, each of the last second or so.
-const SETTLED_MS: u32 = 3_000;
+/// Until the listener's reports are of what was sent since the last change: each is of the last 4 s, half a second old by the time
+/// it is sent, and under way.
+const SETTLED_MS: u32 = 6_000;
 /// The longest time between reviews that counts: more is a host that slept, which says nothing of the path.
 const MAX_ELAPSED_MS: u32 = 2_000;
 
@@ -88,7 +89,7 @@ impl Backoff {
 enum Copies {
     /// Not needed.
     Off,
-    /// Sent, because of the loss given.
+    /// Sent, because of the loss given: the most that was reported of the time before.
     On { lost_before: f32 },
     /// Off for a moment, to see whether the loss is still there.
     Looking,
@@ -200,9 +201,14 @@ impl Ladder {
         let may_begin = seen.can_copy && self.calm_ms >= SETTLED_MS;
         match self.copies {
             Copies::On { .. } if !seen.can_copy => self.turn(Copies::Off),
+            // The loss that copies are to be measured by is still coming in.
+            Copies::On { lost_before } if self.copies_ms < SETTLED_MS => {
+                self.copies = Copies::On {
+                    lost_before: lost_before.max(lost),
+                };
+            }
             Copies::On { lost_before } => {
-                let is_settled = self.copies_ms >= SETTLED_MS;
-                if is_settled && lost > COPIES_ON_SHARE.max(lost_before / 2.0) {
+                if lost > COPIES_ON_SHARE.max(lost_before / 2.0) {
                     self.rest();
                 } else if self.copies_ms >= self.hold.wait_ms {
                     self.turn(Copies::Looking);
@@ -396,7 +402,7 @@ mod tests {
         assert!(ladder.review(&lossy(0.1)).copies);
         assert_eq!(
             until(&mut ladder, lossy(0.1), 9, |now| !now.copies),
-            Some(3)
+            Some(6)
         );
         assert_eq!(
             until(&mut ladder, lossy(0.1), 99, |now| now.copies),
@@ -406,6 +412,25 @@ mod tests {
             until(&mut ladder, lossy(0.02), 99, |now| !now.copies),
             Some(10)
         );
+    }
+
+    #[test]
+    fn copies_are_judged_by_reports_of_the_time_since_they_began() {
+        let mut ladder = Ladder::new(1);
+        until(&mut ladder, CALM, 6, |_| false);
+        // Every report is of four seconds, and one second old. Without copies 3 % are lost.
+        let mut lost = [0.0; 5];
+        let mut with_copies = 0;
+        for _ in 0..120 {
+            let reported = lost[..4].iter().sum::<f32>() / 4.0;
+            let now = ladder.review(&lossy(reported));
+            lost.rotate_left(1);
+            lost[4] = if now.copies { 0.0009 } else { 0.03 };
+            with_copies += u32::from(now.copies);
+            assert_ne!(ladder.copies, Copies::Resting);
+        }
+        // Two seconds to begin with, and two for each look: after 10, 20 and 40 s.
+        assert_eq!(with_copies, 120 - 2 - 3 * 2);
     }
 
     #[test]

@@ -117,6 +117,8 @@ export class Signalling {
       return;
     }
     if (message.type === "welcome") {
+      // The room's, should a server that was restarted have to make it again.
+      this.#hello.sample_rate_hz = message.sample_rate_hz;
       this.#retryMs = FIRST_RETRY_MS;
       this.#report("online");
     }

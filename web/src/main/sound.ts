@@ -57,7 +57,7 @@ const OUTPUT_LOOKS = 20;
 const OUTPUT_LOOKS_FOR_ERROR = 100;
 
 /** Share of sound that may be concealed for being late. */
-const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
+export const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
 
 let engine: Promise<WebAssembly.Module> | undefined;
 
@@ -107,6 +107,8 @@ export class Sound {
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
+  /** Called when the audio thread's code has failed: it is silent from then on. */
+  stopped: () => void = () => {};
 
   /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
   static async start(options: SoundOptions, receive: (message: FromWorker) => void): Promise<Sound> {
@@ -164,6 +166,7 @@ export class Sound {
       stats: statsIn,
     };
     this.#node.port.postMessage(channels, portsOf(datagramsOut, commandsOut, captureIn, statsIn));
+    this.#node.onprocessorerror = () => this.stopped();
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });

@@ -34,10 +34,10 @@ import type {
   StudioState,
 } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
-import { RememberedDelays } from "./remembered";
+import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
-import { FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
+import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -45,12 +45,12 @@ const LONG_INPUT_LATENCY_MS = 10;
 const LONG_OUTPUT_LATENCY_MS = 15;
 const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
-/** A delay with which nothing was concealed for so long is remembered. */
+/** A delay that has sufficed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
 const MAX_TRACE_SECONDS = 60;
-/** How often the output's clock is looked at, and after how many looks the worker gets to know how streams are heard. */
+/** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
-const LOOKS_PER_HEARD = 5;
+const HEARD_MS = 450;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
 
@@ -59,8 +59,8 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
-  /** Concealed when its delay was last looked at. */
-  concealedFrames: number;
+  /** So far, when its delay was last looked at. */
+  looked: { playedFrames: number; concealedFrames: number };
   window: HeardWindow;
   /** How we hear it, for the report to it. */
   hearing: HeardReport | null;
@@ -99,6 +99,8 @@ export class Studio implements StudioApi {
   #rateHz: number;
   #stream: MediaStream | null = null;
   #signalling: Signalling | null = null;
+  /** One message of the server at a time: some wait for the sound. */
+  #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
   readonly #members = new Map<string, Member>();
@@ -107,12 +109,12 @@ export class Studio implements StudioApi {
   #workerPeers = new Map<number, WorkerPeerStats>();
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
-  #looks = 0;
+  #heardAtMs = Number.NEGATIVE_INFINITY;
   #calibration: Calibration | null = null;
   /** Where the recording under way goes. */
   #endRecording: ((recording: RecordingMessage) => void) | null = null;
   readonly #dismissed = new Set<string>();
-  readonly #delays = new RememberedDelays(localStorage);
+  readonly #delays = new RememberedDelays(() => localStorage);
   /** Why the browser cannot encode Opus; null as long as it can. */
   #opusFailure: string | null =
     typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
@@ -416,6 +418,7 @@ export class Studio implements StudioApi {
       // The remembered output is not there today.
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
+    this.#sound.stopped = () => this.#soundStopped();
     this.#adviseOpus();
     this.#sound.setMuted(this.#state.selfMuted);
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
@@ -442,6 +445,26 @@ export class Studio implements StudioApi {
     this.#capture();
   }
 
+  #soundStopped(): void {
+    this.#raise({
+      id: "sound-stopped",
+      severity: "error",
+      title: "The browser's sound engine stopped.",
+      remedy: "You hear nobody, and may not be heard, until it is started again.",
+      action: { label: "Restart the sound", run: () => void this.#recoverSound() },
+    });
+  }
+
+  /** In a room by joining it anew: the lanes end with the worker that has them. */
+  async #recoverSound(): Promise<void> {
+    if (this.#state.phase === "lobby") {
+      await this.#restartSound().catch((error) => this.#soundFailed(error));
+      return;
+    }
+    this.leave();
+    await this.join();
+  }
+
   async #stopSound(): Promise<void> {
     const sound = this.#sound;
     this.#sound = null;
@@ -450,6 +473,7 @@ export class Studio implements StudioApi {
     this.#workerPeers = new Map();
     if (sound === null) return;
     sound.context.onstatechange = null;
+    this.#clear("sound-stopped");
     await sound.close();
   }
 
@@ -458,12 +482,15 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
-    if (this.#looks++ % LOOKS_PER_HEARD !== 0) return;
+    // By time, not by looks: those of a page in the background are a second apart.
+    const nowMs = performance.now();
+    if (nowMs - this.#heardAtMs < HEARD_MS) return;
+    this.#heardAtMs = nowMs;
     const numbers = sound.numbers();
     const underruns = sound.outputUnderruns();
     for (const member of this.#members.values()) {
       const at = sound.offsetOf(numbers, member.stream);
-      member.hearing = at < 0 ? null : member.window.add(performance.now(), numbers, at, underruns);
+      member.hearing = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
     sound.setHeard(streams, this.#devices().input);
@@ -569,21 +596,30 @@ export class Studio implements StudioApi {
       await this.#startSound();
     } catch (error) {
       this.#set({ phase: "lobby" });
-      this.#raise({
-        id: "sound",
-        severity: "error",
-        title: "The browser could not start its sound.",
-        remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
-      });
+      this.#soundFailed(error);
       return;
     }
     this.#clear("sound");
-    this.#signalling = new Signalling(
+    const signalling = new Signalling(
       this.#state.room,
       { name: this.#displayName(), sample_rate_hz: this.#rateHz },
-      (message) => void this.#handleServer(message),
+      (message) => {
+        this.#inbox = this.#inbox
+          .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
+          .catch((error) => this.#soundFailed(error));
+      },
       (status) => this.#handleStatus(status),
     );
+    this.#signalling = signalling;
+  }
+
+  #soundFailed(error: unknown): void {
+    this.#raise({
+      id: "sound",
+      severity: "error",
+      title: "The browser could not start its sound.",
+      remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
+    });
   }
 
   leave(): void {
@@ -605,7 +641,7 @@ export class Studio implements StudioApi {
   }
 
   #displayName(): string {
-    return this.#state.settings.name.trim().slice(0, 64) || "Musician";
+    return this.#state.settings.name.trim().slice(0, 64) || DEFAULT_NAME;
   }
 
   #handleStatus(signalling: StudioState["signalling"]): void {
@@ -655,6 +691,8 @@ export class Studio implements StudioApi {
     this.#iceServers = welcome.ice_servers;
     if (welcome.sample_rate_hz !== this.#rateHz) {
       this.#rateHz = welcome.sample_rate_hz;
+      // Their lanes end with the worker that has them.
+      for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
       if (this.#stream !== null) await this.#openMicrophone();
       await this.#restartSound();
     }
@@ -669,7 +707,7 @@ export class Studio implements StudioApi {
     }
     const isFirst = this.#state.phase !== "joined";
     this.#set({ phase: "joined" });
-    if (isFirst && this.#automation.loop) await this.setLoop(true);
+    if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
   }
 
   #handleServerError(code: string, text: string): void {
@@ -689,7 +727,7 @@ export class Studio implements StudioApi {
 
   #addMember({ id, name, present }: RemoteParticipant): void {
     if (this.#members.has(id) || this.#selfId === null) return;
-    const stream = this.#newStream(name);
+    const stream = this.#newStream({ name, isLoop: false });
     const { lanes } = this.#state.settings;
     const member = this.#newMember(id, name, stream);
     member.participant.present = present;
@@ -697,9 +735,10 @@ export class Studio implements StudioApi {
     this.#publishMembers();
   }
 
-  #newStream(name: string): number {
+  #newStream(of: { name: string; isLoop: boolean }): number {
     const stream = this.#nextStream++;
-    this.#sound?.addStream(stream, this.#state.settings.buffer, this.#delays.of(name));
+    const expectedFrames = this.#delays.of(delayKey(of, this.#rateHz));
+    this.#sound?.addStream(stream, this.#state.settings.buffer, expectedFrames);
     return stream;
   }
 
@@ -707,7 +746,7 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
-      concealedFrames: 0,
+      looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
       hearing: null,
       participant: {
@@ -790,8 +829,9 @@ export class Studio implements StudioApi {
       this.#removeMember(LOOP_ID);
       return;
     }
-    const stream = this.#newStream(LOOP_ID);
-    const member = this.#newMember(LOOP_ID, "Yourself, through the network", stream);
+    const name = "Yourself, through the network";
+    const stream = this.#newStream({ name, isLoop: true });
+    const member = this.#newMember(LOOP_ID, name, stream);
     member.peer = new Loop(stream, this.#state.settings.lanes, this.#iceServers, this.#host);
     this.#publishMembers();
   }
@@ -890,10 +930,14 @@ export class Studio implements StudioApi {
     for (const member of this.#members.values()) {
       const { participant } = member;
       const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
-      const sufficed = concealedFrames === member.concealedFrames && playedFrames > 0;
-      member.concealedFrames = concealedFrames;
-      if (sufficed && typeof participant.buffer === "string")
-        this.#delays.keep(participant.isLoop ? LOOP_ID : participant.name, targetFrames);
+      const grown = {
+        playedFrames: playedFrames - member.looked.playedFrames,
+        concealedFrames: concealedFrames - member.looked.concealedFrames,
+      };
+      member.looked = { playedFrames, concealedFrames };
+      const key = delayKey(participant, this.#rateHz);
+      if (key === null || typeof participant.buffer !== "string") continue;
+      if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
     }
   }
 

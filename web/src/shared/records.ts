@@ -57,8 +57,11 @@ export function captureShape(tag: number): { channels: number; frames: number } 
   return { channels: Math.floor(tag / 65_536), frames: tag % 65_536 };
 }
 
-/** Added to a stream's name: a decoded Opus packet, not a datagram as it came. Only this side can say so, no peer. */
-export const DECODED_TAG = 2 ** 31;
+/**
+ * Added to a stream's name: a decoded Opus packet, not a datagram as it came. Only this side can say so, no peer. The sum is an integer
+ * below 2^30, which takes the audio thread no allocation.
+ */
+export const DECODED_TAG = 2 ** 29;
 
 /** A command's record: the stream's name, then a value. */
 export class CommandRecord {

@@ -84,44 +84,52 @@ export class Capture {
     this.#recording = null;
   }
 
-  /** Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). */
+  /**
+   * Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). Never rejects: what goes
+   * wrong ends the capture, and main is told.
+   */
   async fromTrack(readable: ReadableStream<AudioData>, channels: number): Promise<void> {
     this.stop();
     this.#path = "track";
     const generation = this.#generation;
     const reader = readable.getReader();
+    const reason = await this.#read(reader, channels, generation).catch(String);
+    reader.cancel().catch(() => undefined);
+    if (generation !== this.#generation) return;
+    this.stop();
+    this.#say({ type: "capture-ended", reason });
+  }
+
+  /** Takes blocks until there are no more, or none that are wanted; resolves to the reason. */
+  async #read(
+    reader: ReadableStreamDefaultReader<AudioData>,
+    channels: number,
+    generation: number,
+  ): Promise<string> {
     while (true) {
       const { value, done } = await reader.read();
-      if (generation !== this.#generation) {
-        value?.close();
-        void reader.cancel();
-        return;
-      }
-      if (done) {
-        this.stop();
-        this.#say({ type: "capture-ended", reason: "the track ended" });
-        return;
-      }
-      if (value.sampleRate !== this.#config.rateHz) {
+      if (done) return "the track ended";
+      try {
+        if (generation !== this.#generation) return "another source";
         // Only the audio graph resamples: the main thread falls back to it.
+        if (value.sampleRate !== this.#config.rateHz) return "rate";
+        this.#take(value, Math.min(value.numberOfChannels, channels));
+      } finally {
         value.close();
-        void reader.cancel();
-        this.stop();
-        this.#say({ type: "capture-ended", reason: "rate" });
-        return;
       }
-      const frames = value.numberOfFrames;
-      this.#clock.add(frames, capturedMs(value), epochMs());
-      const sources = Math.min(value.numberOfChannels, channels);
-      for (let channel = 0; channel < sources; channel++) {
-        value.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
-      }
-      value.close();
-      this.trace?.captured(frames);
-      this.#record(sources, frames);
-      this.#engine.push(sources, frames);
-      this.#send();
     }
+  }
+
+  #take(data: AudioData, channels: number): void {
+    const frames = data.numberOfFrames;
+    for (let channel = 0; channel < channels; channel++) {
+      data.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
+    }
+    this.#clock.add(frames, capturedMs(data), epochMs());
+    this.trace?.captured(frames);
+    this.#record(channels, frames);
+    this.#engine.push(channels, frames);
+    this.#send();
   }
 
   /** Takes the frames that the audio thread captured. */

@@ -15,13 +15,15 @@ export const FEED_FRAMES = 120;
 const MAX_QUEUE = 128;
 /** The lookahead if the browser does not tell: libopus's own, without its low-delay mode. */
 const DEFAULT_LOOKAHEAD_FRAMES = 312;
-/** A gap in media time waits for so many frames after it: two lanes may differ by 5 ms. */
+/** A gap in media time waits for so many frames after the first packet behind it: two lanes may differ by 5 ms. */
 const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
 /** Packets passed over while a decoder is set up, before the next is tried. */
 const PATIENCE_PACKETS = 1_000;
-/** Packets dropped after the decoder failed, before there is a new one: so that a peer's nonsense costs little. */
+/** Packets whose times are remembered, to tell a copy from one that comes late. */
+const MAX_HANDLED = 64;
+/** Packets dropped after the decoder failed, or where mono and stereo change sooner than that, before there is a new one: so that a peer's nonsense costs little. */
 const PENALTY_PACKETS = 50;
 
 export const hasOpus = (): boolean =>
@@ -163,10 +165,13 @@ export class OpusReceiver {
   #waiting: { time: bigint; frames: number; datagram: Uint8Array<ArrayBuffer> }[] = [];
   /** Media time after the last packet decoded. */
   #next: bigint | null = null;
+  /** Of the packets handled last. */
+  readonly #handled: bigint[] = [];
+  /** That went into this decoder. */
   #packets = 0;
   #penalty = 0;
   #passedOver = 0;
-  /** Packets that came twice, or after those that follow them. */
+  /** Packets that came twice. */
   duplicates = 0;
 
   constructor(
@@ -184,8 +189,12 @@ export class OpusReceiver {
     if (ahead > MAX_GAP_FRAMES || ahead < -MAX_GAP_FRAMES) {
       this.#waiting = [];
       this.#decode(time, frames, datagram);
-    } else if (ahead < 0n || this.#waiting.some((other) => other.time === time)) {
+    } else if (this.#handled.includes(time) || this.#waiting.some((other) => other.time === time)) {
       this.duplicates++;
+    } else if (ahead < 0n) {
+      // It came, though too late for a decoder that is past it.
+      this.#remember(time);
+      this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
     } else if (ahead === 0n) {
       this.#decode(time, frames, datagram);
     } else {
@@ -205,24 +214,35 @@ export class OpusReceiver {
     for (;;) {
       const [first] = this.#waiting;
       if (first === undefined) return;
-      const waiting = this.#waiting.length * first.frames;
+      const waiting = (this.#waiting.length - 1) * first.frames;
       if (this.#next !== null && first.time > this.#next && waiting <= MAX_WAITING_FRAMES) return;
       this.#waiting.shift();
       this.#decode(first.time, first.frames, first.datagram);
     }
   }
 
+  #remember(time: bigint): void {
+    this.#handled.push(time);
+    if (this.#handled.length > MAX_HANDLED) this.#handled.shift();
+  }
+
   #decode(time: bigint, frames: number, datagram: Uint8Array<ArrayBuffer>): void {
     this.#next = time + BigInt(frames);
+    this.#remember(time);
     const channels = datagram[3];
     if (this.#penalty > 0) this.#penalty--;
     if (this.#penalty > 0 || !hasOpus()) {
       this.#refuse(datagram);
       return;
     }
-    if (this.#decoder === null || this.#channels !== channels) this.#configure(channels);
-    if (this.#decoder === null || this.#decoder.decodeQueueSize > MAX_QUEUE) return;
-    if (this.#readiness !== "ready") this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
+    if (this.#decoder === null || this.#channels !== channels) {
+      if (this.#decoder !== null && this.#packets < PENALTY_PACKETS) this.#penalty = PENALTY_PACKETS;
+      this.#configure(channels);
+    }
+    if (this.#decoder === null) return;
+    const isFull = this.#decoder.decodeQueueSize > MAX_QUEUE;
+    if (isFull || this.#readiness !== "ready") this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
+    if (isFull) return;
     if (this.#readiness === "starting" && ++this.#passedOver < PATIENCE_PACKETS) return;
     if (this.#readiness === "new") this.#readiness = "starting";
     this.#passedOver = 0;
@@ -236,12 +256,16 @@ export class OpusReceiver {
   #configure(channels: number): void {
     this.close();
     this.#headers = [];
+    this.#packets = 0;
     this.#channels = channels;
     this.#readiness = "new";
     const decoder = new AudioDecoder({
       output: (data) => {
-        if (decoder === this.#decoder) this.#handle(data);
-        data.close();
+        try {
+          if (decoder === this.#decoder) this.#handle(data);
+        } finally {
+          data.close();
+        }
       },
       error: () => {
         if (decoder !== this.#decoder) return;

@@ -39,8 +39,10 @@ const MAX_LANES = 8;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
-/** Lanes are taken away after so long without any datagram that found all of them crowded. */
+/** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
+/** ...but for these: a copy needs a second one. */
+const CALM_LANES = 2;
 /** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
 const OVERLAP_FRAMES = 24_000;
 
@@ -151,7 +153,9 @@ export class Peers {
   /** Every format that someone listens to, each once. */
   rungsInUse(): Rung[] {
     const used = new Map<string, Rung>();
-    for (const { rung, leaving } of this.#peers.values()) {
+    for (const peer of this.#peers.values()) {
+      if (openLanes(peer) === 0) continue;
+      const { rung, leaving } = peer;
       used.set(rung.key, rung);
       if (leaving !== null) used.set(leaving.key, leaving);
     }
@@ -175,7 +179,7 @@ export class Peers {
     };
     peer.lanes = peer.lanes.filter((other) => {
       const replaced = other.number === number && other.sends === sends;
-      if (replaced) other.channel.close();
+      if (replaced) close(other);
       return !replaced;
     });
     peer.lanes.push(lane);
@@ -187,14 +191,14 @@ export class Peers {
   closeLane(stream: number, number: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
-    for (const lane of peer.lanes) if (lane.number === number) lane.channel.close();
+    for (const lane of peer.lanes) if (lane.number === number) close(lane);
     peer.lanes = peer.lanes.filter((lane) => lane.number !== number);
   }
 
   close(stream: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
-    for (const lane of peer.lanes) lane.channel.close();
+    for (const lane of peer.lanes) close(lane);
     for (const receiver of peer.opus.values()) receiver.close();
     peer.ladder?.close();
     this.#peers.delete(stream);
@@ -216,8 +220,10 @@ export class Peers {
       if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
       const { sequence } = peer;
       writeSequence(datagram, sequence);
-      if (!isTraced) this.trace?.sent(datagram);
-      isTraced = true;
+      if (this.trace !== null && !isTraced && openLanes(peer) > 0) {
+        this.trace.sent(datagram);
+        isTraced = true;
+      }
       const lane = this.#sendTo(peer, datagram);
       if (lane !== null && peer.copies) {
         kept ??= datagram.slice();
@@ -341,8 +347,7 @@ export class Peers {
 
   /** What main says of how a stream is heard, for the reports to its peer. */
   setHeard(stream: number, heard: HeardReport | null): void {
-    const peer = this.#peers.get(stream);
-    if (peer !== undefined) peer.reports.hears = heard;
+    this.#peers.get(stream)?.reports.setHears(heard, epochMs());
   }
 
   /** Sends the reports that are due, and forgets those that are old. */
@@ -393,7 +398,7 @@ export class Peers {
     if (crowded > 0) peer.crowdedAtMs = nowMs;
     if (decision.addLanes) {
       this.#wantLanes(stream, peer, Math.min(MAX_LANES, Math.max(lanes, peer.lanesWanted) * 2));
-    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > 1) {
+    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
       peer.crowdedAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
     }
@@ -495,12 +500,25 @@ function change(peer: Peer, to: Rung): void {
   peer.rungFrom = null;
 }
 
-/** A datagram of one of two formats was sent: the old one ends once it is far enough into the new one. */
+/**
+ * A datagram of one of two formats was sent: the old one ends once it is far enough into the new one, or if it seems to have ended by
+ * itself, as with an encoder that failed.
+ */
 function takeOver(peer: Peer, key: string, datagram: Uint8Array): void {
   const { timestamp, frames } = readAudioHeader(datagram);
   const start = Number(timestamp);
   if (key === peer.rung.key) peer.rungFrom ??= start;
-  else if (peer.rungFrom !== null && start + frames >= peer.rungFrom + OVERLAP_FRAMES) peer.leaving = null;
+  const from = peer.rungFrom;
+  if (from === null) return;
+  const isOver =
+    key === peer.rung.key ? start >= from + 2 * OVERLAP_FRAMES : start + frames >= from + OVERLAP_FRAMES;
+  if (isOver) peer.leaving = null;
+}
+
+/** What is under way on it comes to nobody any more. */
+function close({ channel }: Lane): void {
+  channel.onmessage = null;
+  channel.close();
 }
 
 function openLanes(peer: Peer): number {

@@ -18,7 +18,7 @@ import {
 export const REPORT_INTERVAL_MS = 500;
 /** What a report's counts cover: the last seconds. */
 export const REPORT_PERIOD_MS = 4_000;
-/** A peer that has been silent for so long tells nothing any more. */
+/** A peer, or main, that has been silent for so long tells nothing any more. */
 const STALE_MS = 3_000;
 /** Arrivals that are remembered: a second and a half of packets of 128 frames. */
 const MAX_ARRIVALS = 512;
@@ -26,8 +26,9 @@ const MAX_ARRIVALS = 512;
 /** Both ends of the reports with one peer. */
 export class Reports {
   readonly offset: ClockOffset;
-  /** What main knows of how the peer is heard, for the next report. */
-  hears: HeardReport | null = null;
+  /** What main knows of how the peer is heard, for the next report, and when it said so. */
+  #hears: HeardReport | null = null;
+  #hearsAtMs = Number.NEGATIVE_INFINITY;
   #id = 0;
   #sentAtMs = Number.NEGATIVE_INFINITY;
   readonly #dropped = new RecentCounts<{ packets: number }>(REPORT_PERIOD_MS);
@@ -43,6 +44,12 @@ export class Reports {
     this.offset = new ClockOffset(granularityMs);
   }
 
+  /** What main knows of how the peer is heard. It goes into the next reports, unless main says no more. */
+  setHears(hears: HeardReport | null, nowMs: number): void {
+    this.#hears = hears;
+    this.#hearsAtMs = nowMs;
+  }
+
   /** The next report's datagram; null if it is not time. `droppedBacklog`: datagrams dropped so far. */
   poll(capture: CaptureReport | null, droppedBacklog: number, nowMs: number): Uint8Array<ArrayBuffer> | null {
     if (nowMs - this.#sentAtMs < REPORT_INTERVAL_MS) return null;
@@ -52,7 +59,7 @@ export class Reports {
     return writeReport({
       id: this.#id,
       capture: capture && { ...capture, droppedPackets: dropped?.grown.packets ?? 0 },
-      heard: this.hears,
+      heard: nowMs - this.#hearsAtMs < STALE_MS ? this.#hears : null,
     });
   }
 

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
+import type { FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
 import type { SendConfig } from "../../src/shared/rungs";
 import { readAudioHeader } from "../../src/shared/wire";
@@ -39,7 +40,8 @@ function studio(config: SendConfig) {
   };
   const port = { postMessage() {}, onmessage: null as ((event: { data: unknown }) => void) | null };
   const peers = new Peers({ push: () => true }, () => {});
-  const capture = new Capture(module, { port }, config, peers, () => {});
+  const said: FromWorker[] = [];
+  const capture = new Capture(module, { port }, config, peers, (message) => said.push(message));
   capture.fromWorklet();
   peers.addLane(1, 0, 0, true, lane as unknown as RTCDataChannel);
   /** Quanta of 128 frames of stereo. */
@@ -47,7 +49,7 @@ function studio(config: SendConfig) {
     const bytes = new Uint8Array(2 * 128 * 4);
     for (let n = 0; n < quanta; n++) port.onmessage?.({ data: { tag: captureTag(2, 128), bytes } });
   };
-  return { capture, peers, play, sent };
+  return { capture, peers, play, said, sent };
 }
 
 function expectWhole(sent: { sequence: number; from: number; to: number }[]): void {
@@ -109,4 +111,56 @@ it("sends samples where Opus cannot be, and goes on with them when an encoder fa
   play(10);
   expectWhole(sent);
   expect(sent.at(-1)).toMatchObject({ bits: 16, to: 21 * 128 });
+});
+
+/** Blocks of a track: 480 frames each; the one that is told to cannot be read. */
+function track(
+  blocks: { rateHz?: number; isBad?: boolean }[],
+  end: (controller: ReadableStreamDefaultController) => void,
+) {
+  const closed: number[] = [];
+  const readable = new ReadableStream<AudioData>({
+    start(controller) {
+      for (const [n, { rateHz = 48_000, isBad = false }] of blocks.entries()) {
+        const data = {
+          sampleRate: rateHz,
+          numberOfFrames: 480,
+          numberOfChannels: 2,
+          timestamp: 0,
+          copyTo() {
+            if (isBad) throw new Error("not to be read");
+          },
+          close: () => closed.push(n),
+        };
+        controller.enqueue(data as unknown as AudioData);
+      }
+      end(controller);
+    },
+  });
+  return { readable, closed };
+}
+
+it.each([
+  ["the track ended", [{}, {}], [0, 1], 2],
+  ["rate", [{}, { rateHz: 44_100 }, {}], [0, 1], 1],
+  ["Error: not to be read", [{}, { isBad: true }, {}], [0, 1], 1],
+])("closes every block and says why a track's capture ended: %s", async (reason, blocks, closes, taken) => {
+  const { capture, said } = studio(CHOSEN);
+  const { readable, closed } = track(blocks, (controller) => controller.close());
+  await capture.fromTrack(readable, 2);
+  expect(said).toEqual([{ type: "capture-ended", reason }]);
+  expect(closed).toEqual(closes);
+  expect(capture.stats()).toMatchObject({ capturePath: "none", capturedFrames: taken * 480 });
+});
+
+it("says that a track's stream failed, but not if another source has taken its place", async () => {
+  const { capture, said } = studio(CHOSEN);
+  const fail = (controller: ReadableStreamDefaultController) => controller.error(new Error("gone"));
+  await capture.fromTrack(track([], fail).readable, 2);
+  expect(said).toEqual([{ type: "capture-ended", reason: "Error: gone" }]);
+  const replaced = capture.fromTrack(track([{}], fail).readable, 2);
+  capture.fromWorklet();
+  await replaced;
+  expect(said.length).toBe(1);
+  expect(capture.stats().capturePath).toBe("worklet");
 });

@@ -133,13 +133,37 @@ describe("the decoding side", () => {
 
   it("puts what two lanes mixed up in order, and does not wait long for what is lost", () => {
     expect(decode([1, 3, 2, 5, 4, 6].map((n) => packet(n))).played).toEqual([2, 3, 4, 5, 6]);
-    expect(decode([1, 4, 5].map((n) => packet(n))).played).toEqual([]);
-    expect(decode([1, 4, 5, 6, 2, 7].map((n) => packet(n)))).toEqual({
-      passedOver: [1],
-      played: [4, 5, 6, 7],
+    expect(decode([1, 4, 5, 6].map((n) => packet(n))).played).toEqual([]);
+    expect(decode([1, 4, 5, 6, 7].map((n) => packet(n))).played).toEqual([4, 5, 6, 7]);
+  });
+
+  it("counts one that comes too late as received, and its copies as duplicates", () => {
+    expect(decode([1, 4, 5, 6, 7, 2, 8, 2, 5].map((n) => packet(n)))).toEqual({
+      passedOver: [1, 2],
+      played: [4, 5, 6, 7, 8],
       refused: 0,
-      duplicates: 1,
+      duplicates: 2,
     });
+  });
+
+  it("waits for one packet behind a gap, however long packets are", () => {
+    const times: bigint[] = [];
+    const receiver = new OpusReceiver(
+      (record) => times.push(readAudioHeader(record).timestamp),
+      () => {},
+    );
+    const long = (n: number) => writeOpus(2, 480, BigInt(480 * n), 40).datagram.fill(253, 20);
+    for (const n of [1, 3, 2, 4, 6, 7, 5]) receiver.push(long(n));
+    expect(times).toEqual([1, 2, 3, 4, 6, 7, 5].map((n) => BigInt(480 * n)));
+  });
+
+  it("passes over what finds the decoder's queue full", () => {
+    Object.assign(globalThis, {
+      AudioDecoder: class extends FakeDecoder {
+        override decodeQueueSize = 1_000;
+      },
+    });
+    expect(decode([1, 2, 3].map((n) => packet(n)))).toMatchObject({ passedOver: [1, 2, 3], played: [] });
   });
 
   it("passes over what comes while the decoder is set up", () => {
@@ -178,6 +202,20 @@ describe("the decoding side", () => {
     const hostile = Array.from({ length: 500 }, (_, n) => packet(n, 255));
     expect(decode(hostile).refused).toBe(500);
     expect(FakeDecoder.made).toBe(10);
+  });
+
+  it("follows a change of channels at once, but makes no new decoder for each", () => {
+    const heard: number[] = [];
+    const receiver = new OpusReceiver(
+      (record) => heard.push(record[3]),
+      () => {},
+    );
+    const of = (n: number, channels: number) => writeOpus(channels, 120, BigInt(120 * n), 40).datagram;
+    for (let n = 0; n < 100; n++) receiver.push(of(n, n < 60 ? 2 : 1));
+    expect(heard).toEqual(Array.from({ length: 100 }, (_, n) => (n < 60 ? 2 : 1)));
+    expect(FakeDecoder.made).toBe(2);
+    for (let n = 100; n < 1_100; n++) receiver.push(of(n, 1 + (n % 2)));
+    expect(FakeDecoder.made).toBeLessThan(2 + 1_000 / 40);
   });
 
   it("refuses a packet of another duration than its header says", () => {

@@ -162,6 +162,34 @@ describe("lanes", () => {
   });
 });
 
+it("lanes take nothing any more once they are closed or replaced", () => {
+  const lanes = [channel(), channel(), channel()];
+  let passed = 0;
+  const peers = new Peers({ push: () => ++passed > 0 }, () => {});
+  for (const [number, lane] of lanes.entries())
+    peers.addLane(1, number, 1, true, lane as unknown as RTCDataChannel);
+  const hear = () => {
+    for (const lane of lanes) lane.onmessage?.({ data: packet(0).buffer });
+  };
+  hear();
+  expect(passed).toBe(3);
+  peers.addLane(1, 0, 2, true, channel() as unknown as RTCDataChannel);
+  peers.closeLane(1, 1);
+  hear();
+  expect(passed).toBe(4);
+  peers.close(1);
+  hear();
+  expect(passed).toBe(4);
+});
+
+it("lanes are what a format needs: without an open one nobody listens, and nothing is encoded", () => {
+  const lane = channel();
+  const peers = peersWith([lane], sendingOf({ bits: "opus" }));
+  expect(peers.rungsInUse().length).toBe(1);
+  lane.readyState = "closed";
+  expect(peers.rungsInUse()).toEqual([]);
+});
+
 describe("copies", () => {
   it("follow the originals of their burst, the same to the byte, each on another lane", () => {
     const lanes = [channel(), channel(), channel()];
@@ -211,6 +239,8 @@ class Path {
   #reports = 0;
   #opusPackets = 0;
   #dueOpus = 0;
+  /** Shares lost in the last 4 s, by tenths of a second: what a report tells is their mean. */
+  #lately: number[] = [];
 
   constructor(laneCount: number, sending: Sending) {
     this.lanes = Array.from({ length: laneCount }, () => channel(this.clock));
@@ -218,7 +248,7 @@ class Path {
   }
 
   /** Every path's bytes per second to each lane; audio is queued in `bufferedAmount` until then. */
-  run(seconds: number, lanesBps: number, lost: () => number | null = () => 0): void {
+  run(seconds: number, lanesBps: number, lost: () => number = () => 0): void {
     const drained = (lanesBps / 8) * (128 / 48_000);
     for (const end = this.clock.nowMs + seconds * 1000; this.clock.nowMs < end; ) {
       const step = (128 / 48_000) * 1000;
@@ -227,15 +257,16 @@ class Path {
       for (const lane of this.lanes) lane.bufferedAmount = Math.max(0, lane.bufferedAmount - drained);
       if (Math.floor(this.clock.nowMs / 10) > before) this.peers.takeStock(this.clock.nowMs);
       if (Math.floor(this.clock.nowMs / 100) > Math.floor((this.clock.nowMs - step) / 100)) {
-        const lostShare = lost();
-        this.#hear(lostShare === null ? null : heardWith(Math.round(lostShare * 10_000), 10_000));
+        this.#lately = [...this.#lately.slice(-39), lost()];
+        const lostShare = this.#lately.reduce((sum, share) => sum + share) / this.#lately.length;
+        this.#hear(heardWith(Math.round(lostShare * 10_000), 10_000));
         this.peers.review(this.clock.nowMs);
       }
       this.#send();
     }
   }
 
-  #hear(heard: HeardReport | null): void {
+  #hear(heard: HeardReport): void {
     this.lanes[0]?.onmessage?.({ data: writeReport({ id: ++this.#reports, capture: null, heard }).buffer });
   }
 
@@ -283,11 +314,11 @@ describe("the ladder", { timeout: 60_000 }, () => {
 
   it("sends copies while the listener reports loss, and looks now and then whether it still does", () => {
     const path = new Path(2, sendingOf());
-    path.run(5, 10e6);
+    path.run(8, 10e6);
     expect(path.sent.copies).toBe(false);
     // With copies nothing is missing, without them 2 %.
     const lost = () => (path.sent.copies ? 0.0004 : 0.02);
-    path.run(2, 10e6, lost);
+    path.run(3, 10e6, lost);
     expect(path.sent.copies).toBe(true);
     path.run(60, 10e6, lost);
     const originals = new Set(path.lanes.flatMap(({ sent }) => sent.map(({ sequence }) => sequence)));
@@ -337,6 +368,15 @@ describe("the ladder", { timeout: 60_000 }, () => {
     expect(path.sent.rung).toBeGreaterThan(0);
   });
 
+  it("takes lanes away again after a minute of calm, but leaves a second one for copies", () => {
+    const path = new Path(3, sendingOf({ addsLanes: true }));
+    path.run(65, 10e6);
+    expect(path.said).toEqual([{ type: "lanes-wanted", stream: 1, count: 2 }]);
+    path.lanes[2].readyState = "closed";
+    path.run(65, 10e6);
+    expect(path.said.length).toBe(1);
+  });
+
   it("keeps the format where that was asked for", () => {
     const path = new Path(1, sendingOf({ adapts: false }));
     path.run(20, 100_000);
@@ -378,6 +418,16 @@ describe("a change of format", () => {
     expect(timesOf(lane, false).filter((time) => time >= 128 * 400).length).toBe(400);
     expect(timesOf(lane, true).at(-1)! + 240).toBeGreaterThanOrEqual(128 * 400 + 24_000);
     expect(keys()).toEqual(["main"]);
+  });
+
+  it("ends though the old format stopped by itself, as with an encoder that failed", () => {
+    const peers = peersWith([channel()], sendingOf({ bits: "opus" }));
+    peers.setSending(sendingOf());
+    expect(peers.rungsInUse().length).toBe(2);
+    for (let n = 0; n < 375; n++) peers.send("main", packet(n));
+    expect(peers.rungsInUse().length).toBe(2);
+    peers.send("main", packet(375));
+    expect(peers.rungsInUse().map(({ key }) => key)).toEqual(["main"]);
   });
 
   it("is sharp between samples: the renditions' packets are of the same frames", () => {

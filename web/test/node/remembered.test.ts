@@ -1,17 +1,43 @@
 import { describe, expect, it } from "vitest";
-import { RememberedDelays } from "../../src/main/remembered";
+import { delayKey, hasSufficed, RememberedDelays } from "../../src/main/remembered";
 
 function storage(text: string | null = null) {
   let kept = text;
-  return {
+  const stored = {
     getItem: () => kept,
     setItem: (_: string, value: string) => {
       kept = value;
     },
   };
+  return () => stored;
 }
 
 describe("remembered delays", () => {
+  it("are of one rate and one name, of nobody without a name, and never of a name if of the loop", () => {
+    const key = (name: string, isLoop = false) => delayKey({ name, isLoop }, 48_000);
+    expect(key("Ann")).not.toBe(key("Bo"));
+    expect(key("Ann")).not.toBe(delayKey({ name: "Ann", isLoop: false }, 96_000));
+    expect(key("Musician")).toBeNull();
+    const loop = key("any", true);
+    for (const name of ["any", "loop", "loop 48000", ""]) expect(key(name)).not.toBe(loop);
+    expect(new RememberedDelays(storage()).of(null)).toBeNull();
+  });
+
+  it.each([
+    [480_000, 0, 0.001, true],
+    [480_000, 480, 0.001, true],
+    [480_000, 482, 0.001, false],
+    [480_000, 4_800, 0.01, true],
+    [480_000, 4_900, 0.01, false],
+    // Silent, or gone: nothing was learnt.
+    [0, 0, 0.01, false],
+  ])(
+    "have sufficed or not: %d frames played, %d concealed, of which %d may be",
+    (playedFrames, concealedFrames, share, has) => {
+      expect(hasSufficed({ playedFrames, concealedFrames }, share)).toBe(has);
+    },
+  );
+
   it("are there at the next visit, the newest of each peer", () => {
     const kept = storage();
     const delays = new RememberedDelays(kept);
@@ -39,12 +65,15 @@ describe("remembered delays", () => {
     expect(["a", "b", "d"].map((name) => delays.of(name))).toEqual([null, null, null]);
   });
 
-  it("hold for the visit where nothing can be stored", () => {
-    const refuse = () => {
-      throw new Error("no room");
-    };
-    const delays = new RememberedDelays({ getItem: refuse, setItem: refuse });
-    delays.keep("Ann", 300);
-    expect(delays.of("Ann")).toBe(300);
-  });
+  const refuse = () => {
+    throw new Error("no room, or site data is blocked");
+  };
+  it.each([() => ({ getItem: refuse, setItem: refuse }), refuse])(
+    "hold for the visit where nothing can be stored",
+    (kept) => {
+      const delays = new RememberedDelays(kept);
+      delays.keep("Ann", 300);
+      expect(delays.of("Ann")).toBe(300);
+    },
+  );
 });

@@ -47,9 +47,9 @@ function tell(to: Reports, from: Reports, nowMs: number) {
 
 it("sends a report twice a second, with what was dropped lately", () => {
   const reports = new Reports(0.04);
-  reports.hears = heard;
   const sent = [];
   for (let n = 0; n < 100; n++) {
+    reports.setHears(heard, EPOCH_MS + n * 100);
     const datagram = reports.poll(capture, n < 50 ? 3 : 13, EPOCH_MS + n * 100);
     if (datagram !== null) sent.push(datagram);
   }
@@ -88,9 +88,9 @@ it("puts the peer's capture on our clock", () => {
 
 it("takes the newest report, whatever came later", () => {
   const [here, there] = [new Reports(0), new Reports(0)];
-  there.hears = heard;
+  there.setHears(heard, EPOCH_MS);
   const first = there.poll(null, 0, EPOCH_MS)!;
-  there.hears = { ...heard, lostPackets: 99 };
+  there.setHears({ ...heard, lostPackets: 99 }, EPOCH_MS);
   const second = there.poll(null, 0, EPOCH_MS + 500)!;
   here.handleReport(second, EPOCH_MS + 510);
   here.handleReport(first, EPOCH_MS + 511);
@@ -99,8 +99,10 @@ it("takes the newest report, whatever came later", () => {
 
 it("forgets a peer that falls silent, and believes it when it begins anew", () => {
   const [here, there] = [new Reports(0), new Reports(0)];
-  there.hears = heard;
-  for (let n = 0; n < 10; n++) tell(here, there, EPOCH_MS + n * 500);
+  for (let n = 0; n < 10; n++) {
+    there.setHears(heard, EPOCH_MS + n * 500);
+    tell(here, there, EPOCH_MS + n * 500);
+  }
   expect(here.heard(EPOCH_MS + 5_000)).toEqual({
     lostShare: 10 / 1_500,
     lateShare: 2 / 1_500,
@@ -113,7 +115,17 @@ it("forgets a peer that falls silent, and believes it when it begins anew", () =
   });
   expect(here.heard(EPOCH_MS + 8_000)).toBeNull();
   const reborn = new Reports(0);
-  reborn.hears = { ...heard, lostPackets: 0 };
+  reborn.setHears({ ...heard, lostPackets: 0 }, EPOCH_MS + 9_000);
   tell(here, reborn, EPOCH_MS + 9_000);
   expect(here.heard(EPOCH_MS + 9_020)?.lostShare).toBe(0);
+});
+
+it("says no more how the peer is heard once main has not said so for 3 s", () => {
+  const reports = new Reports(0);
+  reports.setHears(heard, EPOCH_MS);
+  const told = Array.from(
+    { length: 8 },
+    (_, n) => readReport(reports.poll(null, 0, EPOCH_MS + n * 500)!).heard,
+  );
+  expect(told).toEqual([...Array(6).fill(heard), null, null]);
 });

@@ -65,7 +65,7 @@ export class FakeEncoder {
   }
 }
 
-/** Byte 255 is no Opus; byte 254 is of another duration than its header says. */
+/** Byte 255 is no Opus; byte 254 is of another duration than its header says; byte 253 is of 480 frames, others of 120. */
 export class FakeDecoder {
   static made = 0;
   state = "unconfigured";
@@ -86,7 +86,7 @@ export class FakeDecoder {
       this.#init.error(new Error("no Opus"));
       return;
     }
-    const numberOfFrames = data[0] === 254 ? 960 : 120;
+    const numberOfFrames = data[0] === 254 ? 960 : data[0] === 253 ? 480 : 120;
     const samples = new Float32Array(numberOfFrames * this.#channels).map(
       (_, n) => data[0] + (n % this.#channels) / 2,
     );

@@ -1,6 +1,6 @@
 /** A peer's numbers: what they are now, and how each was measured. */
 
-import { type Accessor, createMemo, createUniqueId, For, Index, Show } from "solid-js";
+import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Show } from "solid-js";
 import { RecentCounts } from "../../shared/clock";
 import type { MouthToEar, PeerStats, Stats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
@@ -48,6 +48,8 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     const now = reading();
     return now && diagnoseIncoming(now.stats, now.peer, props.name);
   });
+  // Kept here: the delay may be unknown for a moment, and then its stages are shown anew.
+  const [isOpen, setOpen] = createSignal(false);
   const figures = createMemo(() => peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent()));
   return (
     <div class="figures">
@@ -62,7 +64,9 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
         </p>
       </Show>
       <FigureList figures={figures} about={props.name} />
-      <Show when={delay()}>{(known) => <Waterfall delay={known()} about={props.name} />}</Show>
+      <Show when={delay()}>
+        {(known) => <Waterfall delay={known()} about={props.name} isOpen={isOpen()} setOpen={setOpen} />}
+      </Show>
     </div>
   );
 }
@@ -151,10 +155,19 @@ function allBad(ways: readonly { concealedShare: number | null }[]): boolean | n
 }
 
 /** Where the time goes, stage by stage. */
-function Waterfall(props: { delay: MouthToEar; about: string }) {
+function Waterfall(props: {
+  delay: MouthToEar;
+  about: string;
+  isOpen: boolean;
+  setOpen: (isOpen: boolean) => void;
+}) {
   const id = createUniqueId();
   return (
-    <details class="disclosure">
+    <details
+      class="disclosure"
+      open={props.isOpen}
+      onToggle={(event) => props.setOpen(event.currentTarget.open)}
+    >
       <summary aria-describedby={id}>Where the time goes</summary>
       <span class="visually-hidden" id={id}>
         from {props.about} to you
