@@ -139,7 +139,8 @@ export class CaptureClock {
   #frames = 0;
   readonly #lines = new Recent(GROUPS);
   readonly #blocks = new Recent(256);
-  readonly #sent = new Recent(256);
+  /** By rendition: a codec takes its time. */
+  readonly #sent = new Map<string, Recent>();
   #leastMs = Number.POSITIVE_INFINITY;
   #groupEndMs = Number.NEGATIVE_INFINITY;
 
@@ -169,10 +170,13 @@ export class CaptureClock {
     this.#groupEndMs = nowMs + GROUP_MS;
   }
 
-  /** A datagram, whose first frame has this media time, is handed to the lanes at `nowMs`. */
-  sent(frame: number, nowMs: number): void {
+  /** A datagram of the rendition `key`, whose first frame has this media time, is handed to the lanes at `nowMs`. */
+  sent(key: string, frame: number, nowMs: number): void {
     const line = this.#lines.middle();
-    if (line !== null) this.#sent.add(nowMs - (line.ms + frame * this.#frameMs));
+    if (line === null) return;
+    const sent = this.#sent.get(key) ?? new Recent(256);
+    this.#sent.set(key, sent);
+    sent.add(nowMs - (line.ms + frame * this.#frameMs));
   }
 
   /** Media time of the next frame. */
@@ -186,11 +190,11 @@ export class CaptureClock {
     return line && line.ms + frame * this.#frameMs;
   }
 
-  /** Null until frames have been captured and sent for a moment. */
-  read(): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
+  /** Null until frames have been captured, and sent in the rendition `key`, for a moment. */
+  read(key: string): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
     const line = this.#lines.middle();
     const block = this.#blocks.middle();
-    const sent = this.#sent.middle();
+    const sent = this.#sent.get(key)?.middle() ?? null;
     if (line === null || block === null || sent === null) return null;
     const captured = { ms: line.ms + this.#frames * this.#frameMs, errorMs: line.errorMs };
     return { frame: this.#frames, captured, blockMs: block.ms, sendMs: sent.ms };

@@ -189,23 +189,25 @@ export class Capture {
     if (recording.frames < samples.length) return;
     this.#recording = null;
     const startMs = this.#clock.timeOf(recording.first);
-    const blockMs = this.#clock.read()?.blockMs;
+    const blockMs = this.#clock.read("main")?.blockMs;
     if (startMs !== null && blockMs !== undefined)
       this.#say({ type: "recording", samples, startMs, blockMs });
   }
 
   #send(): void {
     this.#prepare();
-    this.#each(0, (datagram) => {
-      this.#peers.send("main", datagram);
-      this.#clock.sent(Number(readAudioHeader(datagram).timestamp), epochMs());
-    });
-    if (this.#sendsNarrow) this.#each(NARROW, (datagram) => this.#peers.send("s16", datagram));
+    this.#each(0, (datagram) => this.#sendAs("main", datagram));
+    if (this.#sendsNarrow) this.#each(NARROW, (datagram) => this.#sendAs("s16", datagram));
     this.#peers.sendCopies();
     if (this.#opus.size === 0) return;
     this.#each(FEED, (datagram) => {
       for (const encoder of this.#opus.values()) encoder.push(datagram);
     });
+  }
+
+  #sendAs(key: string, datagram: Uint8Array<ArrayBuffer>): void {
+    this.#peers.send(key, datagram);
+    this.#clock.sent(key, Number(readAudioHeader(datagram).timestamp), epochMs());
   }
 
   #each(rendition: number, handle: (datagram: Uint8Array<ArrayBuffer>) => void): void {
@@ -245,7 +247,7 @@ export class Capture {
 
   #encoderFor(rung: OpusRung): OpusSender {
     const send = (datagram: Uint8Array<ArrayBuffer>) => {
-      this.#peers.send(rung.key, datagram);
+      this.#sendAs(rung.key, datagram);
       this.#peers.sendCopies();
     };
     return new OpusSender(rung, send, (reason) => {
@@ -260,25 +262,31 @@ export class Capture {
     });
   }
 
-  /** What to tell the others of this capture; null until there is something to tell. `frames`: overrun so far. */
-  report(frames: number): CaptureReport | null {
-    const overruns = this.#overruns.add(epochMs(), { frames }, ["frames"]);
-    const clock = this.#clock.read();
-    if (clock === null) return null;
+  /**
+   * What to tell the listeners of a rendition, by its key, of this capture: null until there is something to tell. `frames`: overrun
+   * so far.
+   */
+  reports(frames: number): (key: string) => CaptureReport | null {
+    const overrunFrames = this.#overruns.add(epochMs(), { frames }, ["frames"])?.grown.frames ?? 0;
     const { input } = this;
-    return {
-      timestamp: BigInt(clock.frame),
-      timeNs: toNs(clock.captured.ms),
-      errorUs: toUs(clock.captured.errorMs),
-      blockUs: toUs(clock.blockMs),
-      sendUs: toUs(clock.sendMs),
-      input: input && {
-        isCalibrated: input.isCalibrated,
-        delayUs: toUs(input.ms),
-        errorUs: toUs(input.errorMs),
-      },
-      overrunFrames: overruns?.grown.frames ?? 0,
-      droppedPackets: 0,
+    return (key) => {
+      const clock = this.#clock.read(key);
+      return (
+        clock && {
+          timestamp: BigInt(clock.frame),
+          timeNs: toNs(clock.captured.ms),
+          errorUs: toUs(clock.captured.errorMs),
+          blockUs: toUs(clock.blockMs),
+          sendUs: toUs(clock.sendMs),
+          input: input && {
+            isCalibrated: input.isCalibrated,
+            delayUs: toUs(input.ms),
+            errorUs: toUs(input.errorMs),
+          },
+          overrunFrames,
+          droppedPackets: 0,
+        }
+      );
     };
   }
 

@@ -80,6 +80,6 @@ function report(): void {
   if (peers === null || capture === null) return;
   peers.review(performance.now());
   const sender = capture.stats();
-  peers.report(capture.report(sender.overrunFrames));
+  peers.report(capture.reports(sender.overrunFrames));
   say({ type: "stats", sender, peers: peers.stats(), ringOverflows: peers.ringOverflows });
 }

@@ -350,12 +350,13 @@ export class Peers {
     this.#peers.get(stream)?.reports.setHears(heard, epochMs());
   }
 
-  /** Sends the reports that are due, and forgets those that are old. */
-  report(capture: CaptureReport | null): void {
+  /** Sends the reports that are due, and forgets those that are old. `captureOf`: what to say of the capture to a rung's listeners. */
+  report(captureOf: (key: string) => CaptureReport | null): void {
     for (const peer of this.#peers.values()) {
       peer.heard = peer.reports.heard(epochMs());
       const open = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open");
       if (open.length === 0) continue;
+      const capture = captureOf((peer.leaving ?? peer.rung).key);
       const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
       const lane = open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
       if (report !== null) this.#sendControl(lane, report);

@@ -86,9 +86,9 @@ describe("the clock of a capture", () => {
 
   it("is unknown until frames have been captured and sent", () => {
     const clock = new CaptureClock(rateHz);
-    expect(clock.read()).toBeNull();
+    expect(clock.read("main")).toBeNull();
     clock.add(128, atMs(0), atMs(130));
-    expect(clock.read()).toBeNull();
+    expect(clock.read("main")).toBeNull();
   });
 
   it("follows the browser's timestamps, which come late now and then but never early", () => {
@@ -98,13 +98,17 @@ describe("the clock of a capture", () => {
       const noiseMs = random() ** 8 * 3;
       const nowMs = atMs(frame + 128) + 0.1 + noiseMs;
       clock.add(128, atMs(frame) + noiseMs, nowMs);
-      clock.sent(frame, nowMs + 0.05);
+      clock.sent("main", frame, nowMs + 0.05);
+      // An encoder's packet is of earlier frames.
+      if (frame >= 640) clock.sent("opus", frame - 640, nowMs + 0.05);
     }
-    const read = clock.read()!;
+    const read = clock.read("main")!;
     expect(Math.abs(read.captured.ms - atMs(read.frame))).toBeLessThan(0.05);
     expect(read.captured.errorMs).toBeLessThan(0.05);
     expect(read.blockMs).toBeCloseTo(128 / 48 + 0.1, 1);
     expect(read.sendMs).toBeCloseTo(128 / 48 + 0.15, 1);
+    expect(clock.read("opus")?.sendMs).toBeCloseTo((128 + 640) / 48 + 0.15, 1);
+    expect(clock.read("s16")).toBeNull();
   });
 
   it("goes by the most prompt of several blocks that an audio graph hands over at once", () => {
@@ -112,9 +116,9 @@ describe("the clock of a capture", () => {
     for (let burst = 0; burst < 400; burst++) {
       const nowMs = atMs((burst + 1) * 512);
       for (let block = 0; block < 4; block++) clock.add(128, null, nowMs);
-      clock.sent(burst * 512, nowMs);
+      clock.sent("main", burst * 512, nowMs);
     }
-    const read = clock.read()!;
+    const read = clock.read("main")!;
     expect(read.captured.ms).toBeCloseTo(atMs(read.frame), 2);
     expect(read.sendMs).toBeCloseTo(512 / 48, 2);
   });
@@ -123,13 +127,13 @@ describe("the clock of a capture", () => {
     const clock = new CaptureClock(rateHz);
     for (let frame = 0; frame < rateHz; frame += 128) clock.add(128, atMs(frame), atMs(frame + 128));
     clock.restart();
-    expect(clock.read()).toBeNull();
+    expect(clock.read("main")).toBeNull();
     const late = 10_000;
     for (let frame = rateHz; frame < 2 * rateHz; frame += 128) {
       clock.add(128, atMs(frame) + late, atMs(frame + 128) + late);
-      clock.sent(frame, atMs(frame + 128) + late);
+      clock.sent("main", frame, atMs(frame + 128) + late);
     }
-    const read = clock.read()!;
+    const read = clock.read("main")!;
     expect(read.frame).toBe(2 * rateHz);
     expect(read.captured.ms).toBeCloseTo(atMs(read.frame) + late, 2);
   });

@@ -494,8 +494,8 @@ it("reports to each peer how it is heard, and knows how the peer hears us", () =
   const heard = heardWith(10, 1_000);
   peers.setHeard(1, heard);
   peers.setHeard(9, heard);
-  peers.report(null);
-  peers.report(null);
+  peers.report(() => null);
+  peers.report(() => null);
   expect(lane.datagrams.map((bytes) => [kindOf(bytes), readReport(bytes).heard])).toEqual([
     [KIND_REPORT, heard],
   ]);
@@ -508,4 +508,23 @@ it("reports to each peer how it is heard, and knows how the peer hears us", () =
   lane.onmessage?.({ data: bad.buffer });
   expect(peers.stats()[0].heard).toMatchObject({ lostShare: 0.01, concealedShare: 0.01, bufferFrames: null });
   expect(passed).toEqual([bad.length]);
+});
+
+it("reports the capture as of the format that the peer is sent", () => {
+  const lane = channel();
+  const peers = peersWith([lane], sendingOf({ bits: "opus" }));
+  const asked: string[] = [];
+  const report = () => {
+    peers.report((key) => {
+      asked.push(key);
+      return null;
+    });
+  };
+  const [{ key }] = sendingOf({ bits: "opus" }).rungs;
+  report();
+  peers.setSending(sendingOf());
+  report();
+  for (let n = 0; n <= 375; n++) peers.send("main", packet(n));
+  report();
+  expect(asked).toEqual([key, key, "main"]);
 });
