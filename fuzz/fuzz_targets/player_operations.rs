@@ -1,6 +1,7 @@
 //! Any sequence of commands, datagrams and quanta: no panic, a finite mix, and every datagram and frame accounted for.
 #![no_main]
 
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, OpusHeader};
 use antiphon_core::{Command, Player, PlayerConfig, SampleFormat, SampleRate, Target};
 use arbitrary::Arbitrary;
@@ -175,6 +176,7 @@ fuzz_target!(|operations: Vec<Operation>| {
             output_channels: 2,
             max_streams: STREAMS - 1,
             buffer_frames: 2_048,
+            concealment: Concealment::Prediction,
         }),
         tallies: [Tally::default(); STREAMS],
         out: Vec::new(),
