@@ -54,12 +54,12 @@ const REVIEWS_PER_SETTLE: u32 = 2;
 const SPARE_FRAMES: i64 = 32;
 /// The same where the clocks are matched by resampling, which takes this away unheard.
 const SPARE_RESAMPLED_FRAMES: i64 = 192;
+/// Delay above what is needed that is not worth a skip with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
+/// drift, stalls and an output that stood still exceed it.
+const FIXED_SPARE_SECONDS: f32 = 0.05;
 /// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 50 ppm eat either up in
 /// 14 s. More would be safer with clocks far apart, but everybody would wait for it.
 const MARGIN_SECONDS: f32 = 0.000_7;
-/// The same with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
-/// drift, stalls and an output that stood still exceed it.
-const FIXED_SPARE_SECONDS: f32 = 0.05;
 /// Length of the cross-fade of a skip: 2.7 ms at 48 kHz, less where fewer frames are at hand.
 const FADE_FRAMES: usize = 128;
 const LEAST_FADE_FRAMES: usize = 16;
@@ -261,8 +261,7 @@ impl JitterBuffer {
             Target::Fixed(frames) => i64::from(frames),
             Target::Auto => self.automatic_target(),
         };
-        // Beyond the target, there must be room for the packets of a burst.
-        wanted.clamp(0, self.depth() / 4 * 3) as u64
+        wanted.clamp(0, self.deepest()) as u64
     }
 
     /// What the delay aims at.
@@ -290,7 +289,7 @@ impl JitterBuffer {
 
     /// What an automatic target shall be until the spread is known, in frames: what sufficed for this peer last time.
     pub fn expect(&mut self, frames: u32) {
-        self.expected = i64::from(frames).min(self.depth() / 4 * 3);
+        self.expected = i64::from(frames).min(self.deepest());
     }
 
     /// Tells what is known of the clocks, for the next review.
@@ -495,6 +494,11 @@ impl JitterBuffer {
         (self.present.capacity() / 2) as i64
     }
 
+    /// The greatest target: beyond it, there must be room for the packets of a burst.
+    fn deepest(&self) -> i64 {
+        self.depth() / 4 * 3
+    }
+
     fn seconds(&self, seconds: f32) -> i64 {
         (self.rate.hz() as f32 * seconds) as i64
     }
@@ -650,14 +654,13 @@ impl JitterBuffer {
         }
         let (needed, tolerated) = match self.target {
             Target::Auto => {
-                let margin = match self.clocks {
-                    Clocks::Unknown => self.seconds(MARGIN_SECONDS),
-                    Clocks::Agree | Clocks::Matched => 0,
-                };
-                let tolerated = match self.clocks {
-                    Clocks::Unknown => margin,
-                    Clocks::Agree => SPARE_FRAMES,
-                    Clocks::Matched => SPARE_RESAMPLED_FRAMES,
+                let (margin, tolerated) = match self.clocks {
+                    Clocks::Unknown => {
+                        let margin = self.seconds(MARGIN_SECONDS);
+                        (margin, margin)
+                    }
+                    Clocks::Agree => (0, SPARE_FRAMES),
+                    Clocks::Matched => (0, SPARE_RESAMPLED_FRAMES),
                 };
                 let needed = self.needed_delay();
                 (needed.map(|needed| needed.wrapping_add(margin)), tolerated)
