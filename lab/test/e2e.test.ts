@@ -117,7 +117,7 @@ describe("the product", () => {
     const pages = await meet("chromium", "chromium");
     let peers: PagePeer[] = [];
     for (let tries = 0; tries < 40; tries++) {
-      peers = (await statsOf(...pages)).map((stats) => stats.peers[0]!);
+      peers = (await Promise.all(pages.map(readStats))).map((stats) => stats.peers[0]!);
       if (peers.every(({ heard, mouthToEar }) => heard !== null && mouthToEar !== null)) break;
       await sleep(500);
     }

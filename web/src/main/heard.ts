@@ -2,17 +2,15 @@
 
 import { RecentCounts } from "../shared/clock";
 import { STREAM_STATS } from "../shared/engine";
+import { REPORT_PERIOD_MS } from "../shared/heard";
 import type { HeardReport } from "../shared/wire";
-
-/** What a report covers. */
-const PERIOD_MS = 4_000;
 
 type Counted = "receivedPackets" | "lostPackets" | "latePackets" | "playedFrames" | "concealedFrames";
 const GROWING = ["receivedPackets", "playedFrames", "concealedFrames"] as const;
 
 /** One stream's counters, looked at now and then. */
 export class HeardWindow {
-  readonly #counts = new RecentCounts<Record<Counted | "outputUnderruns", number>>(PERIOD_MS);
+  readonly #counts = new RecentCounts<Record<Counted | "outputUnderruns", number>>(REPORT_PERIOD_MS);
 
   /**
    * What to report at `timeMs`; null while nothing has come. `numbers` and `at`: the stream's statistics, as the worklet publishes them.

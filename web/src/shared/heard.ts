@@ -1,6 +1,9 @@
 import type { HeardStats } from "./stats";
 import type { HeardReport } from "./wire";
 
+/** What a report's counts cover. */
+export const REPORT_PERIOD_MS = 4_000;
+
 /** A report's counts as shares. */
 export function heardStats(heard: HeardReport): HeardStats {
   const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames, ...rest } = heard;

@@ -1,6 +1,7 @@
 import type { RecordRing } from "@antiphon/ring";
 import { CaptureClock, RecentCounts } from "../shared/clock";
 import { SENDER_STATS, SenderEngine } from "../shared/engine";
+import { REPORT_PERIOD_MS } from "../shared/heard";
 import { CAPTURE_RING_BYTES, type DeviceDelay, type FromWorker } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, rungsFor, type SendConfig } from "../shared/rungs";
@@ -9,7 +10,7 @@ import { type CaptureReport, readAudioHeader } from "../shared/wire";
 import { epochMs } from "./clock";
 import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
-import { REPORT_PERIOD_MS, toNs, toUs } from "./report";
+import { toNs, toUs } from "./report";
 import type { Trace } from "./trace";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */

@@ -259,7 +259,7 @@ export class Peers {
     const first = peer.turn++;
     for (let n = 0; n < peer.lanes.length; n++) {
       const lane = peer.lanes[(first + n) % peer.lanes.length];
-      if (!lane.sends || lane.channel.readyState !== "open" || lane.waitMs > MAX_WAIT_MS) continue;
+      if (!isOpen(lane) || lane.waitMs > MAX_WAIT_MS) continue;
       const bytes = lane.channel.bufferedAmount;
       if (bytes < backlog) {
         best = lane;
@@ -354,7 +354,7 @@ export class Peers {
   report(captureOf: (key: string) => CaptureReport | null): void {
     for (const peer of this.#peers.values()) {
       peer.heard = peer.reports.heard(epochMs());
-      const open = peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open");
+      const open = peer.lanes.filter(isOpen);
       if (open.length === 0) continue;
       const capture = captureOf((peer.leaving ?? peer.rung).key);
       const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
@@ -367,7 +367,7 @@ export class Peers {
   review(nowMs: number): void {
     for (const [stream, peer] of this.#peers) {
       for (const lane of peer.lanes) {
-        if (!lane.sends || lane.channel.readyState !== "open") continue;
+        if (!isOpen(lane)) continue;
         if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
         lane.probedAtMs = nowMs;
         this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
@@ -522,15 +522,19 @@ function close({ channel }: Lane): void {
   channel.close();
 }
 
+function isOpen(lane: Lane): boolean {
+  return lane.sends && lane.channel.readyState === "open";
+}
+
 function openLanes(peer: Peer): number {
-  return peer.lanes.filter((lane) => lane.sends && lane.channel.readyState === "open").length;
+  return peer.lanes.filter(isOpen).length;
 }
 
 /** The lane other than the first with the least backlog, if there is one on which nothing has waited. */
 function laneForCopy(peer: Peer, first: Lane): Lane | null {
   let best: Lane | null = null;
   for (const lane of peer.lanes) {
-    if (lane === first || !lane.sends || lane.channel.readyState !== "open" || lane.waitMs > 0) continue;
+    if (lane === first || !isOpen(lane) || lane.waitMs > 0) continue;
     if (best === null || lane.channel.bufferedAmount < best.channel.bufferedAmount) best = lane;
   }
   return best;

@@ -1,7 +1,7 @@
 /** What two ends tell each other of their clocks and of what they hear: reports, and what follows from them. */
 
 import { ClockOffset, type Estimate, Recent, RecentCounts } from "../shared/clock";
-import { heardStats } from "../shared/heard";
+import { heardStats, REPORT_PERIOD_MS } from "../shared/heard";
 import type { FarEnd } from "../shared/messages";
 import type { HeardStats } from "../shared/stats";
 import {
@@ -16,8 +16,6 @@ import {
 
 /** Between two reports, and between two probes of a lane. */
 export const REPORT_INTERVAL_MS = 500;
-/** What a report's counts cover: the last seconds. */
-export const REPORT_PERIOD_MS = 4_000;
 /** A peer, or main, that has been silent for so long tells nothing any more. */
 const STALE_MS = 3_000;
 /** Arrivals that are remembered: a second and a half of packets of 128 frames. */
