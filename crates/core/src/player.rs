@@ -21,6 +21,8 @@ const MAX_FITS_PER_QUANTUM: usize = 8;
 const STEER_SECONDS: f32 = 0.5;
 /// Clocks are known to agree when their estimated difference is no more uncertain than this.
 const KNOWN_PPM: f32 = 60.0;
+/// An estimate more uncertain than this is not followed: it may be wrong by an audible amount.
+const FOLLOWED_PPM: f32 = 100.0;
 /// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
 const ABSORBED_PPM: f32 = 1.0;
 /// Greatest difference compensated.
@@ -453,7 +455,8 @@ impl Stream {
         let excess = self.jitter.excess_frames();
         self.steering.is_following = drift.is_some_and(|drift| {
             let surely = if self.steering.is_following { 0.5 } else { 1.5 };
-            drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
+            drift.error_ppm <= FOLLOWED_PPM
+                && drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
         self.jitter.set_clocks(match drift {
             _ if self.steering.is_following => Clocks::Matched,

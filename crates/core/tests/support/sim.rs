@@ -104,6 +104,8 @@ pub struct Sim {
     pub output_slipped_s: f64,
     /// Frames of the packets that arrived, duplicates not counted.
     pub arrived_frames: u64,
+    /// The stream was resampled at some time: what was heard are not all frames as they were sent.
+    pub was_resampled: bool,
     /// All that was heard.
     pub heard: Vec<f32>,
     random: Random,
@@ -144,6 +146,7 @@ impl Sim {
             network_held_until_s: 0.0,
             output_slipped_s: 0.0,
             arrived_frames: 0,
+            was_resampled: false,
             heard: Vec::new(),
             random: Random(seed),
             network: BinaryHeap::new(),
@@ -272,6 +275,8 @@ impl Sim {
         for _ in 0..burst.div_ceil(128) {
             let mut out = vec![0.0; burst.min(128)];
             self.player.process_quantum(&mut out);
+            let known = self.player.stream_stats(ID);
+            self.was_resampled |= known.is_some_and(|known| known.is_resampled);
             // Two frames in a row: within a fade a sample may happen to look like a tag.
             if let [.., a, b] = out[..]
                 && let Some(media) = media_of(a)
