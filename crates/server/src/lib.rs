@@ -20,6 +20,7 @@ mod connection;
 mod headers;
 mod hub;
 pub mod ice;
+pub mod media;
 mod metrics;
 mod outbox;
 mod rate;
@@ -30,7 +31,7 @@ pub mod signalling;
 mod tls;
 mod web;
 
-pub use config::{Config, ConnectionLimits, TlsFiles};
+pub use config::{Config, ConnectionLimits, RelayConfig, TlsFiles};
 pub use secret::Secret;
 pub use server::{Server, StartError};
 pub use web::is_embedded as has_web_app;
