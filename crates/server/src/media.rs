@@ -254,7 +254,13 @@ mod tests {
         assert_eq!(digits.to_uppercase().parse(), Ok(token));
         assert_ne!(token, Token::random());
         assert_eq!(format!("{token:?}"), "***");
-        for bad in ["", "00", &digits[1..], &format!("{digits}00"), &"g".repeat(32)] {
+        for bad in [
+            "",
+            "00",
+            &digits[1..],
+            &format!("{digits}00"),
+            &"g".repeat(32),
+        ] {
             assert_eq!(bad.parse::<Token>(), Err(TokenError), "{bad}");
         }
     }
