@@ -607,13 +607,13 @@ fn what_a_room_remembers_of_the_removed_is_bounded() {
         let hello = hello(0, "Nn", 48_000, None).replace(&"00".repeat(32), &secret(n));
         plan.enters(ROOM, connection, &hello)
     };
-    for n in 1_000..1_300 {
+    for n in 20_000..20_300 {
         let told = enters(&mut plan, n.into(), n);
         let (_, rest) = told[1].split_once(r#""id":""#).expect("a welcome");
         let text = moderate(9, "remove").replace(&id(9), &rest[..32]);
         assert_eq!(code(&plan.says(1, &text)[1..]), "removed");
     }
-    let (first, oldest) = (enters(&mut plan, 2, 1_000), enters(&mut plan, 3, 1_044));
+    let (first, oldest) = (enters(&mut plan, 2, 20_000), enters(&mut plan, 3, 20_044));
     assert!(first[1].contains("welcome"), "the first is forgotten");
     assert_eq!(code(&oldest), "removed", "256 are not");
 }
