@@ -467,11 +467,11 @@ proptest! {
             world.check()?;
             prop_assert!(world.rooms.room_count() <= 2 && world.rooms.participant_count() <= 7);
         }
-        for connection in world.views.keys() {
-            world.rooms.handle_closed(*connection, world.now);
+        while let Some((connection, _)) = world.views.pop_first() {
+            world.rooms.handle_closed(connection, world.now);
+            world.deliver();
         }
         world.rooms.handle_timeout(world.now + GRACE);
-        world.views.clear();
         world.deliver();
         prop_assert!(world.relay.admitted.is_empty());
         prop_assert_eq!((world.rooms.room_count(), world.rooms.participant_count()), (0, 0));
