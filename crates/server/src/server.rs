@@ -10,13 +10,12 @@ use std::{
 
 use axum::{
     Router,
-    http::header,
     middleware,
-    response::IntoResponse,
     routing::{any, get},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use hyper_util::rt::TokioTimer;
+use prometheus_client::registry::Registry;
 use tower_http::compression::CompressionLayer;
 
 use crate::{
@@ -24,7 +23,8 @@ use crate::{
     connection,
     headers::{secure, secure_tls},
     hub::Hub,
-    tls, web,
+    metrics::Metrics,
+    status, tls, web,
 };
 
 /// How long open connections may take to end after the server was asked to stop.
@@ -85,8 +85,9 @@ impl Server {
             }
             None => None,
         };
+        let registry = Registry::with_prefix("antiphon");
         Ok(Self {
-            hub: Hub::new(config),
+            hub: Hub::new(config, Metrics::new(registry), None),
             listener,
             address,
             tls,
@@ -99,7 +100,7 @@ impl Server {
         self.address
     }
 
-    /// Where it serves metrics, if it does.
+    /// Where it serves metrics and the operator's page, if it does.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
@@ -116,8 +117,10 @@ impl Server {
         let timers = Arc::clone(&hub);
         let mut background = tokio::task::JoinSet::new();
         background.spawn(async move { timers.run_timers().await });
+        let relay = Arc::clone(&hub);
+        background.spawn(async move { relay.follow_relay().await });
         if let Some((listener, _)) = metrics {
-            let app = metrics_app(Arc::clone(&hub));
+            let app = operator_app(Arc::clone(&hub));
             let server = impatient(axum_server::from_tcp(listener)?);
             background.spawn(async move {
                 if let Err(error) = server.serve(app.into_make_service()).await {
@@ -197,10 +200,13 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
     }
 }
 
-fn metrics_app(hub: Arc<Hub>) -> Router {
-    let metrics = move || async move {
-        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        ([(header::CONTENT_TYPE, content_type)], hub.metrics.text()).into_response()
-    };
-    Router::new().route("/metrics", get(metrics))
+fn operator_app(hub: Arc<Hub>) -> Router {
+    Router::new()
+        .route("/", get(status::page))
+        .route("/operator.css", get(status::css))
+        .route("/operator.js", get(status::js))
+        .route("/status.json", get(status::json))
+        .route("/metrics", get(status::metrics))
+        .layer(middleware::from_fn(secure))
+        .with_state(hub)
 }
