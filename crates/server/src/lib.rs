@@ -28,6 +28,7 @@ mod metrics;
 mod numbers;
 mod outbox;
 mod rate;
+pub mod relay;
 pub mod rooms;
 mod secret;
 mod server;

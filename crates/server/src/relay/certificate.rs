@@ -5,7 +5,7 @@
 //! told, one period before it is used. A page that heard both hashes once reaches the relay for that long.
 
 use std::{
-    io,
+    fmt, io,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -42,7 +42,7 @@ impl Default for Lifetime {
     }
 }
 
-/// A chain with its key.
+/// A chain with its key. Without `Debug`, because of the key.
 pub(crate) struct Certificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -123,9 +123,13 @@ impl Rotation {
         }
     }
 
-    /// The one in use.
-    pub(crate) fn current(&self) -> &Certificate {
-        &self.current
+    /// What QUIC needs to show the one in use.
+    pub(crate) fn server_config(
+        &self,
+        transport: &Arc<quinn::TransportConfig>,
+    ) -> quinn::ServerConfig {
+        let config = self.current.server_config(transport);
+        config.expect("the key was made for it, of a kind that ring knows")
     }
 
     /// Of the one in use and the next.
@@ -147,6 +151,12 @@ impl Rotation {
         self.turn += self.lifetime.used;
         let after = made_for(self.lifetime, self.turn);
         self.current = std::mem::replace(&mut self.next, after);
+    }
+}
+
+impl fmt::Debug for Rotation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rotation")
     }
 }
 

@@ -27,6 +27,14 @@ pub struct Listen {
     pub mix: Option<Mix>,
 }
 
+impl Listen {
+    /// Whether a stream is in the mix.
+    pub(crate) fn mixes(&self, stream: u16) -> bool {
+        let mut sources = self.mix.iter().flat_map(|mix| &mix.sources);
+        sources.any(|source| source.stream == stream)
+    }
+}
+
 /// A personal mix.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

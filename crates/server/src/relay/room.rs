@@ -16,10 +16,11 @@ use web_transport_quinn::{Session, quinn::Connection};
 use super::{
     control::{Listen, Statistics},
     latency::Latencies,
+    metrics::Traffic,
     quic::{CloseCode, SESSION_PREFIX},
 };
 use crate::{
-    media::{ParticipantMedia, RoomMedia, Token},
+    media::{ParticipantMedia, RoomMedia},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
 };
@@ -50,7 +51,6 @@ pub(super) struct Room {
 #[derive(Debug)]
 struct Participant {
     id: ParticipantId,
-    token: Token,
     muted: bool,
     sessions: Vec<Session>,
     /// Which session was used last.
@@ -100,10 +100,9 @@ impl Room {
         self.participants.is_empty()
     }
 
-    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId, token: Token, now: Duration) {
+    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId, now: Duration) {
         let participant = Participant {
             id,
-            token,
             muted: false,
             sessions: Vec::new(),
             turn: 0,
@@ -263,7 +262,7 @@ impl Room {
                 // A session that has just ended needs no reply.
                 let _ = Connection::send_datagram(session, reply);
             }
-            Some((kind, to @ 1..MIX_STREAM)) if kind != Kind::Audio => {
+            Some((kind, to)) if kind != Kind::Audio && to < MIX_STREAM => {
                 if let Some(receiver) = self.participants.get_mut(&to) {
                     receiver.send(numbered(raw, kind, from));
                 }
@@ -310,11 +309,15 @@ impl Room {
         })
     }
 
-    /// Everyone's counts, and what was lost on the way to each.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (ParticipantId, Counts, u64)> {
-        self.participants
-            .values()
-            .map(|participant| (participant.id, participant.counts, participant.lost()))
+    /// For Prometheus: everyone who has sent anything.
+    pub(super) fn traffic(&self) -> impl Iterator<Item = Traffic> {
+        let present = self.participants.values().filter(|participant| participant.counts.received > 0);
+        present.map(|participant| Traffic {
+            room: format!("{:?}", self.name),
+            participant: format!("{:?}", participant.id),
+            counts: participant.counts,
+            lost: participant.lost(),
+        })
     }
 }
 
