@@ -21,6 +21,7 @@ mod headers;
 mod hub;
 pub mod ice;
 mod metrics;
+pub mod mixer;
 mod outbox;
 mod rate;
 pub mod rooms;
