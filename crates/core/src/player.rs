@@ -244,7 +244,11 @@ impl Player {
             .filter(|stream| stream.id.is_some() && stream.jitter.playing_next().is_some())
             .peekable();
         playing.peek().is_some()
-            && playing.all(|stream| stream.jitter.is_ready(stream.resampler.frames_needed(frames)))
+            && playing.all(|stream| {
+                stream
+                    .jitter
+                    .is_ready(stream.resampler.frames_needed(frames))
+            })
     }
 
     /// Lets `frames` frames pass unrendered: the host was asleep. What plays ends, and starts anew with its next packet.
