@@ -2,7 +2,7 @@
 #![no_main]
 
 use antiphon_core::wire::{
-    self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES,
+    self, AUDIO_HEADER_BYTES, Datagram, Kind, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -13,8 +13,10 @@ fuzz_target!(|bytes: &[u8]| {
         let whole = usize::from(header.frames) * frame_bytes;
         assert!(samples.is_empty() || samples.len() == whole);
     }
+    let route = wire::route(bytes);
     match wire::parse(bytes) {
         Ok(Datagram::Audio(header, samples)) => {
+            assert_eq!(route, Ok((Kind::Audio, header.stream)));
             assert!(bytes.len() <= MAX_DATAGRAM_BYTES);
             let mut written = [0; AUDIO_HEADER_BYTES];
             header.write(&mut written);
@@ -24,14 +26,23 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(samples.len(), usize::from(header.frames) * frame_bytes);
         }
         Ok(Datagram::Opus(header, packet)) => {
+            assert_eq!(route, Ok((Kind::Audio, header.stream)));
             assert!(bytes.len() <= MAX_DATAGRAM_BYTES && !packet.is_empty());
             let mut written = [0; AUDIO_HEADER_BYTES];
             header.write(&mut written);
             assert_eq!(written, bytes[..AUDIO_HEADER_BYTES]);
             assert_eq!(packet, &bytes[AUDIO_HEADER_BYTES..]);
         }
-        Ok(Datagram::Probe(probe)) => assert_eq!(probe.to_bytes()[..], *bytes),
-        Ok(Datagram::Report(report)) => assert_eq!(report.to_bytes()[..], *bytes),
+        Ok(Datagram::Probe(probe)) => {
+            let is_reply = probe.replied_ns.is_some();
+            let kind = if is_reply { Kind::ProbeReply } else { Kind::Probe };
+            assert_eq!(route, Ok((kind, probe.stream)));
+            assert_eq!(probe.to_bytes()[..], *bytes);
+        }
+        Ok(Datagram::Report(report)) => {
+            assert_eq!(route, Ok((Kind::Report, report.stream)));
+            assert_eq!(report.to_bytes()[..], *bytes);
+        }
         Err(_) => {}
     }
 });

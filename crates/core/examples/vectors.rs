@@ -128,12 +128,14 @@ fn described(name: &str, bytes: &[u8]) -> Value {
         }),
         Ok(Datagram::Probe(probe)) => json!({
             "kind": if probe.replied_ns.is_some() { "probe_reply" } else { "probe" },
+            "stream": probe.stream,
             "id": probe.id,
             "time_ns": probe.time_ns.to_string(),
             "replied_ns": probe.replied_ns.map(|time| time.to_string()),
         }),
         Ok(Datagram::Report(report)) => json!({
             "kind": "report",
+            "stream": report.stream,
             "id": report.id,
             "capture": report.capture.map(|capture| json!({
                 "timestamp": capture.timestamp.to_string(),
@@ -247,12 +249,13 @@ fn wire_vectors() -> Value {
         );
     }
     for is_reply in [false, true] {
-        for (id, time_ns) in [
-            (0, 0),
-            (0x0102_0304, 0x0506_0708_090a_0b0c),
-            (u32::MAX, u64::MAX),
+        for (stream, id, time_ns) in [
+            (0, 0, 0),
+            (0x0d0e, 0x0102_0304, 0x0506_0708_090a_0b0c),
+            (u16::MAX, u32::MAX, u64::MAX),
         ] {
             let probe = Probe {
+                stream,
                 id,
                 time_ns,
                 replied_ns: is_reply.then_some(!time_ns),
@@ -314,6 +317,7 @@ fn wire_vectors() -> Value {
     }
     add("audio with a byte too many", &[&good[..], &[0]].concat());
     let probe = Probe {
+        stream: 0,
         id: 7,
         time_ns: 9,
         replied_ns: None,
@@ -351,7 +355,7 @@ fn wire_vectors() -> Value {
     let mut many = good.clone();
     many[6..8].copy_from_slice(&(MAX_PACKET_FRAMES as u16 + 1).to_le_bytes());
     add("513 frames", &many);
-    for at in [2, 3, 16, 23] {
+    for at in [16, 23] {
         let mut bytes = probe;
         bytes[at] = 1;
         add(&format!("probe with reserved byte {at} set"), &bytes);
@@ -414,17 +418,24 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         })
     };
     let reports = [
-        ("nothing known", 0, None, None),
-        ("a capture", 1, Some(capture), None),
-        ("a stream heard", u32::MAX, None, Some(heard)),
-        ("reported input", 3, input(false, 10_000), Some(heard)),
-        ("calibrated input", 4, input(true, -1_200), Some(unknown)),
+        ("nothing known", 0, 0, None, None),
+        ("nothing known, by a relay", 0x0102, 0, None, None),
+        ("a capture", u16::MAX, 1, Some(capture), None),
+        ("a stream heard", 0, u32::MAX, None, Some(heard)),
+        ("reported input", 0, 3, input(false, 10_000), Some(heard)),
+        ("calibrated input", 0, 4, input(true, -1_200), Some(unknown)),
     ];
-    for (name, id, capture, heard) in reports {
-        let report = Report { id, capture, heard };
+    for (name, stream, id, capture, heard) in reports {
+        let report = Report {
+            stream,
+            id,
+            capture,
+            heard,
+        };
         add(&format!("report: {name}"), &report.to_bytes());
     }
     let report = Report {
+        stream: 0,
         id: 5,
         capture: input(true, 2_000),
         heard: Some(heard),
@@ -434,14 +445,12 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         add(&format!("report cut to {length} bytes"), &good[..length]);
     }
     add("report with a byte too many", &[&good[..], &[0]].concat());
-    let changes: [(&str, usize, &[u8]); 13] = [
+    let changes: [(&str, usize, &[u8]); 11] = [
         ("unknown parts", 2, &[4]),
         ("a capture that is not there", 2, &[2]),
         ("a stream that is not there", 2, &[1]),
         ("an input that is not there", 3, &[0]),
         ("an unknown source of the input's delay", 3, &[3]),
-        ("reserved bytes set", 54, &[1]),
-        ("reserved bytes set, second", 55, &[1]),
         ("an error of an hour", 24, &3_600_000_000_u32.to_le_bytes()),
         ("a block of 61 s", 28, &61_000_000_u32.to_le_bytes()),
         ("sending 61 s late", 32, &61_000_000_u32.to_le_bytes()),

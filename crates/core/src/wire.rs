@@ -30,12 +30,46 @@ pub const MAX_OPUS_FRAMES: usize = 480;
 /// Longest decoded Opus packet with its header, in bytes: see [`parse_decoded`].
 pub const MAX_DECODED_BYTES: usize = AUDIO_HEADER_BYTES + MAX_OPUS_FRAMES * MAX_OPUS_CHANNELS * 4;
 
-const KIND_AUDIO: u8 = 1;
-const KIND_PROBE: u8 = 2;
-const KIND_PROBE_REPLY: u8 = 3;
-const KIND_REPORT: u8 = 4;
+/// Stream number of a mix.
+pub const MIX_STREAM: u16 = u16::MAX;
+
 /// The format of Opus, beside those of [`SampleFormat`].
 const FORMAT_OPUS: u8 = 4;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Samples or an Opus packet.
+    Audio = 1,
+    /// A [`Probe`] that asks.
+    Probe = 2,
+    /// A [`Probe`] that answers.
+    ProbeReply = 3,
+    /// A [`Report`].
+    Report = 4,
+}
+
+impl Kind {
+    /// Where a datagram of this kind holds its stream number.
+    const fn stream_at(self) -> usize {
+        match self {
+            Self::Audio => 4,
+            Self::Probe | Self::ProbeReply => 2,
+            Self::Report => 54,
+        }
+    }
+
+    /// Writes the stream number into a datagram of this kind, as [`route`] found it.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    ///
+    /// # Panics
+    /// If `bytes` is too short for a datagram of this kind.
+    pub fn set_stream(self, bytes: &mut [u8], stream: u16) {
+        bytes[self.stream_at()..][..2].copy_from_slice(&stream.to_le_bytes());
+    }
+}
 
 /// How one sample is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +177,7 @@ impl AudioHeader {
 
     fn write_as(&self, format: u8, out: &mut [u8]) {
         out[0] = VERSION;
-        out[1] = KIND_AUDIO;
+        out[1] = Kind::Audio as u8;
         out[2] = format | (self.rate as u8) << 4;
         out[3] = self.channels;
         out[4..6].copy_from_slice(&self.stream.to_le_bytes());
@@ -192,9 +226,11 @@ impl OpusHeader {
     }
 }
 
-/// A probe of round-trip time and clock offset, or its reply, which repeats `id` and `time_ns`.
+/// A probe of round-trip time and clock offset, or its reply, which repeats `stream`, `id` and `time_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
+    /// 0 on a direct lane; through a relay the number of the participant that it is for, or from.
+    pub stream: u16,
     /// Chosen by the prober.
     pub id: u32,
     /// The prober's clock, ns.
@@ -208,11 +244,13 @@ impl Probe {
     pub fn to_bytes(self) -> [u8; PROBE_BYTES] {
         let mut out = [0; PROBE_BYTES];
         out[0] = VERSION;
-        out[1] = if self.replied_ns.is_some() {
-            KIND_PROBE_REPLY
+        let kind = if self.replied_ns.is_some() {
+            Kind::ProbeReply
         } else {
-            KIND_PROBE
+            Kind::Probe
         };
+        out[1] = kind as u8;
+        kind.set_stream(&mut out, self.stream);
         out[4..8].copy_from_slice(&self.id.to_le_bytes());
         out[8..16].copy_from_slice(&self.time_ns.to_le_bytes());
         out[16..24].copy_from_slice(&self.replied_ns.unwrap_or(0).to_le_bytes());
@@ -223,6 +261,8 @@ impl Probe {
 /// What one end tells the other, twice a second: when it captures, and how it hears the other's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// As in [`Probe`].
+    pub stream: u16,
     /// Counts the reports to this peer; wraps.
     pub id: u32,
     /// `None` while nothing is captured.
@@ -293,7 +333,8 @@ const HEARD_KNOWN: u8 = 2;
 const INPUT_REPORTED: u8 = 1;
 const INPUT_CALIBRATED: u8 = 2;
 const CAPTURE_FIELDS: core::ops::Range<usize> = 8..52;
-const HEARD_FIELDS: core::ops::Range<usize> = 52..REPORT_BYTES;
+const HEARD_PERIOD: core::ops::Range<usize> = 52..54;
+const HEARD_COUNTS: core::ops::Range<usize> = 56..REPORT_BYTES;
 /// An optional count that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -302,7 +343,8 @@ impl Report {
     pub fn to_bytes(self) -> [u8; REPORT_BYTES] {
         let mut out = [0; REPORT_BYTES];
         out[0] = VERSION;
-        out[1] = KIND_REPORT;
+        out[1] = Kind::Report as u8;
+        Kind::Report.set_stream(&mut out, self.stream);
         out[4..8].copy_from_slice(&self.id.to_le_bytes());
         if let Some(capture) = self.capture {
             out[2] |= CAPTURE_KNOWN;
@@ -344,9 +386,9 @@ impl CaptureReport {
 
 impl HeardReport {
     fn write(&self, out: &mut [u8; REPORT_BYTES]) {
-        out[52..54].copy_from_slice(&self.period_ms.to_le_bytes());
+        out[HEARD_PERIOD].copy_from_slice(&self.period_ms.to_le_bytes());
         put_u32s(
-            &mut out[56..92],
+            &mut out[HEARD_COUNTS],
             [
                 self.received_packets,
                 self.lost_packets,
@@ -419,6 +461,34 @@ fn le<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Malformed> {
 ///
 /// RT: no alloc, no lock, O(1).
 pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
+    match parse_kind(bytes)? {
+        Kind::Audio => parse_audio(bytes),
+        kind @ (Kind::Probe | Kind::ProbeReply) => parse_probe(bytes, kind == Kind::ProbeReply),
+        Kind::Report => parse_report(bytes),
+    }
+}
+
+/// What a relay must know of a datagram to pass it on: its kind, and the stream number that it carries. Nothing else is looked at but
+/// the length, so what is inside may still be [`Malformed`] to whom it is for.
+///
+/// # Errors
+/// [`Malformed`]: drop it and count it.
+///
+/// RT: no alloc, no lock, O(1).
+pub fn route(bytes: &[u8]) -> Result<(Kind, u16), Malformed> {
+    let kind = parse_kind(bytes)?;
+    let is_whole = match kind {
+        Kind::Audio => bytes.len() > AUDIO_HEADER_BYTES,
+        Kind::Probe | Kind::ProbeReply => bytes.len() == PROBE_BYTES,
+        Kind::Report => bytes.len() == REPORT_BYTES,
+    };
+    if !is_whole {
+        return Err(Malformed::Length);
+    }
+    Ok((kind, parse_stream(bytes, kind)?))
+}
+
+fn parse_kind(bytes: &[u8]) -> Result<Kind, Malformed> {
     if bytes.len() > MAX_DATAGRAM_BYTES {
         return Err(Malformed::Oversized);
     }
@@ -427,11 +497,16 @@ pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         return Err(Malformed::Version);
     }
     match kind {
-        KIND_AUDIO => parse_audio(bytes),
-        KIND_PROBE | KIND_PROBE_REPLY => parse_probe(bytes, kind == KIND_PROBE_REPLY),
-        KIND_REPORT => parse_report(bytes),
+        1 => Ok(Kind::Audio),
+        2 => Ok(Kind::Probe),
+        3 => Ok(Kind::ProbeReply),
+        4 => Ok(Kind::Report),
         _ => Err(Malformed::Kind),
     }
+}
+
+fn parse_stream(bytes: &[u8], kind: Kind) -> Result<u16, Malformed> {
+    Ok(u16::from_le_bytes(le(bytes, kind.stream_at())?))
 }
 
 fn parse_audio(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
@@ -469,7 +544,7 @@ fn parse_audio(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         format,
         rate,
         channels,
-        stream: u16::from_le_bytes(le(bytes, 4)?),
+        stream: parse_stream(bytes, Kind::Audio)?,
         frames,
         sequence: u32::from_le_bytes(le(bytes, 8)?),
         timestamp: u64::from_le_bytes(le(bytes, 12)?),
@@ -494,7 +569,7 @@ fn parse_opus_header(bytes: &[u8]) -> Result<OpusHeader, Malformed> {
     }
     Ok(OpusHeader {
         channels,
-        stream: u16::from_le_bytes(le(bytes, 4)?),
+        stream: parse_stream(bytes, Kind::Audio)?,
         frames,
         sequence: u32::from_le_bytes(le(bytes, 8)?),
         timestamp: u64::from_le_bytes(le(bytes, 12)?),
@@ -513,7 +588,7 @@ pub fn parse_decoded(bytes: &[u8]) -> Result<(AudioHeader, &[u8]), Malformed> {
     if version != VERSION {
         return Err(Malformed::Version);
     }
-    if kind != KIND_AUDIO {
+    if kind != Kind::Audio as u8 {
         return Err(Malformed::Kind);
     }
     let header = parse_opus_header(bytes)?.decoded();
@@ -528,10 +603,11 @@ fn parse_probe(bytes: &[u8], is_reply: bool) -> Result<Datagram<'_>, Malformed> 
         return Err(Malformed::Length);
     }
     let replied_ns = u64::from_le_bytes(le(bytes, 16)?);
-    if u16::from_le_bytes(le(bytes, 2)?) != 0 || (!is_reply && replied_ns != 0) {
+    if !is_reply && replied_ns != 0 {
         return Err(Malformed::Reserved);
     }
     Ok(Datagram::Probe(Probe {
+        stream: parse_stream(bytes, Kind::Probe)?,
         id: u32::from_le_bytes(le(bytes, 4)?),
         time_ns: u64::from_le_bytes(le(bytes, 8)?),
         replied_ns: is_reply.then_some(replied_ns),
@@ -550,14 +626,14 @@ fn parse_report(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         || source > INPUT_CALIBRATED
         || (source == 0 && !is_absent(36..44))
         || (!has_capture && (source != 0 || !is_absent(CAPTURE_FIELDS)))
-        || (!has_heard && !is_absent(HEARD_FIELDS))
-        || !is_absent(54..56)
+        || (!has_heard && !(is_absent(HEARD_PERIOD) && is_absent(HEARD_COUNTS)))
     {
         return Err(Malformed::Reserved);
     }
     let capture = has_capture.then(|| parse_capture(bytes, source));
     let heard = has_heard.then(|| parse_heard(bytes));
     Ok(Datagram::Report(Report {
+        stream: parse_stream(bytes, Kind::Report)?,
         id: u32::from_le_bytes(le(bytes, 4)?),
         capture: capture.transpose()?,
         heard: heard.transpose()?,
@@ -642,6 +718,7 @@ mod tests {
     fn probe_survives_the_round_trip() {
         for replied_ns in [None, Some(0), Some(u64::MAX)] {
             let probe = Probe {
+                stream: 0xfffe,
                 id: 0xdead_beef,
                 time_ns: 1 << 60,
                 replied_ns,
@@ -651,6 +728,7 @@ mod tests {
     }
 
     const REPORT: Report = Report {
+        stream: 9,
         id: 7,
         capture: Some(CaptureReport {
             timestamp: 1 << 54,
@@ -692,6 +770,7 @@ mod tests {
                 id: u32::MAX,
                 capture,
                 heard,
+                ..REPORT
             };
             assert_eq!(parse(&report.to_bytes()), Ok(Datagram::Report(report)));
         }
@@ -699,13 +778,12 @@ mod tests {
 
     #[test]
     fn a_report_that_cannot_be_is_refused() {
-        let cases: [(usize, &[u8], Malformed); 9] = [
+        let cases: [(usize, &[u8], Malformed); 8] = [
             (2, &[7], Malformed::Reserved),
             (2, &[2], Malformed::Reserved),
             (2, &[1], Malformed::Reserved),
             (3, &[0], Malformed::Reserved),
             (3, &[3], Malformed::Reserved),
-            (55, &[1], Malformed::Reserved),
             (27, &[0x10], Malformed::Range),
             (36, &[0, 0, 0, 0x80], Malformed::Range),
             (52, &[0, 0], Malformed::Range),
@@ -797,15 +875,76 @@ mod tests {
             parse(&[1; MAX_DATAGRAM_BYTES + 1]),
             Err(Malformed::Oversized)
         );
-        for at in [3, 16] {
-            let mut probe = Probe {
-                id: 1,
-                time_ns: 2,
-                replied_ns: None,
-            }
-            .to_bytes();
-            probe[at] = 1;
-            assert_eq!(parse(&probe), Err(Malformed::Reserved));
+        let mut probe = PROBE.to_bytes();
+        probe[16] = 1;
+        assert_eq!(parse(&probe), Err(Malformed::Reserved));
+    }
+
+    const PROBE: Probe = Probe {
+        stream: 0,
+        id: 1,
+        time_ns: 2,
+        replied_ns: None,
+    };
+
+    #[test]
+    fn a_relay_changes_the_stream_and_nothing_else() {
+        let stream = 0xabcd;
+        let reply = Probe {
+            replied_ns: Some(3),
+            ..PROBE
+        };
+        let header = AudioHeader { stream, ..HEADER };
+        let moved = [
+            (Kind::Audio, datagram(), Datagram::Audio(header, &[7; 18])),
+            (
+                Kind::Probe,
+                PROBE.to_bytes().into(),
+                Datagram::Probe(Probe { stream, ..PROBE }),
+            ),
+            (
+                Kind::ProbeReply,
+                reply.to_bytes().into(),
+                Datagram::Probe(Probe { stream, ..reply }),
+            ),
+            (
+                Kind::Report,
+                REPORT.to_bytes().into(),
+                Datagram::Report(Report { stream, ..REPORT }),
+            ),
+        ];
+        for (kind, mut bytes, expected) in moved {
+            assert_eq!(route(&bytes).map(|(found, _)| found), Ok(kind));
+            kind.set_stream(&mut bytes, stream);
+            assert_eq!(route(&bytes), Ok((kind, stream)));
+            assert_eq!(parse(&bytes), Ok(expected));
         }
+    }
+
+    #[test]
+    fn a_relay_refuses_what_is_no_datagram_by_its_first_bytes_and_its_length() {
+        let audio = datagram();
+        for (bytes, least) in [
+            (&audio[..], AUDIO_HEADER_BYTES + 1),
+            (&PROBE.to_bytes()[..], PROBE_BYTES),
+            (&REPORT.to_bytes()[..], REPORT_BYTES),
+        ] {
+            for length in 0..least {
+                assert_eq!(route(&bytes[..length]), Err(Malformed::Length));
+            }
+            let mut other = bytes.to_vec();
+            other[0] = 2;
+            assert_eq!(route(&other), Err(Malformed::Version));
+            (other[0], other[1]) = (VERSION, 5);
+            assert_eq!(route(&other), Err(Malformed::Kind));
+        }
+        let long = [&PROBE.to_bytes()[..], &[0]].concat();
+        assert_eq!(route(&long), Err(Malformed::Length));
+        let mut oversized = [1; MAX_DATAGRAM_BYTES + 1];
+        assert_eq!(route(&oversized), Err(Malformed::Oversized));
+        // Whether the samples are whole is for the listener to find out.
+        oversized[2] = 0xff;
+        let longest = &oversized[..MAX_DATAGRAM_BYTES];
+        assert_eq!(route(longest), Ok((Kind::Audio, 0x0101)));
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use antiphon_core::wire::{
-    self, AudioHeader, CaptureReport, Datagram, HeardReport, InputDelay, Malformed, OpusHeader,
-    Probe, Report,
+    self, AudioHeader, CaptureReport, Datagram, HeardReport, InputDelay, Kind, Malformed,
+    OpusHeader, Probe, Report,
 };
 use antiphon_core::{SampleFormat, SampleRate, pcm};
 use serde_json::Value;
@@ -61,6 +61,14 @@ fn every_datagram_is_read_and_written_as_it_stands() {
             assert_eq!(parsed, Err(refusal(reason)), "{name}");
             continue;
         }
+        let kind = match text(meaning, "kind") {
+            "audio" | "opus" => Kind::Audio,
+            "probe" => Kind::Probe,
+            "probe_reply" => Kind::ProbeReply,
+            _ => Kind::Report,
+        };
+        let stream = number(meaning, "stream") as u16;
+        assert_eq!(wire::route(&bytes), Ok((kind, stream)), "{name}");
         match text(meaning, "kind") {
             "audio" => {
                 let header = AudioHeader {
@@ -100,6 +108,7 @@ fn every_datagram_is_read_and_written_as_it_stands() {
             }
             _ => {
                 let probe = Probe {
+                    stream: number(meaning, "stream") as u16,
                     id: number(meaning, "id") as u32,
                     time_ns: text(meaning, "time_ns").parse().expect("a number"),
                     replied_ns: meaning["replied_ns"]
@@ -117,6 +126,7 @@ fn report_of(meaning: &Value) -> Report {
     let present = |value: &'_ Value| (!value.is_null()).then(|| value.clone());
     let known = |value: &Value, field: &str| value[field].as_u64().map(|count| count as u32);
     Report {
+        stream: number(meaning, "stream") as u16,
         id: number(meaning, "id") as u32,
         capture: present(&meaning["capture"]).map(|capture| CaptureReport {
             timestamp: text(&capture, "timestamp").parse().expect("a number"),

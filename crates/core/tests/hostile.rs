@@ -49,6 +49,7 @@ fn anything() -> impl Strategy<Value = Vec<u8>> {
 
 fn report(id: u32) -> wire::Report {
     wire::Report {
+        stream: 0,
         id,
         capture: Some(wire::CaptureReport {
             timestamp: 48_000,
@@ -311,6 +312,7 @@ fn each_refusal_is_counted_as_what_it_is() {
     };
     refuse(&mut player, &datagram(&other_rate));
     let probe = wire::Probe {
+        stream: 0,
         id: 1,
         time_ns: 2,
         replied_ns: None,

@@ -22,7 +22,9 @@ use crate::{
     connection,
     headers::{secure, secure_tls},
     hub::Hub,
+    media::Media,
     metrics::Metrics,
+    relay::{BoundRelay, Lifetime},
     status, tls, web,
 };
 
@@ -63,6 +65,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<RustlsConfig>,
+    relay: Option<BoundRelay>,
     metrics: Option<(TcpListener, SocketAddr)>,
 }
 
@@ -84,12 +87,20 @@ impl Server {
             }
             None => None,
         };
-        let registry = Registry::with_prefix("antiphon");
+        let mut registry = Registry::with_prefix("antiphon");
+        let (relay, media) = match bind_relay(&config, address)? {
+            Some((relay, media)) => {
+                registry.register_collector(Box::new(relay.metrics()));
+                (Some(relay), Some(media))
+            }
+            None => (None, None),
+        };
         Ok(Self {
-            hub: Hub::new(config, Metrics::new(registry), None),
+            hub: Hub::new(config, Metrics::new(registry), media),
             listener,
             address,
             tls,
+            relay,
             metrics,
         })
     }
@@ -97,6 +108,11 @@ impl Server {
     /// Where it listens, with the port that was really taken.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where the relay listens, if there is one, with the port that was really taken.
+    pub fn relay_address(&self) -> Option<SocketAddr> {
+        self.relay.as_ref().map(BoundRelay::address)
     }
 
     /// Where it serves metrics and the operator's page, if it does.
@@ -110,14 +126,16 @@ impl Server {
             hub,
             listener,
             tls,
+            relay,
             metrics,
             ..
         } = self;
+        let relay = relay.map(BoundRelay::start).transpose()?;
         let timers = Arc::clone(&hub);
         let mut background = tokio::task::JoinSet::new();
         background.spawn(async move { timers.run_timers().await });
-        let relay = Arc::clone(&hub);
-        background.spawn(async move { relay.follow_relay().await });
+        let followers = Arc::clone(&hub);
+        background.spawn(async move { followers.follow_relay().await });
         if let Some((listener, _)) = metrics {
             let app = operator_app(Arc::clone(&hub));
             let server = impatient(axum_server::from_tcp(listener)?);
@@ -128,7 +146,9 @@ impl Server {
             });
         }
         if let (Some(tls), Some(files)) = (&tls, &hub.config.tls) {
-            background.spawn(tls::keep_fresh(tls.clone(), files.clone()));
+            let (tls, named) = (tls.clone(), files.clone());
+            let reload = async move || tls.reload_from_pem_file(&named.cert, &named.key).await;
+            background.spawn(tls::keep_fresh(files.clone(), reload));
         }
 
         let handle = Handle::new();
@@ -156,6 +176,9 @@ impl Server {
             handle.graceful_shutdown(Some(Duration::from_secs(1)));
         };
         let (served, ()) = tokio::join!(serving, stopping);
+        if let Some(relay) = relay {
+            relay.stop().await?;
+        }
         served
     }
 }
@@ -180,6 +203,26 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
         Ok((listener, bound))
     };
     bind().map_err(|source| StartError::Listen { address, source })
+}
+
+/// The relay, if there shall be one. `web` is where the web app is.
+fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Media)>, StartError> {
+    let Some(relay) = &config.relay else {
+        return Ok(None);
+    };
+    let bind = |address| {
+        let origin = config.public_origin.clone();
+        BoundRelay::bind(address, relay, origin, Lifetime::default())
+    };
+    let bound = match relay.listen {
+        Some(address) => bind(address),
+        // The web app may have any free port; the same number need not be free for UDP.
+        None if config.listen.port() == 0 => {
+            bind(web).or_else(|_| bind(SocketAddr::new(web.ip(), 0)))
+        }
+        None => bind(web),
+    };
+    bound.map(Some)
 }
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {

@@ -5,6 +5,8 @@ export const KIND_AUDIO = 1;
 export const KIND_PROBE = 2;
 export const KIND_PROBE_REPLY = 3;
 export const KIND_REPORT = 4;
+/** Stream number of a mix. */
+export const MIX_STREAM = 65_535;
 export const MAX_DATAGRAM_BYTES = 1000;
 export const AUDIO_HEADER_BYTES = 20;
 export const PROBE_BYTES = 24;
@@ -56,7 +58,6 @@ export function kindOf(bytes: Uint8Array): number {
     case KIND_PROBE:
     case KIND_PROBE_REPLY:
       if (length !== PROBE_BYTES) return MALFORMED.length;
-      if (bytes[2] !== 0 || bytes[3] !== 0) return MALFORMED.reserved;
       return bytes[1] === KIND_PROBE && !isZero(bytes, 16, 24) ? MALFORMED.reserved : bytes[1];
     case KIND_REPORT:
       return length === REPORT_BYTES ? checkReport(bytes) : MALFORMED.length;
@@ -85,6 +86,25 @@ function checkOpus(bytes: Uint8Array, length: number): number {
   const frames = bytes[6]! | (bytes[7]! << 8);
   if (frames !== 120 && frames !== 240 && frames !== 480) return MALFORMED.frames;
   return length > AUDIO_HEADER_BYTES ? KIND_AUDIO : MALFORMED.length;
+}
+
+/** Where a well-formed datagram holds its stream number. */
+function streamAt(bytes: Uint8Array): number {
+  if (bytes[1] === KIND_AUDIO) return 4;
+  return bytes[1] === KIND_REPORT ? 54 : 2;
+}
+
+/** The stream number of a datagram of any kind that `kindOf` accepts: 0 on a direct lane. RT: no alloc, O(1). */
+export function streamOf(bytes: Uint8Array): number {
+  const at = streamAt(bytes);
+  return bytes[at]! | (bytes[at + 1]! << 8);
+}
+
+/** Writes the stream number into a datagram of any kind that `kindOf` accepts. RT: no alloc, O(1). */
+export function writeStream(bytes: Uint8Array, stream: number): void {
+  const at = streamAt(bytes);
+  bytes[at] = stream;
+  bytes[at + 1] = stream >>> 8;
 }
 
 /** Format and rate of every Opus datagram. */
@@ -146,7 +166,7 @@ export function writeSequence(audio: Uint8Array, sequence: number): void {
   audio[11] = sequence >>> 24;
 }
 
-/** A probe. `timeNs` is the prober's clock. */
+/** A probe of a direct lane. `timeNs` is the prober's clock. */
 export function writeProbe(id: number, timeNs: bigint): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(PROBE_BYTES);
   const fields = view(bytes);
@@ -253,8 +273,7 @@ function checkReport(bytes: Uint8Array): number {
     source <= INPUT_CALIBRATED &&
     (source !== 0 || isZero(bytes, 36, 44)) &&
     (hasCapture || (source === 0 && isZero(bytes, 8, 52))) &&
-    (hasHeard || isZero(bytes, 52, REPORT_BYTES)) &&
-    isZero(bytes, 54, 56);
+    (hasHeard || (isZero(bytes, 52, 54) && isZero(bytes, 56, REPORT_BYTES)));
   if (!isTidy) return MALFORMED.reserved;
   const fields = view(bytes);
   for (const at of [24, 28, 32, 40]) if (fields.getUint32(at, true) > MAX_REPORT_US) return MALFORMED.range;
@@ -304,7 +323,7 @@ export function readReport(bytes: Uint8Array): Report {
   };
 }
 
-/** A report's datagram. Figures are rounded, and brought into their ranges. */
+/** A report's datagram, of a direct lane. Figures are rounded, and brought into their ranges. */
 export function writeReport({ id, capture, heard }: Report): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(REPORT_BYTES);
   const fields = view(bytes);

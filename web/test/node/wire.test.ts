@@ -17,10 +17,12 @@ import {
   probeTimeNs,
   readAudioHeader,
   readReport,
+  streamOf,
   writeOpus,
   writeProbe,
   writeReport,
   writeSequence,
+  writeStream,
 } from "../../src/shared/wire";
 import { Hash, load, vectors } from "./golden";
 
@@ -73,6 +75,7 @@ describe("the datagrams of vectors/wire.json", () => {
       expect(kind).toBe(MALFORMED[meaning.malformed]);
     } else if (meaning.kind === "audio" || meaning.kind === "opus") {
       expect(kind).toBe(KIND_AUDIO);
+      expect(streamOf(bytes)).toBe(meaning.stream);
       expect(isOpus(bytes)).toBe(meaning.kind === "opus");
       expect(readAudioHeader(bytes)).toEqual({
         bits: meaning.bits ?? null,
@@ -83,7 +86,7 @@ describe("the datagrams of vectors/wire.json", () => {
         sequence: meaning.sequence,
         timestamp: BigInt(meaning.timestamp),
       });
-      if (meaning.kind === "opus" && meaning.stream === 0) {
+      if (meaning.kind === "opus") {
         const { channels, frames, timestamp, packet_bytes } = meaning;
         const { datagram, packet } = writeOpus(
           channels,
@@ -92,6 +95,7 @@ describe("the datagrams of vectors/wire.json", () => {
           packet_bytes ?? 0,
         );
         writeSequence(datagram, meaning.sequence);
+        writeStream(datagram, meaning.stream);
         packet.set(bytes.subarray(20));
         expect([...datagram]).toEqual([...bytes]);
       }
@@ -100,12 +104,17 @@ describe("the datagrams of vectors/wire.json", () => {
       const { id, capture, heard } = meaning;
       const report = readReport(bytes);
       expect(report).toEqual(inCamelCase({ id, capture, heard }));
-      expect([...writeReport(report)]).toEqual([...bytes]);
+      expect(streamOf(bytes)).toBe(meaning.stream);
+      const written = writeReport(report);
+      writeStream(written, meaning.stream);
+      expect([...written]).toEqual([...bytes]);
     } else {
       const isReply = meaning.kind === "probe_reply";
       expect(kind).toBe(isReply ? KIND_PROBE_REPLY : KIND_PROBE);
       expect([probeId(bytes), probeTimeNs(bytes)]).toEqual([meaning.id, BigInt(meaning.time_ns)]);
+      expect(streamOf(bytes)).toBe(meaning.stream);
       let written = writeProbe(meaning.id, BigInt(meaning.time_ns));
+      writeStream(written, meaning.stream);
       if (meaning.replied_ns !== null) {
         expect(probeRepliedNs(bytes)).toBe(BigInt(meaning.replied_ns));
         written = probeReply(written, BigInt(meaning.replied_ns));
