@@ -136,7 +136,7 @@ impl BoundRelay {
             let address = socket.local_addr()?;
             Ok((socket, address))
         };
-        let (socket, address) = bind().map_err(|source| StartError::Listen {
+        let (socket, address) = bind().map_err(|source| StartError::ListenRelay {
             address: listen,
             source,
         })?;
