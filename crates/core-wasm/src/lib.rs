@@ -37,7 +37,7 @@ struct Engine {
     sender: Option<Sender>,
     player: Option<Player>,
     ladders: [Option<Ladder>; MAX_LISTENERS],
-    sendings: [Sending; MAX_LISTENERS],
+    sendings: [Option<Sending>; MAX_LISTENERS],
     listening: Listening,
     output_channels: usize,
 }
@@ -59,7 +59,7 @@ static ENGINE: OneThread<Engine> = OneThread(UnsafeCell::new(Engine {
     sender: None,
     player: None,
     ladders: [const { None }; MAX_LISTENERS],
-    sendings: [const { Sending::new() }; MAX_LISTENERS],
+    sendings: [const { None }; MAX_LISTENERS],
     listening: Listening::new(),
     output_channels: 0,
 }));
@@ -262,14 +262,14 @@ pub extern "C" fn sending_reset(slot: u32) -> i32 {
     let Some(sending) = engine().sendings.get_mut(slot as usize) else {
         return BAD_ARGUMENT;
     };
-    *sending = Sending::new();
+    *sending = Some(Sending::new());
     0
 }
 
 /// Reviews the choice of path for listener `slot`. `pinned`: 0 automatic, 1 direct, 2 relayed, 3 mixed. `state` is 1 if a direct lane is
 /// open, plus 2 if a relay session is, plus 4 if the uplink is short. The shares of loss are NaN when unknown.
 ///
-/// 1 to send directly, plus 2 to send to the relay; or `BAD_ARGUMENT`.
+/// 1 to send directly, plus 2 to send to the relay; `BAD_ARGUMENT`, or `NOT_READY`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sending_review(
     slot: u32,
@@ -280,8 +280,11 @@ pub extern "C" fn sending_review(
     relay_lost_share: f32,
     relay_listeners: u32,
 ) -> i32 {
-    let (Some(sending), Some(pin)) = (engine().sendings.get_mut(slot as usize), pin(pinned)) else {
+    let Some(pin) = pin(pinned) else {
         return BAD_ARGUMENT;
+    };
+    let Some(Some(sending)) = engine().sendings.get_mut(slot as usize) else {
+        return NOT_READY;
     };
     let known = |share: f32| (!share.is_nan()).then_some(share);
     let route = sending.review(&SenderObservation {
