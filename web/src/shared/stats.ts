@@ -21,7 +21,41 @@ export interface SenderStats {
   peak: number[];
 }
 
-/** One lane: a peer connection's data channel. */
+/** What came of a peer by one way: directly, or through the server. */
+export interface WayStats {
+  /** Round-trip time to the peer that way; null if it has not answered lately. */
+  rttMs: number | Unknown;
+  /** Whether its sound came that way within the last second. */
+  isHeard: boolean;
+  /** Datagrams of sound, and those of them whose frames had not come the other way before. */
+  receivedPackets: number;
+  firstPackets: number;
+}
+
+/** The server's relay, as this page uses it. */
+export interface RelayStats {
+  /** WebTransport sessions: the lanes to the server. */
+  sessions: Omit<LaneStats, "candidateType">[];
+  /** Least round-trip time to the server of the sessions' last probes. */
+  rttMs: number | Unknown;
+  /** How many take our stream there, forwarded or mixed. */
+  wanted: number;
+  /** What goes there; null while nothing does. */
+  sent: SentStats | Unknown;
+  /** Our datagrams dropped because every session had a backlog. */
+  droppedBacklog: number;
+  /** Datagrams that came from nobody we know. */
+  strayDatagrams: number;
+  /** By the server's word, since the session began: datagrams sent to us, dropped because no session had room, dropped of ours as over the
+   * rate, and sent to us but lost; and what mixing takes. */
+  forwarded: number | Unknown;
+  aged: number | Unknown;
+  overRate: number | Unknown;
+  lost: number | Unknown;
+  mixMs: number | Unknown;
+}
+
+/** One lane: a peer connection's data channel, or a session with the relay. */
 export interface LaneStats {
   lane: number;
   state: "connecting" | "open" | "closed";
