@@ -3,6 +3,7 @@
 import { RecentCounts } from "../shared/clock";
 import { STREAM_STATS } from "../shared/engine";
 import { REPORT_PERIOD_MS } from "../shared/heard";
+import type { WayName } from "../shared/messages";
 import type { HeardReport } from "../shared/wire";
 
 type Counted = "receivedPackets" | "lostPackets" | "latePackets" | "playedFrames" | "concealedFrames";
@@ -11,6 +12,9 @@ const GROWING = ["receivedPackets", "playedFrames", "concealedFrames"] as const;
 /** One stream's counters, looked at now and then. */
 export class HeardWindow {
   readonly #counts = new RecentCounts<Record<Counted | "outputUnderruns", number>>(REPORT_PERIOD_MS);
+
+  /** Share of each way's datagrams that never came, lately; null where none should have. */
+  lost: Record<WayName, number | null> = { direct: null, relayed: null };
 
   /**
    * What to report at `timeMs`; null while nothing has come. `numbers` and `at`: the stream's statistics, as the worklet publishes them.

@@ -103,6 +103,14 @@ export class Signalling {
     this.send({ type: "rename", name });
   }
 
+  /** By the owner only; null opens the room again. */
+  lock(passphrase: string | null): void {
+    // To come in again, should the connection be lost for long.
+    if (passphrase === null) delete this.#hello.passphrase;
+    else this.#hello.passphrase = passphrase;
+    this.send({ type: "lock", passphrase });
+  }
+
   leave(): void {
     this.send({ type: "leave" });
     this.#stop();

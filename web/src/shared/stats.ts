@@ -1,5 +1,6 @@
 /** `window.antiphon.stats()` and the room page's numbers: one versioned record. Documented in docs/automation.md. */
 
+import type { Pin } from "./relay";
 import type { Format } from "./rungs";
 
 /** A figure that was not measured (yet) is `null`, never 0. Counters count since the page joined. */
@@ -134,9 +135,17 @@ export interface FarEndStats {
 export interface PeerStats {
   id: string;
   name: string;
+  /** By whichever way there is. */
   connection: "connecting" | "connected" | "interrupted" | "failed";
+  /** How its sound comes now: directly, through the server, both, or mixed by it; null while none comes. */
+  path: "direct" | "relay" | "both" | "mix" | Unknown;
+  /** The way that was chosen for it. */
+  pin: Pin;
+  /** What came of it by each way; null before the network thread knows it. */
+  direct: WayStats | Unknown;
+  relayed: WayStats | Unknown;
   lanes: LaneStats[];
-  /** Least round-trip time of the lanes' last probes. */
+  /** Least round-trip time of the last probes, by whichever way. */
   rttMs: number | Unknown;
   /** Our datagrams to this peer dropped because every lane had a backlog. */
   droppedBacklog: number;
@@ -175,6 +184,8 @@ export interface PeerStats {
   gain: number;
   pan: number;
   muted: boolean;
+  /** By the room's owner, for everyone. */
+  mutedByOwner: boolean;
   solo: boolean;
   /** From its microphone to our ear; null until both clocks are known. */
   mouthToEar: MouthToEar | Unknown;
@@ -209,7 +220,7 @@ export interface Trace {
 }
 
 export interface Stats {
-  version: 1;
+  version: 2;
   /** Milliseconds since the epoch when the record was made. */
   timeMs: number;
   room: string | Unknown;
@@ -243,5 +254,7 @@ export interface Stats {
   /** Datagrams from no known peer. */
   strayDatagrams: number;
   sender: SenderStats;
+  /** Null before the first session with the relay. */
+  relay: RelayStats | Unknown;
   peers: PeerStats[];
 }
