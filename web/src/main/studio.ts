@@ -2,13 +2,7 @@
 
 import { COMMAND, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
-import type {
-  DeviceDelay,
-  FarEnd,
-  FromWorker,
-  TraceRows,
-  WorkerPeerStats,
-} from "../shared/messages";
+import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
 import type { Listen, Pin, RelayOffer } from "../shared/relay";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";

@@ -35,9 +35,7 @@ export interface RelayStatistics {
   mix_us: number | null;
 }
 
-export type FromRelay =
-  | { type: "wanted"; listeners: number }
-  | ({ type: "statistics" } & RelayStatistics);
+export type FromRelay = { type: "wanted"; listeners: number } | ({ type: "statistics" } & RelayStatistics);
 
 /** Longest line of the control stream, bytes. */
 export const MAX_CONTROL_BYTES = 16_384;

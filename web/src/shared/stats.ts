@@ -28,6 +28,8 @@ export interface WayStats {
   rttMs: number | Unknown;
   /** Whether its sound came that way within the last second. */
   isHeard: boolean;
+  /** Share of its datagrams by that way that never came, of the last seconds. */
+  lostShare: number | Unknown;
   /** Datagrams of sound, and those of them whose frames had not come the other way before. */
   receivedPackets: number;
   firstPackets: number;

@@ -730,14 +730,23 @@ export class Peers {
 
 function newWay(): Way {
   const never = Number.NEGATIVE_INFINITY;
-  return { rttMs: null, heardAtMs: never, audioAtMs: never, received: 0, first: 0, newest: 0n, lostShare: null };
+  return {
+    rttMs: null,
+    heardAtMs: never,
+    audioAtMs: never,
+    received: 0,
+    first: 0,
+    newest: 0n,
+    lostShare: null,
+  };
 }
 
-function wayStats({ rttMs, heardAtMs, audioAtMs, received, first }: Way): WayStats {
+function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
   const nowMs = epochMs();
   return {
     rttMs: nowMs - heardAtMs < SILENT_MS ? rttMs : null,
     isHeard: nowMs - audioAtMs < AUDIBLE_MS,
+    lostShare,
     receivedPackets: received,
     firstPackets: first,
   };
@@ -754,7 +763,8 @@ function choiceWithout({ pin, directOpen, relayOpen }: PathObservation): PathDec
 
 /** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */
 function isHeard({ pin, ways }: Peer, wayName: WayName, nowMs: number): boolean {
-  const [pinned, other] = wayName === "direct" ? (["relay", ways.relayed] as const) : (["direct", ways.direct] as const);
+  const [pinned, other] =
+    wayName === "direct" ? (["relay", ways.relayed] as const) : (["direct", ways.direct] as const);
   return pin !== pinned || nowMs - other.audioAtMs > AUDIBLE_MS;
 }
 
