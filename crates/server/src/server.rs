@@ -230,6 +230,7 @@ fn bind_relay(
 }
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
+    let relay_port = hub.media.as_ref().map(|media| media.offer().port);
     let app = Router::new()
         .route("/", get(web::index))
         .route("/r/{room}", get(web::room))
@@ -240,9 +241,9 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
         .route("/ws/{room}", any(connection::upgrade))
         .with_state(hub);
     if tls {
-        app.layer(middleware::from_fn(secure_tls))
+        app.layer(middleware::from_fn_with_state(relay_port, secure_tls))
     } else {
-        app.layer(middleware::from_fn(secure))
+        app.layer(middleware::from_fn_with_state(relay_port, secure))
     }
 }
 
@@ -253,6 +254,6 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/operator.js", get(status::js))
         .route("/status.json", get(status::json))
         .route("/metrics", get(status::metrics))
-        .layer(middleware::from_fn(secure))
+        .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
 }

@@ -77,6 +77,8 @@ interface Member {
   isSilent: boolean;
   /** Whether it shall send us its stream directly, as it was last told. */
   wantsDirect: boolean;
+  /** What the worker was last told of it. */
+  told: string;
   /** So far, when its delay was last looked at. */
   looked: { playedFrames: number; concealedFrames: number };
   window: HeardWindow;
@@ -961,8 +963,12 @@ export class Studio implements StudioApi {
   }
 
   /** What the worker needs to know of a peer to find its way. */
-  #tellPeer({ stream, number, participant, peer }: Member): void {
+  #tellPeer(member: Member): void {
+    const { stream, number, participant, peer } = member;
     if (number === null || !(peer instanceof Peer)) return;
+    const told = `${number} ${participant.pin} ${peer.wantsDirect}`;
+    if (told === member.told) return;
+    member.told = told;
     this.#sound?.setPeer(stream, number, participant.pin, peer.wantsDirect);
   }
 
@@ -980,6 +986,7 @@ export class Studio implements StudioApi {
       number: null,
       isSilent: false,
       wantsDirect: true,
+      told: "",
       looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
       hearing: null,

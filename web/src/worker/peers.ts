@@ -231,7 +231,7 @@ export class Peers {
       this.#byNumber.delete(peer.number);
     this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wantsDirect });
-    this.#choosePaths(0);
+    this.#spread();
   }
 
   /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
@@ -566,14 +566,17 @@ export class Peers {
         pin: peer.pin,
       };
       peer.choice = peer.path?.review(observation) ?? choiceWithout(observation);
-      peer.isSent = peer.choice.sendDirect && peer.wantsDirect;
     }
     this.#spread();
   }
 
-  /** To the relay what somebody takes there, of whom somebody is to be reached that way. */
+  /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
   #spread(): void {
     const relay = this.#peers.get(RELAY_STREAM);
+    for (const [stream, peer] of this.#peers) {
+      if (stream === RELAY_STREAM || peer.number === null) continue;
+      peer.isSent = peer.choice.sendDirect && (peer.wantsDirect || !this.#isRelayOpen(peer));
+    }
     if (relay === undefined) return;
     const isChosen = Array.from(this.#peers.values()).some(
       ({ number, choice, isSent }) => number !== null && (choice.sendRelay || !isSent),
@@ -752,11 +755,11 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
   };
 }
 
-/** The choice for peers beyond those that the engine judges: what is pinned, and both ways otherwise. */
-function choiceWithout({ pin, directOpen, relayOpen }: PathObservation): PathDecision {
+/** The choice for peers beyond those that the engine judges. */
+function choiceWithout({ pin, directOpen }: PathObservation): PathDecision {
   return {
-    sendDirect: !relayOpen || pin === "auto" || pin === "direct",
-    sendRelay: !directOpen || pin !== "direct",
+    sendDirect: true,
+    sendRelay: true,
     listen: pin === "mix" ? "mix" : pin === "direct" && directOpen ? "none" : "forward",
   };
 }
