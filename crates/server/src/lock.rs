@@ -29,12 +29,7 @@ impl Lock {
 
     /// Takes the same time wherever the two differ.
     fn opens_to(&self, said: &Passphrase) -> bool {
-        hmac::verify(
-            &self.salt,
-            said.reveal().as_bytes(),
-            self.tag.as_ref(),
-        )
-        .is_ok()
+        hmac::verify(&self.salt, said.reveal().as_bytes(), self.tag.as_ref()).is_ok()
     }
 }
 
@@ -163,7 +158,12 @@ mod tests {
             (guesses.wrong.len(), refused),
             (MAX_ADDRESSES, MAX_ADDRESSES)
         );
-        let tried = guesses.try_lock(&lock, Some(&wrong), address(u32::MAX), Duration::from_secs(6));
+        let tried = guesses.try_lock(
+            &lock,
+            Some(&wrong),
+            address(u32::MAX),
+            Duration::from_secs(6),
+        );
         assert_eq!(tried.map_err(|(code, _)| code), Err(ErrorCode::Passphrase));
         assert_eq!(guesses.wrong.len(), 1, "those are forgotten");
     }

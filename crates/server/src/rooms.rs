@@ -611,10 +611,7 @@ impl Rooms {
 
     fn tell_not_owner(&mut self, connection: ConnectionId) {
         let why = "only the owner of this room may do this";
-        self.tell(
-            [connection],
-            ServerMessage::error(ErrorCode::NotOwner, why),
-        );
+        self.tell([connection], ServerMessage::error(ErrorCode::NotOwner, why));
     }
 
     fn tell_others(&mut self, room_name: &RoomName, id: ParticipantId, message: ServerMessage) {

@@ -9,8 +9,7 @@ use std::{
 };
 
 use axum::{
-    Router,
-    middleware,
+    Router, middleware,
     routing::{any, get},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};

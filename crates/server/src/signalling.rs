@@ -745,7 +745,9 @@ mod tests {
         ));
         assert!(matches!(
             parse(&lock(r#","passphrase":"x""#)),
-            Ok(ClientMessage::Lock { passphrase: Some(_) })
+            Ok(ClientMessage::Lock {
+                passphrase: Some(_)
+            })
         ));
         for bad in ["", r#","passphrase":"""#, r#","passphrase":false"#] {
             assert!(is_bad(&lock(bad)), "{bad}");

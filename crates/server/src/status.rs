@@ -1,9 +1,6 @@
 //! For the operator, on a port that no visitor reaches: a page that shows what happens now, and what programs collect.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -47,7 +44,11 @@ pub(crate) async fn css() -> Response {
 /// `GET /operator.js`.
 pub(crate) async fn js() -> Response {
     let js = include_str!("../pages/operator.js");
-    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], js).into_response()
+    (
+        [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")],
+        js,
+    )
+        .into_response()
 }
 
 /// `GET /status.json`.
