@@ -206,10 +206,7 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
 }
 
 /// The relay, if there shall be one. `web` is where the web app is.
-fn bind_relay(
-    config: &Config,
-    web: SocketAddr,
-) -> Result<Option<(BoundRelay, Media)>, StartError> {
+fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Media)>, StartError> {
     let Some(relay) = &config.relay else {
         return Ok(None);
     };

@@ -189,6 +189,9 @@ mod tests {
         let woken = start + 100 * DAY;
         rotation.advance(woken);
         assert_eq!(rotation.remaining(woken), 11 * DAY);
-        assert!(!rotation.hashes().contains(&fourth), "it has expired long ago");
+        assert!(
+            !rotation.hashes().contains(&fourth),
+            "it has expired long ago"
+        );
     }
 }

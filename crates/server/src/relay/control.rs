@@ -115,8 +115,9 @@ fn check(mix: &Mix) -> Result<(), ControlError> {
             "a source is a stream's number, 1 to 65534, and is there once",
         ));
     }
-    let in_range =
-        |source: &MixSource| (0.0..=4.0).contains(&source.gain) && (-1.0..=1.0).contains(&source.pan);
+    let in_range = |source: &MixSource| {
+        (0.0..=4.0).contains(&source.gain) && (-1.0..=1.0).contains(&source.pan)
+    };
     if !mix.sources.iter().all(in_range) {
         return Err(ControlError::Range("gain is 0 to 4, pan -1 to 1"));
     }
@@ -253,8 +254,15 @@ mod tests {
             mix(16, 128, &source("1", "1e39", "0")),
             mix(16, 128, &source("1", "1", "1.1")),
             mix(16, 128, r#"{"stream":1,"gain":1,"pan":0}"#),
-            mix(16, 128, r#"{"stream":1,"gain":1,"pan":0,"muted":false,"solo":true}"#),
-            format!(r#"{{"type":"listen","forward":[{}1],"mix":null}}"#, "1,".repeat(9_000)),
+            mix(
+                16,
+                128,
+                r#"{"stream":1,"gain":1,"pan":0,"muted":false,"solo":true}"#,
+            ),
+            format!(
+                r#"{{"type":"listen","forward":[{}1],"mix":null}}"#,
+                "1,".repeat(9_000)
+            ),
         ] {
             assert!(parse(bad.as_bytes()).is_err(), "{bad}");
         }

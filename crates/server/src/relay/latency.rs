@@ -83,7 +83,11 @@ impl Latencies {
             seen += count;
             seen >= rank && rank > 0
         })?;
-        Some((end_of(bucket).div_ceil(1_000)).try_into().unwrap_or(u32::MAX))
+        Some(
+            (end_of(bucket).div_ceil(1_000))
+                .try_into()
+                .unwrap_or(u32::MAX),
+        )
     }
 
     /// For each octave its end in seconds, and how many are in it.

@@ -71,8 +71,12 @@ impl Collector for RelayMetrics {
                 &snapshot.lag,
             ),
         ] {
-            let mut histogram =
-                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+            let mut histogram = encoder.encode_descriptor(
+                name,
+                help,
+                Some(&Unit::Seconds),
+                MetricType::Histogram,
+            )?;
             let (sum, count) = (latencies.sum().as_secs_f64(), latencies.count());
             histogram.encode_histogram::<NoLabelSet>(sum, count, &latencies.octaves(), None)?;
         }
@@ -83,10 +87,19 @@ impl Collector for RelayMetrics {
 /// What is counted of each participant, and what of.
 const NAMES: [(&str, &str); 6] = [
     ("received", "From a participant"),
-    ("malformed", "From a participant, dropped because they match the protocol in no way"),
-    ("over_rate", "From a participant, dropped because they were over its rate"),
+    (
+        "malformed",
+        "From a participant, dropped because they match the protocol in no way",
+    ),
+    (
+        "over_rate",
+        "From a participant, dropped because they were over its rate",
+    ),
     ("sent", "To a participant"),
-    ("aged", "To a participant, dropped because no session had room"),
+    (
+        "aged",
+        "To a participant, dropped because no session had room",
+    ),
     ("lost", "To a participant, in packets that QUIC found lost"),
 ];
 

@@ -116,7 +116,11 @@ impl BoundRelay {
                     key: files.key.clone(),
                     source,
                 })?;
-                (Identity::Files(files.clone()), server_config, Arc::default())
+                (
+                    Identity::Files(files.clone()),
+                    server_config,
+                    Arc::default(),
+                )
             }
             None => {
                 let own = Rotation::new(lifetime, SystemTime::now());
@@ -319,7 +323,8 @@ impl Relay {
             } => {
                 let new = || Rc::new(RefCell::new(Room::new(room.clone(), sample_rate_hz)));
                 let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
-                room.borrow_mut().admit(stream, participant, self.start.elapsed());
+                room.borrow_mut()
+                    .admit(stream, participant, self.start.elapsed());
                 state.seats.insert(token, Seat { room, stream });
             }
             MediaCommand::Withdraw { token } => {

@@ -147,10 +147,7 @@ impl Room {
     /// # Errors
     /// It has to be closed: the participant has enough, or has left meanwhile.
     pub(super) fn open(&mut self, stream: u16, session: &Session) -> Result<(), CloseCode> {
-        let participant = self
-            .participants
-            .get_mut(&stream)
-            .ok_or(CloseCode::Left)?;
+        let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
         if participant.sessions.len() == MAX_SESSIONS {
             return Err(CloseCode::TooManySessions);
         }
@@ -311,7 +308,10 @@ impl Room {
 
     /// For Prometheus: everyone who has sent anything.
     pub(super) fn traffic(&self) -> impl Iterator<Item = Traffic> {
-        let present = self.participants.values().filter(|participant| participant.counts.received > 0);
+        let present = self
+            .participants
+            .values()
+            .filter(|participant| participant.counts.received > 0);
         present.map(|participant| Traffic {
             room: format!("{:?}", self.name),
             participant: format!("{:?}", participant.id),
@@ -328,7 +328,8 @@ impl Participant {
         let count = self.sessions.len();
         self.turn = (self.turn + 1) % count.max(1);
         let in_turn = (0..count).map(|index| &self.sessions[(self.turn + index) % count]);
-        let with_room = in_turn.map(|session| (Connection::datagram_send_buffer_space(session), session));
+        let with_room =
+            in_turn.map(|session| (Connection::datagram_send_buffer_space(session), session));
         let Some((room, session)) = with_room.min_by_key(|(room, _)| Reverse(*room)) else {
             return;
         };

@@ -2,7 +2,11 @@
 
 use std::{cell::RefCell, rc::Rc, time::Duration, time::Instant};
 
-use tokio::{sync::watch, task, time::{self, MissedTickBehavior}};
+use tokio::{
+    sync::watch,
+    task,
+    time::{self, MissedTickBehavior},
+};
 use web_transport_quinn::{
     RecvStream, Request, SendStream, Session,
     http::{HeaderMap, StatusCode, header},
@@ -91,7 +95,8 @@ fn is_own_origin(headers: &HeaderMap, host: Option<&str>, relay: &Relay) -> bool
         return false;
     };
     let own = relay.public_origin.as_deref();
-    own.is_some_and(|own| own.eq_ignore_ascii_case(origin)) || (host.is_some() && host == host_of(origin))
+    own.is_some_and(|own| own.eq_ignore_ascii_case(origin))
+        || (host.is_some() && host == host_of(origin))
 }
 
 /// The host of an origin: `scheme://host` or `scheme://host:port`.
@@ -109,10 +114,14 @@ async fn control(start: Instant, seat: Seat, session: Session) {
         let Some(wanted) = seat.room.borrow().wanted(seat.stream) else {
             return;
         };
-        // A page that does not read what it is told still has its say.
+        let told = async {
+            tell(&seat, &session, wanted, sender).await;
+            // A page that does not want to be told still has its say.
+            std::future::pending().await
+        };
         let heard = tokio::select! {
             heard = hear(start, &seat, receiver) => heard,
-            () = tell(&seat, &session, wanted, sender) => Ok(()),
+            () = told => Ok(()),
         };
         if let Err(error) = heard {
             tracing::info!(%error, "closed a session: malformed control");
@@ -138,7 +147,12 @@ async fn hear(start: Instant, seat: &Seat, mut receiver: RecvStream) -> Result<(
     Ok(())
 }
 
-async fn tell(seat: &Seat, session: &Session, mut wanted: watch::Receiver<u32>, mut sender: SendStream) {
+async fn tell(
+    seat: &Seat,
+    session: &Session,
+    mut wanted: watch::Receiver<u32>,
+    mut sender: SendStream,
+) {
     let mut ticks = time::interval_at(time::Instant::now() + STATISTICS, STATISTICS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     wanted.mark_changed();
