@@ -330,6 +330,11 @@ export class Sound {
     this.#tell({ type: "relay", host: location.hostname, offer });
   }
 
+  /** The server does not answer: no session is opened until the next offer. */
+  holdRelay(): void {
+    this.#tell({ type: "hold-relay" });
+  }
+
   /** What to take from it. */
   setListen(listen: Listen): void {
     this.#tell({ type: "listen", listen });

@@ -796,6 +796,7 @@ export class Studio implements StudioApi {
 
   #handleStatus(signalling: StudioState["signalling"]): void {
     this.#set({ signalling });
+    if (signalling === "connecting") this.#sound?.holdRelay();
     if (signalling === "online") this.#clear("server-gone");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({

@@ -65,6 +65,8 @@ export type ToWorker =
   | { type: "close-stream"; stream: number }
   /** Which relay to use; `host` is the page's own. */
   | { type: "relay"; host: string; offer: RelayOffer | null }
+  /** The server does not answer: open no session until the next offer. */
+  | { type: "hold-relay" }
   /** What to take from it. */
   | { type: "listen"; listen: Listen }
   /** What the room calls a stream's peer, the way that is pinned, and whether the peer wants our stream directly. */

@@ -82,6 +82,9 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       relay ??= peers && newRelay(data.host, peers);
       relay?.setOffer(data.offer);
       break;
+    case "hold-relay":
+      relay?.hold();
+      break;
     case "listen":
       relay?.setListen(data.listen);
       break;

@@ -49,6 +49,7 @@ export class Relay {
   readonly #lanes: RelayHost;
   readonly #open: OpenTransport;
   #offer: RelayOffer | null = null;
+  #isHeld = false;
   #sessions: Session[] = [];
   #count = 1;
   #retryMs = FIRST_RETRY_MS;
@@ -71,9 +72,18 @@ export class Relay {
   setOffer(offer: RelayOffer | null): void {
     const isSame = offer !== null && offer.token === this.#offer?.token && offer.port === this.#offer.port;
     this.#offer = offer;
+    this.#isHeld = false;
     this.#retryMs = FIRST_RETRY_MS;
     if (!isSame) for (const session of [...this.#sessions]) this.#end(session);
     this.#adjust();
+  }
+
+  /**
+   * Opens no session until the next offer, which comes as soon as the server is back. After some that failed, Chromium delays the next
+   * by seconds.
+   */
+  hold(): void {
+    this.#isHeld = true;
   }
 
   /** How many sessions there shall be. */
@@ -99,7 +109,7 @@ export class Relay {
 
   #adjust(): void {
     clearTimeout(this.#timer);
-    if (this.#offer === null) return;
+    if (this.#offer === null || this.#isHeld) return;
     for (let number = 0; number < this.#count; number++) {
       if (!this.#sessions.some((session) => session.number === number)) this.#make(number, this.#offer);
     }

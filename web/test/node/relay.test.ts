@@ -262,6 +262,20 @@ it("comes back after a failure, ever less often, but not with a token that was r
   }
 });
 
+it("opens nothing while the server is known to be away, and at once when it is back", async () => {
+  const { relay, transports, lanes, open, settle } = world();
+  await open();
+  relay.hold();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(lanes.size).toBe(1);
+  transports[0].fail(null);
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(transports.length).toBe(1);
+  relay.setOffer({ ...OFFER, token: "e".repeat(32) });
+  await settle();
+  expect(transports.length).toBe(2);
+});
+
 it("gives up a session that answers no probe any more", async () => {
   const { relay, transports, answered, open } = world();
   await open();
