@@ -15,7 +15,7 @@ use crate::{
     settings::{LogFormat, Settings},
 };
 
-/// Serve the web app and the signalling, and print a room's link
+/// Serve the web app, its signalling and the relay, and print a room's link
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each setting can also come from the environment (ANTIPHON_LISTEN for --listen)

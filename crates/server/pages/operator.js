@@ -98,7 +98,7 @@ function show(status) {
   );
   fill(element("participants"), participants, "Nobody is connected to it.");
   element("relay-off").hidden = status.relay !== null;
-  element("participants").closest("[role=region]").hidden = status.relay === null;
+  element("participants").closest("section").hidden = status.relay === null;
   const dropped = Object.entries(status.dropped).map(([reason, count]) => [reason, whole.format(count)]);
   fill(element("dropped"), dropped, "Nothing.");
 }

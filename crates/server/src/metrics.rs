@@ -276,3 +276,23 @@ impl fmt::Debug for Metrics {
         f.write_str("Metrics")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operator_is_shown_every_reason() {
+        let known: Vec<_> = DropReason::ALL
+            .iter()
+            .map(|reason| *reason as usize)
+            .collect();
+        let expected: Vec<_> = (0..=DropReason::ShuttingDown as usize).collect();
+        assert_eq!(known, expected, "ALL lists them as they are declared");
+        let metrics = Metrics::new(Registry::default());
+        for reason in DropReason::ALL {
+            metrics.count_dropped(reason);
+        }
+        assert_eq!(metrics.dropped().len(), DropReason::ALL.len());
+    }
+}
