@@ -25,6 +25,7 @@ pub mod ice;
 mod lock;
 pub mod media;
 mod metrics;
+pub mod mixer;
 mod numbers;
 mod outbox;
 mod rate;

@@ -184,6 +184,13 @@ impl Serialize for Passphrase {
 #[serde(try_from = "u32")]
 pub struct SampleRateHz(u32);
 
+impl SampleRateHz {
+    /// Frames per second.
+    pub const fn hz(self) -> u32 {
+        self.0
+    }
+}
+
 impl TryFrom<u32> for SampleRateHz {
     type Error = &'static str;
 

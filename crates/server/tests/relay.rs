@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
 
 use antiphon_core::{
     SampleFormat, SampleRate,
-    wire::{AudioHeader, MAX_DATAGRAM_BYTES, Probe},
+    wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
 };
 use antiphon_server::{
     RelayConfig,
@@ -14,7 +14,7 @@ use antiphon_server::{
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::{runtime, time::timeout};
+use tokio::{runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
     Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
     WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest,
@@ -511,6 +511,12 @@ async fn malformed_control_ends_the_session() {
     let too_long = format!("\"{}\"\n", "x".repeat(MAX_LINE_BYTES));
     let endless = "x".repeat(MAX_LINE_BYTES + 2_048);
     let nothing = "{\"type\":\"listen\",\"forward\":[],\"mix\":null}\n";
+    let shapes: String = (16..26)
+        .map(|frames| {
+            let mix = format!("{{\"format\":16,\"packet_frames\":{frames},\"sources\":[]}}");
+            nothing.replace("null", &mix)
+        })
+        .collect();
     let surplus = nothing.replace("null", "null,\"x\":1");
     for (stream, said) in [
         (1, "{}\n"),
@@ -520,6 +526,7 @@ async fn malformed_control_ends_the_session() {
         (5, too_long.as_str()),
         (6, endless.as_str()),
         (7, &nothing.repeat(100)),
+        (8, &shapes),
     ] {
         let page = relay.join(stream).await;
         let mut control = Control::open(&page.session).await;
@@ -527,6 +534,108 @@ async fn malformed_control_ends_the_session() {
         let _ = control.sender.write_all(said.as_bytes()).await;
         assert_eq!(page.closed().await, 2, "{stream}");
     }
+}
+
+/// A musician whose every sample is the same, one packet of 128 frames each 2.67 ms, until dropped.
+fn play(session: Session, sample: i16) -> AbortOnDrop {
+    let playing = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_nanos(128 * 1_000_000_000 / 48_000));
+        for sequence in 0.. {
+            ticks.tick().await;
+            let mut datagram = audio(sequence);
+            for bytes in datagram[20..].chunks_exact_mut(2) {
+                bytes.copy_from_slice(&sample.to_le_bytes());
+            }
+            if session.send_datagram(datagram.into()).is_err() {
+                return;
+            }
+        }
+    });
+    AbortOnDrop(playing.abort_handle())
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
+    let relay = Relay::start();
+    let (a, b, c) = (
+        relay.join(1).await,
+        relay.join(2).await,
+        relay.join(3).await,
+    );
+    let mut a_control = a.listen(&[]).await;
+    let mut c_control = Control::open(&c.session).await;
+    let mix = |b_is_muted: bool| {
+        let source = |stream: u16, muted: bool| json!({"stream": stream, "gain": 1, "pan": 0, "muted": muted});
+        let sources = [
+            source(1, false),
+            source(2, b_is_muted),
+            source(3, false),
+            source(9, false),
+        ];
+        json!({"type": "listen", "forward": [],
+            "mix": {"format": 24, "packet_frames": 64, "sources": sources}})
+    };
+    c_control.say(mix(false)).await;
+    a_control.wanted(1).await;
+    let _playing = [
+        play(a.session.clone(), 4_000),
+        play(b.session.clone(), 2_000),
+        play(c.session.clone(), 1_000),
+    ];
+    let mut last: Option<AudioHeader> = None;
+    let mut until_all_are = async |wanted: i32| {
+        let heard = async {
+            loop {
+                let datagram = c.receive().await;
+                let Ok(Datagram::Audio(header, samples)) = parse(&datagram) else {
+                    panic!("a mix is audio: {datagram:?}")
+                };
+                let expected = AudioHeader {
+                    format: SampleFormat::S24,
+                    rate: SampleRate::Hz48000,
+                    channels: 2,
+                    stream: MIX_STREAM,
+                    frames: 64,
+                    sequence: last.map_or(header.sequence, |last| last.sequence + 1),
+                    timestamp: last.map_or(header.timestamp, |last| last.timestamp + 64),
+                };
+                assert_eq!(header, expected, "nothing is missing");
+                last = Some(header);
+                let mut samples = samples
+                    .chunks_exact(3)
+                    .map(|bytes| i32::from_le_bytes([0, bytes[0], bytes[1], bytes[2]]) >> 8);
+                if samples.all(|sample| sample == wanted * 256) {
+                    return;
+                }
+            }
+        };
+        timeout(SOON, heard)
+            .await
+            .expect("the mix becomes what it should");
+    };
+    until_all_are(6_000).await;
+    c_control.say(mix(true)).await;
+    until_all_are(4_000).await;
+    let statistics = loop {
+        let statistics = c_control.hear("statistics").await;
+        if !statistics["mix_us"].is_null() {
+            break statistics;
+        }
+    };
+    assert!(
+        statistics["forwarded"]
+            .as_u64()
+            .is_some_and(|count| count > 0)
+    );
+    relay.expect(3, |c| c.mixed && c.forwarded == 0).await;
 }
 
 #[tokio::test]

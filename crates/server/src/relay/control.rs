@@ -5,6 +5,8 @@
 use antiphon_core::wire::{MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::mixer::Source;
+
 /// The longest line, without its `\n`.
 pub const MAX_LINE_BYTES: usize = 16_384;
 
@@ -27,14 +29,6 @@ pub struct Listen {
     pub mix: Option<Mix>,
 }
 
-impl Listen {
-    /// Whether a stream is in the mix.
-    pub(crate) fn mixes(&self, stream: u16) -> bool {
-        let mut sources = self.mix.iter().flat_map(|mix| &mix.sources);
-        sources.any(|source| source.stream == stream)
-    }
-}
-
 /// A personal mix.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,21 +38,14 @@ pub struct Mix {
     /// 16 to 512.
     pub packet_frames: usize,
     /// What it is made of: each stream once. Some may be of nobody.
-    pub sources: Vec<MixSource>,
+    pub sources: Vec<Source>,
 }
 
-/// One stream's place in a mix.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MixSource {
-    /// The stream's number.
-    pub stream: u16,
-    /// Linear, 0 to 4.
-    pub gain: f32,
-    /// −1 left to 1 right.
-    pub pan: f32,
-    /// Silent for now.
-    pub muted: bool,
+impl Mix {
+    /// What cannot change without another mixer.
+    pub(crate) fn shape(&self) -> (u32, usize) {
+        (self.format, self.packet_frames)
+    }
 }
 
 /// Why a line was refused, in words for the developer of a page.
@@ -115,9 +102,8 @@ fn check(mix: &Mix) -> Result<(), ControlError> {
             "a source is a stream's number, 1 to 65534, and is there once",
         ));
     }
-    let in_range = |source: &MixSource| {
-        (0.0..=4.0).contains(&source.gain) && (-1.0..=1.0).contains(&source.pan)
-    };
+    let in_range =
+        |source: &Source| (0.0..=4.0).contains(&source.gain) && (-1.0..=1.0).contains(&source.pan);
     if !mix.sources.iter().all(in_range) {
         return Err(ControlError::Range("gain is 0 to 4, pan -1 to 1"));
     }
@@ -209,7 +195,7 @@ mod tests {
         assert_eq!(listen.forward, [2, 7]);
         let mix = listen.mix.expect("a mix");
         assert_eq!((mix.format, mix.packet_frames), (24, 128));
-        let source = MixSource {
+        let source = Source {
             stream: 3,
             gain: 0.5,
             pan: -1.0,

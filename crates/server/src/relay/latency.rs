@@ -62,12 +62,6 @@ impl Latencies {
         self.sum
     }
 
-    /// Their mean, us; none of none.
-    pub(crate) fn mean_us(&self) -> Option<u32> {
-        let mean = self.sum.as_micros().checked_div(self.count().into())?;
-        Some(mean.try_into().unwrap_or(u32::MAX))
-    }
-
     /// Median and 99th percentile, an eighth too long at most; none of none.
     pub(crate) fn quantiles(&self) -> Option<Quantiles> {
         Some(Quantiles {
@@ -145,7 +139,10 @@ mod tests {
         let Quantiles { p50, p99 } = recent.quantiles().expect("some");
         assert!((50..=57).contains(&p50), "{p50}");
         assert!((99..=112).contains(&p99), "{p99}");
-        assert_eq!((recent.count(), recent.mean_us()), (100, Some(50)));
+        assert_eq!(
+            (recent.count(), recent.sum()),
+            (100, Duration::from_micros(5_050))
+        );
         let octaves = latencies.octaves();
         assert_eq!(octaves.iter().map(|(_, count)| count).sum::<u64>(), 101);
         assert!(octaves.is_sorted_by(|(a, _), (b, _)| a < b));

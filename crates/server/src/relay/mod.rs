@@ -35,7 +35,7 @@ use std::{
 
 use tokio::{
     runtime::{Builder, LocalOptions},
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task, time,
 };
 use web_transport_quinn::{
@@ -208,10 +208,12 @@ impl BoundRelay {
             start: Instant::now(),
             public_origin,
             handshakes: Cell::new(0),
+            mixes_changed: Rc::default(),
             state: RefCell::default(),
         });
         task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
         task::spawn_local(renew(identity, endpoint.clone(), transport, end.offer));
+        task::spawn_local(mix_on_time(Rc::clone(&relay)));
         task::spawn_local(measure_lag(Rc::clone(&relay)));
         task::spawn_local(report(Rc::clone(&relay), end.status, snapshots));
         tokio::select! {
@@ -260,6 +262,8 @@ struct Relay {
     public_origin: Option<String>,
     /// Connections that are no session yet.
     handshakes: Cell<usize>,
+    /// A mix may be due sooner than any was before.
+    mixes_changed: Rc<Notify>,
     state: RefCell<State>,
 }
 
@@ -321,10 +325,13 @@ impl Relay {
                 stream,
                 sample_rate_hz,
             } => {
-                let new = || Rc::new(RefCell::new(Room::new(room.clone(), sample_rate_hz)));
+                let new = || {
+                    let mixes_changed = Rc::clone(&self.mixes_changed);
+                    let room = Room::new(room.clone(), sample_rate_hz, self.start, mixes_changed);
+                    Rc::new(RefCell::new(room))
+                };
                 let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
-                room.borrow_mut()
-                    .admit(stream, participant, self.start.elapsed());
+                room.borrow_mut().admit(stream, participant);
                 state.seats.insert(token, Seat { room, stream });
             }
             MediaCommand::Withdraw { token } => {
@@ -402,6 +409,31 @@ fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<Server
     let certificate = Certificate::read(files)?;
     let config = certificate.server_config(transport);
     config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Sends each mix that is due although something is missing in it. What is complete has left before that, with its last frame.
+async fn mix_on_time(relay: Rc<Relay>) {
+    loop {
+        let due = {
+            let state = relay.state.borrow();
+            let rooms = state.rooms.values();
+            rooms.filter_map(|room| room.borrow().poll_timeout()).min()
+        };
+        let wait = async {
+            match due {
+                Some(due) => time::sleep_until((relay.start + due).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = wait => {
+                for room in relay.state.borrow().rooms.values() {
+                    room.borrow_mut().handle_timeout();
+                }
+            }
+            () = relay.mixes_changed.notified() => {}
+        }
+    }
 }
 
 /// How long a task that is ready waits for its turn, again and again.

@@ -5,22 +5,27 @@
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
-use antiphon_core::wire::{self, Kind, MIX_STREAM};
+use antiphon_core::{
+    SampleFormat, SampleRate,
+    wire::{self, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
+};
 use bytes::{Bytes, BytesMut};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use web_transport_quinn::{Session, quinn::Connection};
 
 use super::{
-    control::{Listen, Statistics},
+    control::{ControlError, Listen, Mix, Statistics},
     latency::Latencies,
     metrics::Traffic,
     quic::{CloseCode, SESSION_PREFIX},
 };
 use crate::{
     media::{ParticipantMedia, RoomMedia},
+    mixer::{Mixer, Source},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
 };
@@ -33,19 +38,26 @@ const DATAGRAMS_PER_S: u32 = 4_000;
 const BYTES_PER_S: u32 = 1_500_000;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
+/// Mixers that a participant may have made per second in the long run, and at once: making one takes the media thread's time.
+const MIXERS_PER_S: u32 = 1;
+const MIXERS_AT_ONCE: u32 = 4;
 
 /// Everyone in a room who may have sessions, by number.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) name: RoomName,
-    sample_rate_hz: SampleRateHz,
+    rate: SampleRate,
+    /// When the relay began: the zero of its clock.
+    start: Instant,
+    /// Told when [`Room::poll_timeout`] may be sooner than before.
+    mixes_changed: Rc<Notify>,
     participants: BTreeMap<u16, Participant>,
     /// From a datagram's arrival until its last copy was handed to QUIC.
     pub(super) forward: Latencies,
     /// From the last frame a mix needed until its datagram was handed to QUIC.
     pub(super) mix: Latencies,
-    /// As of the last report.
-    reported_forward: Latencies,
+    /// Both as of the last report.
+    reported: (Latencies, Latencies),
 }
 
 #[derive(Debug)]
@@ -56,15 +68,43 @@ struct Participant {
     /// Which session was used last.
     turn: usize,
     listen: Listen,
+    mixer: Option<Mixer>,
     /// Who takes this one's stream as it is.
     forwarded_to: Vec<u16>,
+    /// In whose mixes this one's stream is.
+    mixed_for: Vec<u16>,
     /// How many take this one's stream.
     wanted: watch::Sender<u32>,
+    allowance: Allowance,
+    counts: Counts,
+    /// The counts as of the last report.
+    reported: Counts,
+    /// How long its mixes took since its page was told last, and how many they were.
+    mixing: (Duration, u32),
+}
+
+/// What a participant may do.
+#[derive(Debug)]
+struct Allowance {
     datagrams: TokenBucket,
     bytes: TokenBucket,
     messages: TokenBucket,
-    counts: Counts,
-    reported: Counts,
+    mixers: TokenBucket,
+}
+
+impl Allowance {
+    fn new(now: Duration) -> Self {
+        Self {
+            datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
+            bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
+            messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
+            mixers: TokenBucket::new(MIXERS_AT_ONCE, MIXERS_PER_S, now),
+        }
+    }
+
+    fn datagram(&mut self, bytes: usize, now: Duration) -> bool {
+        self.datagrams.take(1, now) && self.bytes.take(bytes, now)
+    }
 }
 
 /// Since the participant was admitted.
@@ -85,14 +125,23 @@ pub(super) struct Counts {
 }
 
 impl Room {
-    pub(super) fn new(name: RoomName, sample_rate_hz: SampleRateHz) -> Self {
+    /// With nobody in it.
+    pub(super) fn new(
+        name: RoomName,
+        sample_rate_hz: SampleRateHz,
+        start: Instant,
+        mixes_changed: Rc<Notify>,
+    ) -> Self {
+        let rate = SampleRate::from_hz(sample_rate_hz.hz());
         Self {
             name,
-            sample_rate_hz,
+            rate: rate.expect("rooms have the engine's rates"),
+            start,
+            mixes_changed,
             participants: BTreeMap::new(),
             forward: Latencies::default(),
             mix: Latencies::default(),
-            reported_forward: Latencies::default(),
+            reported: Default::default(),
         }
     }
 
@@ -100,20 +149,21 @@ impl Room {
         self.participants.is_empty()
     }
 
-    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId, now: Duration) {
+    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId) {
         let participant = Participant {
             id,
             muted: false,
             sessions: Vec::new(),
             turn: 0,
             listen: Listen::default(),
+            mixer: None,
             forwarded_to: Vec::new(),
+            mixed_for: Vec::new(),
             wanted: watch::Sender::new(0),
-            datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
-            bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
-            messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
+            allowance: Allowance::new(self.start.elapsed()),
             counts: Counts::default(),
             reported: Counts::default(),
+            mixing: (Duration::ZERO, 0),
         };
         self.participants.insert(stream, participant);
         self.connect_listeners();
@@ -163,23 +213,85 @@ impl Room {
         participant.sessions.retain(|other| other != session);
         participant.counts.lost_before += lost(session);
         if participant.sessions.is_empty() {
-            self.listen(stream, Listen::default());
+            participant.listen = Listen::default();
+            participant.mixer = None;
+            self.connect_listeners();
         }
     }
 
-    /// From now on a participant takes this.
-    pub(super) fn listen(&mut self, stream: u16, listen: Listen) {
-        if let Some(participant) = self.participants.get_mut(&stream) {
-            participant.listen = listen;
+    /// A page said what its participant takes from now on.
+    ///
+    /// # Errors
+    /// It says too much, or has too many mixers made.
+    pub(super) fn handle_listen(
+        &mut self,
+        stream: u16,
+        listen: Listen,
+    ) -> Result<(), ControlError> {
+        let now = self.start.elapsed();
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return Ok(());
+        };
+        let Allowance {
+            messages, mixers, ..
+        } = &mut participant.allowance;
+        let shape = participant.listen.mix.as_ref().map(Mix::shape);
+        let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
+        if !messages.take(1, now) || (other.is_some() && !mixers.take(1, now)) {
+            return Err(ControlError::TooFast);
         }
+        if let Some(mix) = other {
+            let format = SampleFormat::from_bits(mix.format);
+            let format = format.expect("a control message has the engine's formats");
+            participant.mixer = Some(Mixer::new(self.rate, format, mix.packet_frames, now));
+        } else if listen.mix.is_none() {
+            participant.mixer = None;
+        }
+        participant.listen = listen;
         self.connect_listeners();
+        Ok(())
     }
 
-    /// Whether a participant may say one more thing now.
-    pub(super) fn may_say(&mut self, stream: u16, now: Duration) -> bool {
-        self.participants
-            .get_mut(&stream)
-            .is_some_and(|participant| participant.messages.take(1, now))
+    /// Finds out anew who takes whose stream. Nobody takes their own.
+    fn connect_listeners(&mut self) {
+        for participant in self.participants.values_mut() {
+            participant.forwarded_to.clear();
+            participant.mixed_for.clear();
+        }
+        let present: Vec<u16> = self.participants.keys().copied().collect();
+        for listener in &present {
+            let Some(participant) = self.participants.get_mut(listener) else {
+                continue;
+            };
+            let others = present.iter().filter(|number| *number != listener);
+            let mixed = participant.set_sources(others.clone());
+            let forwarded: Vec<u16> = others
+                .filter(|number| participant.listen.forward.binary_search(number).is_ok())
+                .copied()
+                .collect();
+            for number in forwarded {
+                if let Some(sender) = self.participants.get_mut(&number) {
+                    sender.forwarded_to.push(*listener);
+                }
+            }
+            for number in mixed {
+                if let Some(sender) = self.participants.get_mut(&number) {
+                    sender.mixed_for.push(*listener);
+                }
+            }
+        }
+        for participant in self.participants.values() {
+            let forwarded_to = &participant.forwarded_to;
+            let mixed_for = participant.mixed_for.iter();
+            let only_mixed = mixed_for.filter(|listener| !forwarded_to.contains(listener));
+            let listeners = (forwarded_to.len() + only_mixed.count()) as u32;
+            participant.wanted.send_if_modified(|wanted| {
+                let changed = *wanted != listeners;
+                *wanted = listeners;
+                changed
+            });
+        }
+        self.mixes_changed.notify_one();
     }
 
     /// Tells how many take a participant's stream, now and on every change.
@@ -187,60 +299,35 @@ impl Room {
         Some(self.participants.get(&stream)?.wanted.subscribe())
     }
 
-    pub(super) fn statistics(&self, stream: u16, session: &Session) -> Option<Statistics> {
-        let participant = self.participants.get(&stream)?;
+    /// What a participant's page is told, on this session.
+    pub(super) fn statistics(&mut self, stream: u16, session: &Session) -> Option<Statistics> {
+        let participant = self.participants.get_mut(&stream)?;
         let rtt_us = session.rtt().as_micros();
+        let (mixing, mixes) = std::mem::take(&mut participant.mixing);
         Some(Statistics {
             rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
             forwarded: participant.counts.sent,
             aged: participant.counts.aged,
             over_rate: participant.counts.over_rate,
             lost: participant.lost(),
-            mix_us: None,
+            mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
         })
     }
 
-    /// Finds out anew who takes whose stream.
-    fn connect_listeners(&mut self) {
-        let takes: Vec<(u16, Listen)> = self
-            .participants
-            .iter()
-            .map(|(number, participant)| (*number, participant.listen.clone()))
-            .collect();
-        for (number, participant) in &mut self.participants {
-            participant.forwarded_to.clear();
-            let mut mixed = 0;
-            for (listener, listen) in takes.iter().filter(|(listener, _)| listener != number) {
-                if listen.forward.binary_search(number).is_ok() {
-                    participant.forwarded_to.push(*listener);
-                } else if listen.mixes(*number) {
-                    mixed += 1;
-                }
-            }
-            let listeners = participant.forwarded_to.len() as u32 + mixed;
-            participant.wanted.send_if_modified(|wanted| {
-                let changed = *wanted != listeners;
-                *wanted = listeners;
-                changed
-            });
-        }
-    }
-
-    /// What a participant sent goes where it has to. `raw` is as QUIC delivered it, at `arrived`; `clock` is the time since the relay
-    /// began.
+    /// What a participant sent goes where it has to. `raw` is as QUIC delivered it, at `arrived`.
     pub(super) fn handle_datagram(
         &mut self,
         from: u16,
         session: &Session,
         raw: Bytes,
         arrived: Instant,
-        clock: Duration,
     ) {
+        let clock = arrived.duration_since(self.start);
         let Some(sender) = self.participants.get_mut(&from) else {
             return;
         };
         sender.counts.received += 1;
-        if !sender.datagrams.take(1, clock) || !sender.bytes.take(raw.len(), clock) {
+        if !sender.allowance.datagram(raw.len(), clock) {
             sender.counts.over_rate += 1;
             return;
         }
@@ -251,7 +338,7 @@ impl Room {
         match routed {
             Some((Kind::Audio, 0)) => {
                 if !sender.muted {
-                    self.forward_audio(from, raw, arrived);
+                    self.handle_audio(from, raw, arrived);
                 }
             }
             Some((Kind::Probe, 0)) => {
@@ -259,7 +346,7 @@ impl Room {
                 // A session that has just ended needs no reply.
                 let _ = Connection::send_datagram(session, reply);
             }
-            Some((kind, to)) if kind != Kind::Audio && to < MIX_STREAM => {
+            Some((kind, to)) if kind != Kind::Audio && (1..MIX_STREAM).contains(&to) => {
                 if let Some(receiver) = self.participants.get_mut(&to) {
                     receiver.send(numbered(raw, kind, from));
                 }
@@ -268,30 +355,58 @@ impl Room {
         }
     }
 
-    fn forward_audio(&mut self, from: u16, raw: Bytes, arrived: Instant) {
+    /// Audio goes to those who take it as it is, then into the mixes; each of these leaves at once if this was all that it waited for.
+    fn handle_audio(&mut self, from: u16, raw: Bytes, arrived: Instant) {
         let Some(sender) = self.participants.get_mut(&from) else {
             return;
         };
-        if sender.forwarded_to.is_empty() {
-            return;
-        }
-        let listeners = std::mem::take(&mut sender.forwarded_to);
+        let forwarded_to = std::mem::take(&mut sender.forwarded_to);
+        let mixed_for = std::mem::take(&mut sender.mixed_for);
         let outgoing = numbered(raw, Kind::Audio, from);
-        for listener in &listeners {
+        for listener in &forwarded_to {
             if let Some(listener) = self.participants.get_mut(listener) {
                 listener.send(outgoing.clone());
             }
         }
-        if let Some(sender) = self.participants.get_mut(&from) {
-            sender.forwarded_to = listeners;
+        if !forwarded_to.is_empty() {
+            self.forward.record(arrived.elapsed());
         }
-        self.forward.record(arrived.elapsed());
+        let clock = arrived.duration_since(self.start);
+        for listener in &mixed_for {
+            let Some(listener) = self.participants.get_mut(listener) else {
+                continue;
+            };
+            if let Some(mixer) = &mut listener.mixer {
+                mixer.handle_audio(from, &outgoing[1..], clock);
+            }
+            listener.send_mix(self.start, &mut self.mix);
+        }
+        if let Some(sender) = self.participants.get_mut(&from) {
+            sender.forwarded_to = forwarded_to;
+            sender.mixed_for = mixed_for;
+        }
+    }
+
+    /// When a mix is due, whatever is missing in it; on the relay's clock.
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        let participants = self.participants.values();
+        let mixers = participants.filter_map(|participant| participant.mixer.as_ref());
+        mixers.filter_map(Mixer::poll_timeout).min()
+    }
+
+    /// Sends the mixes that are due.
+    pub(super) fn handle_timeout(&mut self) {
+        for participant in self.participants.values_mut() {
+            participant.send_mix(self.start, &mut self.mix);
+        }
     }
 
     /// For the operator's page: those with a session, and what happened since the last call, `elapsed` ago. None if there is nobody.
     pub(super) fn report(&mut self, elapsed: Duration) -> Option<RoomMedia> {
-        let forward_us = self.forward.since(&self.reported_forward).quantiles();
-        self.reported_forward = self.forward.clone();
+        let (forward, mix) = &self.reported;
+        let forward_us = self.forward.since(forward).quantiles();
+        let mix_us = self.mix.since(mix).quantiles();
+        self.reported = (self.forward.clone(), self.mix.clone());
         let participants: Vec<_> = self
             .participants
             .iter_mut()
@@ -301,18 +416,16 @@ impl Room {
         (!participants.is_empty()).then(|| RoomMedia {
             room: self.name.clone(),
             forward_us,
-            mix_us: None,
+            mix_us,
             participants,
         })
     }
 
-    /// For Prometheus: everyone who has sent anything.
+    /// For Prometheus: those who have sent anything.
     pub(super) fn traffic(&self) -> impl Iterator<Item = Traffic> {
-        let present = self
-            .participants
-            .values()
-            .filter(|participant| participant.counts.received > 0);
-        present.map(|participant| Traffic {
+        let participants = self.participants.values();
+        let active = participants.filter(|participant| participant.counts.received > 0);
+        active.map(|participant| Traffic {
             room: format!("{:?}", self.name),
             participant: format!("{:?}", participant.id),
             counts: participant.counts,
@@ -322,6 +435,36 @@ impl Room {
 }
 
 impl Participant {
+    /// Gives its mixer those of the sources it wants who are present, and answers their numbers.
+    fn set_sources<'a>(&mut self, present: impl Iterator<Item = &'a u16> + Clone) -> Vec<u16> {
+        let (Some(mixer), Some(mix)) = (&mut self.mixer, &self.listen.mix) else {
+            return Vec::new();
+        };
+        let wanted = mix.sources.iter().copied();
+        let sources: Vec<Source> = wanted
+            .filter(|source| present.clone().any(|number| *number == source.stream))
+            .collect();
+        mixer.set_sources(&sources);
+        sources.iter().map(|source| source.stream).collect()
+    }
+
+    /// Sends what its mix has by now.
+    fn send_mix(&mut self, start: Instant, latencies: &mut Latencies) {
+        let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
+        while let Some(mixed) = self
+            .mixer
+            .as_mut()
+            .and_then(|mixer| mixer.poll_datagram(start.elapsed(), &mut outgoing[1..]))
+        {
+            self.send(Bytes::copy_from_slice(&outgoing[..1 + mixed.length]));
+            if let Some(complete_at) = mixed.complete_at {
+                let latency = start.elapsed().saturating_sub(complete_at);
+                latencies.record(latency);
+                self.mixing = (self.mixing.0 + latency, self.mixing.1 + 1);
+            }
+        }
+    }
+
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
     /// waits on that session.
     fn send(&mut self, outgoing: Bytes) {
@@ -390,4 +533,25 @@ fn answered(raw: Bytes, clock: Duration) -> Bytes {
 fn writable(raw: Bytes) -> BytesMut {
     raw.try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_participant_may_send_so_much_and_no_more() {
+        let second = Duration::from_secs(1);
+        let count = |bytes: usize, allowance: &mut Allowance, now| {
+            (0..20_000)
+                .filter(|_| allowance.datagram(bytes, now))
+                .count()
+        };
+        let mut allowance = Allowance::new(second);
+        assert_eq!(count(100, &mut allowance, second), 2_000, "at once");
+        assert_eq!(count(100, &mut allowance, second + second / 4), 1_000);
+        let mut allowance = Allowance::new(second);
+        assert_eq!(count(1_000, &mut allowance, second), 750, "bytes count too");
+        assert_eq!(count(1_000, &mut allowance, second + second / 10), 150);
+    }
 }

@@ -51,13 +51,12 @@ pub(super) async fn serve(relay: Rc<Relay>, incoming: Incoming) {
             return;
         }
     };
-    let controlled = task::spawn_local(control(relay.start, seat.clone(), session.clone()));
+    let controlled = task::spawn_local(control(seat.clone(), session.clone()));
     while let Ok(datagram) = Connection::read_datagram(&session).await {
         let arrived = Instant::now();
-        let clock = arrived.duration_since(relay.start);
         seat.room
             .borrow_mut()
-            .handle_datagram(seat.stream, &session, datagram, arrived, clock);
+            .handle_datagram(seat.stream, &session, datagram, arrived);
     }
     controlled.abort();
     seat.room.borrow_mut().ended(seat.stream, &session);
@@ -109,7 +108,7 @@ fn host_of(origin: &str) -> Option<&str> {
 }
 
 /// The control streams of a session, one after the other. A page that breaks the rules loses the session.
-async fn control(start: Instant, seat: Seat, session: Session) {
+async fn control(seat: Seat, session: Session) {
     while let Ok((sender, receiver)) = session.accept_bi().await {
         let Some(wanted) = seat.room.borrow().wanted(seat.stream) else {
             return;
@@ -120,7 +119,7 @@ async fn control(start: Instant, seat: Seat, session: Session) {
             std::future::pending().await
         };
         let heard = tokio::select! {
-            heard = hear(start, &seat, receiver) => heard,
+            heard = hear(&seat, receiver) => heard,
             () = told => Ok(()),
         };
         if let Err(error) = heard {
@@ -130,18 +129,14 @@ async fn control(start: Instant, seat: Seat, session: Session) {
     }
 }
 
-async fn hear(start: Instant, seat: &Seat, mut receiver: RecvStream) -> Result<(), ControlError> {
+async fn hear(seat: &Seat, mut receiver: RecvStream) -> Result<(), ControlError> {
     let mut lines = Lines::default();
     let mut chunk = [0; 2_048];
     while let Ok(Some(length)) = receiver.read(&mut chunk).await {
         lines.push(&chunk[..length]);
         while let Some(line) = lines.next()? {
-            let mut room = seat.room.borrow_mut();
-            if !room.may_say(seat.stream, start.elapsed()) {
-                return Err(ControlError::TooFast);
-            }
             let PageMessage::Listen(listen) = parse(&line)?;
-            room.listen(seat.stream, listen);
+            seat.room.borrow_mut().handle_listen(seat.stream, listen)?;
         }
     }
     Ok(())
