@@ -75,6 +75,8 @@ export interface PagePeer {
   connection: string;
   /** "direct", "relay", "both" or "mix". */
   path: string | null;
+  /** By the room's owner, for everyone. */
+  mutedByOwner: boolean;
   direct: PageWay | null;
   relayed: PageWay | null;
   droppedBacklog: number;
