@@ -19,7 +19,6 @@ import {
   sentWords,
   UNKNOWN,
 } from "./format";
-import { pathName } from "./path";
 import { type RecentStream, RecentWindow, verdict } from "./recent";
 import { useView } from "./view";
 
@@ -344,13 +343,6 @@ function peerFigures(
       note: rttMs === null ? "" : "there and back",
       explanation:
         "Measured: a small probe goes to their browser and back, directly and through the server; the fastest of the last answers counts.",
-    },
-    {
-      label: "Path",
-      value: pathName(peer?.path ?? null) || UNKNOWN,
-      note: "",
-      explanation:
-        "Observed: the way their sound came within the last second. Where there are two, what comes first is played, and the other fills in for what was lost.",
     },
     {
       label: "Direct",

@@ -19,11 +19,6 @@ const pins: readonly (readonly [Pin, string])[] = [
   ["mix", "Mixed by the server"],
 ];
 
-/** What the figures call it. */
-export function pathName(path: PeerStats["path"]): string {
-  return path === null ? "" : pathWords[path].replace("Comes ", "");
-}
-
 export function PathChoice(props: { id: string; name: string; pin: Pin; onChoice: (pin: Pin) => void }) {
   const view = useView();
   const words = createMemo(() => {
