@@ -25,7 +25,7 @@ const NOT_READY: i32 = -2;
 const COMMAND_REFUSED: i32 = -3;
 
 /// Numbers in a statistics record. Their order is the ABI.
-const STATS_FIELDS: usize = 24;
+const STATS_FIELDS: usize = 29;
 
 /// Listeners whose paths are judged.
 const MAX_LADDERS: usize = 64;
@@ -377,7 +377,8 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 ///
 /// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
 /// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by
-/// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled.
+/// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled · copied frames · received and lost packets of the
+/// direct path, and of the relayed one (the first four are of both together).
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -419,6 +420,11 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
             .drift
             .map_or(f64::NAN, |drift| f64::from(drift.error_ppm)),
         f64::from(u8::from(known.is_resampled)),
+        known.jitter.copied_frames as f64,
+        known.paths[0].received as f64,
+        known.paths[0].lost as f64,
+        known.paths[1].received as f64,
+        known.paths[1].lost as f64,
     ];
     areas()
         .stats

@@ -293,7 +293,7 @@ proptest! {
             let jitter = known.jitter;
             prop_assert_eq!(
                 sim.arrived_frames,
-                jitter.played_frames + jitter.skipped_frames + jitter.late_frames + known.held_frames
+                jitter.played_frames + jitter.skipped_frames + jitter.late_frames + jitter.copied_frames + known.held_frames
             );
             if sim.was_resampled {
                 // Rarely, a network held up looks like a clock that runs apart. The frames cannot be told any more.
@@ -469,7 +469,7 @@ proptest! {
             let jitter = known.jitter;
             prop_assert_eq!(
                 stage.received_frames,
-                jitter.played_frames + jitter.skipped_frames + jitter.late_frames + known.held_frames,
+                jitter.played_frames + jitter.skipped_frames + jitter.late_frames + jitter.copied_frames + known.held_frames,
                 "{:?}: {:?}", operation, known
             );
         }

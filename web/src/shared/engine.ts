@@ -54,9 +54,14 @@ export const STREAM_STATS = {
   drift: 21,
   driftError: 22,
   resampled: 23,
+  copied: 24,
+  directReceived: 25,
+  directLost: 26,
+  relayedReceived: 27,
+  relayedLost: 28,
 } as const;
 /** Numbers in a statistics record. */
-export const STATS_FIELDS = 24;
+export const STATS_FIELDS = 29;
 
 interface Exports {
   memory: WebAssembly.Memory;
