@@ -86,6 +86,8 @@ export interface PagePeer {
   malformedPackets: number;
   playedFrames: number;
   concealedFrames: number;
+  /** Frames that came again by the other way. */
+  copiedFrames: number;
   skippedFrames: number;
   underruns: number;
   bufferFrames: number | null;

@@ -160,7 +160,8 @@ function faults(earlier: PageStats, later: PageStats, name: string): string[] {
   // by threads that go on meanwhile: hence a few packets of play.
   const waiting = (to!.bufferFrames ?? 0) - (from!.bufferFrames ?? 0);
   const skipped = to!.skippedFrames - from!.skippedFrames;
-  const astray = received - (to!.playedFrames - from!.playedFrames) - skipped - waiting;
+  const copied = to!.copiedFrames - from!.copiedFrames;
+  const astray = received - (to!.playedFrames - from!.playedFrames) - skipped - copied - waiting;
   if (overrun !== 0) found.push(`overrun ${overrun}`);
   if (overflows !== 0) found.push(`ring overflows ${overflows}`);
   if (Math.abs(astray) > 16 * later.packetFrames)

@@ -1293,6 +1293,7 @@ export class Studio implements StudioApi {
       malformedPackets: count("malformed") + (worker?.oversized ?? 0),
       playedFrames: count("played"),
       concealedFrames: count("concealed"),
+      copiedFrames: count("copied"),
       skippedFrames: count("skipped"),
       underruns: count("underruns"),
       bufferFrames: known("buffered"),

@@ -164,6 +164,8 @@ export interface PeerStats {
   playedFrames: number;
   /** Frames made up in place of missing ones. */
   concealedFrames: number;
+  /** Frames that came again by the other way, and were not needed. */
+  copiedFrames: number;
   /** Frames received but passed over to shorten the buffer. */
   skippedFrames: number;
   /** Times the buffer ran dry. */

@@ -28,6 +28,7 @@ import {
   writeStream,
 } from "../shared/wire";
 import { epochMs } from "./clock";
+import { Numbering } from "./numbering";
 import { OpusReceiver } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
@@ -152,6 +153,7 @@ interface Way {
   first: number;
   /** Media time of the newest datagram. */
   newest: bigint;
+  readonly numbering: Numbering;
   /** Share of its datagrams by this way that never came, of the last seconds, by main's word. */
   lostShare: number | null;
 }
@@ -433,10 +435,16 @@ export class Peers {
     }
     lane.received++;
     if (kind === KIND_AUDIO) {
+      // The relay passes on what was asked for, of whom the owner has not muted.
+      if (wayName === "relayed" && nowMs - way.audioAtMs > AUDIBLE_MS) way.numbering.interrupt();
       way.audioAtMs = nowMs;
       way.received++;
       // Not wanted this way; the peer has been told, and stops in a moment.
-      if (!isHeard(peer, wayName, nowMs)) return;
+      if (!isHeard(peer, wayName, nowMs)) {
+        way.numbering.interrupt();
+        return;
+      }
+      way.numbering.apply(bytes);
       if (isFirst(peer, wayName, bytes, nowMs)) {
         way.first++;
         peer.reports.handleAudio(bytes, nowMs);
@@ -598,7 +606,9 @@ export class Peers {
       offered,
       crowded,
       lostShare: peer.heard?.lostShare ?? null,
-      canCopy: copies === "auto" && lanes > 1,
+      // Where the other way is sent as well, that is the copy.
+      canCopy:
+        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayOpen(peer)),
       // Lanes that were asked for and do not come are not waited for.
       canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
@@ -740,6 +750,7 @@ function newWay(): Way {
     received: 0,
     first: 0,
     newest: 0n,
+    numbering: new Numbering(),
     lostShare: null,
   };
 }
