@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
+import { AUTOMATIC, COMMAND, STATS_FIELDS } from "../../src/shared/engine";
 import {
   isOpus,
   KIND_AUDIO,
@@ -184,7 +184,7 @@ describe("the engine as WebAssembly", () => {
       const capture = new Float32Array(memory, call("capture_ptr"), channels * quantum);
       const datagramArea = new Uint8Array(memory, call("datagram_ptr"), MAX_DATAGRAM_BYTES);
       const output = new Uint8Array(memory, call("output_ptr"), 2 * quantum * 4);
-      const stats = new Float64Array(memory, call("stats_ptr"), 24);
+      const stats = new Float64Array(memory, call("stats_ptr"), STATS_FIELDS);
 
       const [sent, heard] = [new Hash(), new Hash()];
       let noise = 1;
@@ -250,7 +250,7 @@ describe("the engine as WebAssembly", () => {
     expect(call("player_command", COMMAND.add, 1, 0)).toBe(0);
     expect(call("player_command", COMMAND.target, 1, 0)).toBe(0);
     const area = new Uint8Array(exports.memory.buffer, call("datagram_ptr"), MAX_DECODED_BYTES);
-    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), 24);
+    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), STATS_FIELDS);
     const { datagram, packet } = writeOpus(2, 480, 1000n, 480 * 2 * 4);
     new Float32Array(packet.buffer, packet.byteOffset).fill(0.25);
     area.set(datagram);
