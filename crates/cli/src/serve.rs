@@ -97,6 +97,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
         &link,
         address.ip().is_loopback() && public_origin.is_none(),
     );
+    if let Some(address) = server.relay_address() {
+        tracing::info!("relay on UDP {address}");
+    }
     if let Some(address) = server.metrics_address() {
         tracing::info!("for the operator: http://{address}/, metrics on http://{address}/metrics");
     }
@@ -180,6 +183,11 @@ fn own_address() -> Option<IpAddr> {
 }
 
 fn advise(error: &StartError) -> String {
+    if let StartError::ListenRelay { .. } = error {
+        return format!(
+            "{error}. Take another address, --relay-listen ADDRESS:PORT, or do without: --no-relay"
+        );
+    }
     let StartError::Listen { address, source } = error else {
         return error.to_string();
     };

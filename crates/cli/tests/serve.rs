@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Output, Stdio},
 };
 
@@ -122,6 +122,18 @@ fn a_taken_port_is_explained() {
         stderr.contains("another program has this port") && stderr.contains("--listen 127.0.0.1:"),
         "{stderr}"
     );
+}
+
+#[test]
+fn a_taken_port_of_the_relay_is_explained() {
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--relay-listen"];
+    let (code, _, stderr) = run(antiphon(&arguments).arg(&address));
+    assert_eq!(code, Some(1));
+    for word in ["UDP", &address, "--relay-listen", "--no-relay"] {
+        assert!(stderr.contains(word), "{word}: {stderr}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What the server counts, in Prometheus's text format. No label holds a name, a room or an address.
+//! What the server counts, in Prometheus's text format. No label holds a name or an address; a
+//! room is named as in logs.
 
 use std::{
     collections::BTreeMap,

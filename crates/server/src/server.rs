@@ -46,6 +46,14 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// Take another UDP address, stop the program that has this one, or do without a relay.
+    #[error("the relay cannot listen on UDP {address}: {source}")]
+    ListenRelay {
+        /// The address that was asked for, or that of the web app.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
     /// Correct the files.
     #[error("cannot use the certificate {} with the key {}: {source}", cert.display(), key.display())]
     Tls {

@@ -1,5 +1,7 @@
 //! The relay over real QUIC, on the loopback interface: what a page sends, and what others get of it, byte for byte.
 
+mod running;
+
 use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
 
 use antiphon_core::{
@@ -10,9 +12,10 @@ use antiphon_server::{
     RelayConfig,
     media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
     relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
-    signalling::ParticipantId,
+    signalling::{ParticipantId, RoomName},
 };
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tokio::{runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
@@ -718,4 +721,161 @@ async fn a_stop_is_said_to_everyone() {
     stopped.expect("in good order");
     assert_eq!((a_code, b_code), (5, 5));
     std::net::UdpSocket::bind(address).expect("its port is free again");
+}
+
+/// A session for what a page was told in its `welcome`.
+async fn connect_as_told(relay: &Value) -> Session {
+    let hashes = relay["certificate_hashes"].as_array().expect("a list");
+    let hashes = hashes.iter().map(|hash| {
+        let digits = hash.as_str().expect("digits").as_bytes();
+        HEXLOWER.decode(digits).expect("hex digits")
+    });
+    let client = ClientBuilder::new().with_server_certificate_hashes(hashes.collect());
+    let token = relay["token"].as_str().expect("a token");
+    let url = format!("https://127.0.0.1:{}/relay/{token}", relay["port"]);
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    client
+        .expect("a client")
+        .connect(request)
+        .await
+        .expect("connects")
+}
+
+#[tokio::test]
+async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
+    let mut server =
+        running::Running::start(|config| config.relay = Some(RelayConfig::default())).await;
+    let (mut a_page, a_welcome) = server.join(1).await;
+    let (_b_page, b_welcome) = server.join(2).await;
+    let a = connect_as_told(&a_welcome["relay"]).await;
+    let b = connect_as_told(&b_welcome["relay"]).await;
+    let (a_number, b_number) = (&a_welcome["stream"], &b_welcome["stream"]);
+    let mut a_control = Control::open(&a).await;
+    let mut b_control = Control::open(&b).await;
+    let listen = json!({"type": "listen", "forward": [a_number], "mix": null});
+    b_control.say(listen).await;
+    a_control.wanted(1).await;
+    for sequence in 0..5 {
+        a.send_datagram(audio(sequence).into()).expect("sent");
+        let received = timeout(SOON, b.read_datagram()).await.expect("in time");
+        let number = a_number.as_u64().expect("a number") as u16;
+        assert_eq!(received.expect("a datagram"), audio_from(number, sequence));
+    }
+    a.send_datagram(Bytes::from_static(b"rubbish"))
+        .expect("sent");
+    let id = |welcome: &Value| welcome["id"].as_str().expect("an id")[..8].to_owned();
+    let room: RoomName = running::ROOM.parse().expect("a room");
+    let of = |name: &str, welcome: &Value| {
+        let participant = id(welcome);
+        format!(
+            "antiphon_relay_datagrams_{name}_total{{room=\"{room:?}\",participant=\"{participant}\"}}"
+        )
+    };
+    server.expect_metric(&of("received", &a_welcome), 6).await;
+    server.expect_metric(&of("malformed", &a_welcome), 1).await;
+    server
+        .expect_metric("antiphon_relay_forward_latency_seconds_count", 5)
+        .await;
+    assert!(b_number.is_u64());
+
+    a_page.say(json!({"type": "leave"})).await;
+    assert_eq!(closed(&a).await, 4);
+    server.expect_metric(&of("received", &a_welcome), 0).await;
+    server
+        .expect_metric("antiphon_relay_forward_latency_seconds_count", 5)
+        .await;
+    server.stop();
+    assert_eq!(closed(&b).await, 5);
+    let ended = timeout(SOON, &mut server.ended).await.expect("in time");
+    ended.expect("no panic").expect("in good order");
+}
+
+/// Commands are done in order: whoever can open a session now, came after all that happened before.
+async fn settled(server: &running::Running, person: u8) {
+    let (mut page, welcome) = server.join(person).await;
+    connect_as_told(&welcome["relay"]).await;
+    page.say(json!({"type": "leave"})).await;
+    assert_eq!(page.closed().await, 1000);
+}
+
+/// The next message of a type.
+async fn hear(page: &mut running::Page, kind: &str) -> Value {
+    loop {
+        let message = page.hear().await;
+        if message["type"] == kind {
+            return message;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_owner_decides_holds_at_the_relay_and_a_lost_page_loses_no_sound() {
+    let server =
+        running::Running::start(|config| config.relay = Some(RelayConfig::default())).await;
+    let (mut a_page, a_welcome) = server.join(1).await;
+    let (b_page, b_welcome) = server.join(2).await;
+    assert_eq!(a_page.hear().await["type"], "joined");
+    let a = connect_as_told(&a_welcome["relay"]).await;
+    let b = connect_as_told(&b_welcome["relay"]).await;
+    let mut a_control = Control::open(&a).await;
+    a_control.listen(&[2]).await;
+    Control::open(&b).await.wanted(1).await;
+    let hears = async |sequence| {
+        b.send_datagram(audio(sequence).into()).expect("sent");
+        let heard = timeout(SOON, a.read_datagram()).await.expect("in time");
+        assert_eq!(heard.expect("a datagram"), audio_from(2, sequence));
+    };
+    hears(1).await;
+
+    drop(b_page);
+    assert_eq!(a_page.hear().await["type"], "away");
+    hears(2).await;
+    let (mut b_page, welcome) = server.join(2).await;
+    assert_eq!(welcome["relay"], b_welcome["relay"], "the same token");
+    assert_eq!(a_page.hear().await["type"], "back");
+    hears(3).await;
+
+    let moderate =
+        |action: &str| json!({"type": "moderate", "to": b_welcome["id"], "action": action});
+    a_page.say(moderate("mute")).await;
+    assert_eq!(hear(&mut a_page, "muted").await["muted"], true);
+    settled(&server, 3).await;
+    b.send_datagram(audio(4).into()).expect("sent");
+    // This passes even so, and would come after it.
+    b.send_datagram(Bytes::copy_from_slice(&probe(1, 5)))
+        .expect("sent");
+    let heard = timeout(SOON, a.read_datagram()).await.expect("in time");
+    assert_eq!(heard.expect("a datagram")[..], probe(2, 5));
+    a_page.say(moderate("unmute")).await;
+    assert_eq!(hear(&mut a_page, "muted").await["muted"], false);
+    settled(&server, 4).await;
+    hears(6).await;
+
+    let in_operators_view = async {
+        loop {
+            let status = server.operator("/status.json").await;
+            let status: Value = serde_json::from_str(&status.body).expect("JSON");
+            let media = &status["relay"]["rooms"][0];
+            if media["room"] == status["rooms"][0]["room"]
+                && media["participants"].as_array().map(Vec::len) == Some(2)
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, in_operators_view)
+        .await
+        .expect("both are shown, in their room");
+    let metrics = server.operator("/metrics").await.body;
+    assert!(
+        metrics.contains("antiphon_relay_forward_latency_seconds_bucket{le=\"+Inf\"}"),
+        "a histogram ends in infinity: {metrics}"
+    );
+
+    a_page.say(moderate("remove")).await;
+    assert_eq!(hear(&mut b_page, "error").await["code"], "removed");
+    assert_eq!(b_page.closed().await, 1008);
+    assert_eq!(closed(&b).await, 4);
+    a_control.wanted(0).await;
 }

@@ -89,7 +89,7 @@ impl Latencies {
         std::array::from_fn(|octave| {
             let buckets = octave * PER_OCTAVE..(octave + 1) * PER_OCTAVE;
             let end = match octave + 1 {
-                OCTAVES => f64::MAX,
+                OCTAVES => f64::INFINITY,
                 _ => end_of(buckets.end - 1) as f64 / 1e9,
             };
             (end, self.counts[buckets].iter().sum())

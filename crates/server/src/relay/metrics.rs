@@ -18,6 +18,7 @@ use super::{latency::Latencies, room::Counts};
 pub(crate) struct Snapshot {
     pub(super) participants: Vec<Traffic>,
     pub(super) forward: Latencies,
+    pub(super) transit: Latencies,
     pub(super) mix: Latencies,
     pub(super) lag: Latencies,
 }
@@ -59,6 +60,11 @@ impl Collector for RelayMetrics {
                 "relay_forward_latency",
                 "From a datagram's arrival until its last copy was handed to QUIC",
                 &snapshot.forward,
+            ),
+            (
+                "relay_transit_latency",
+                "From reading a datagram from the socket until its last copy was written to it, of those that were followed",
+                &snapshot.transit,
             ),
             (
                 "relay_mix_latency",

@@ -21,6 +21,7 @@ mod quic;
 mod realtime;
 mod room;
 mod session;
+mod socket;
 
 use std::{
     cell::{Cell, RefCell},
@@ -40,7 +41,7 @@ use tokio::{
 };
 use web_transport_quinn::{
     Session,
-    quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig},
+    quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, TransportConfig},
 };
 
 use self::{
@@ -50,6 +51,7 @@ use self::{
     quic::CloseCode,
     room::Room,
     session::Seat,
+    socket::MeasuredSocket,
 };
 use crate::{
     admission::Admission,
@@ -134,7 +136,7 @@ impl BoundRelay {
             let address = socket.local_addr()?;
             Ok((socket, address))
         };
-        let (socket, address) = bind().map_err(|source| StartError::Listen {
+        let (socket, address) = bind().map_err(|source| StartError::ListenRelay {
             address: listen,
             source,
         })?;
@@ -198,14 +200,16 @@ impl BoundRelay {
             snapshots,
             ..
         } = self;
-        let endpoint = Endpoint::new(
+        let socket = Arc::new(MeasuredSocket::new(TokioRuntime.wrap_udp_socket(socket)?));
+        let endpoint = Endpoint::new_with_abstract_socket(
             EndpointConfig::default(),
             Some(config),
-            socket,
+            Arc::<MeasuredSocket>::clone(&socket),
             Arc::new(TokioRuntime),
         )?;
         let relay = Rc::new(Relay {
             start: Instant::now(),
+            socket,
             public_origin,
             handshakes: Cell::new(0),
             mixes_changed: Rc::default(),
@@ -259,6 +263,7 @@ impl RunningRelay {
 #[derive(Debug)]
 struct Relay {
     start: Instant,
+    socket: Arc<MeasuredSocket>,
     public_origin: Option<String>,
     /// Connections that are no session yet.
     handshakes: Cell<usize>,
@@ -326,8 +331,9 @@ impl Relay {
                 sample_rate_hz,
             } => {
                 let new = || {
-                    let mixes_changed = Rc::clone(&self.mixes_changed);
-                    let room = Room::new(room.clone(), sample_rate_hz, self.start, mixes_changed);
+                    let (socket, mixes) =
+                        (Arc::clone(&self.socket), Rc::clone(&self.mixes_changed));
+                    let room = Room::new(room.clone(), sample_rate_hz, self.start, socket, mixes);
                     Rc::new(RefCell::new(room))
                 };
                 let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
@@ -458,16 +464,17 @@ async fn report(
         let mut state = relay.state.borrow_mut();
         let elapsed = before.elapsed();
         before += elapsed;
-        snapshots.send_replace(Arc::new(state.snapshot()));
+        snapshots.send_replace(Arc::new(state.snapshot(relay.socket.transit())));
         statuses.send_replace(Arc::new(state.status(elapsed)));
     }
 }
 
 impl State {
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self, transit: Latencies) -> Snapshot {
         let mut snapshot = Snapshot {
             participants: Vec::with_capacity(self.seats.len()),
             forward: self.forward.clone(),
+            transit,
             mix: self.mix.clone(),
             lag: self.lag.clone(),
         };

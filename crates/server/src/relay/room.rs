@@ -6,6 +6,7 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,6 +23,7 @@ use super::{
     latency::Latencies,
     metrics::Traffic,
     quic::{CloseCode, SESSION_PREFIX},
+    socket::MeasuredSocket,
 };
 use crate::{
     media::{ParticipantMedia, RoomMedia},
@@ -49,6 +51,7 @@ pub(super) struct Room {
     rate: SampleRate,
     /// When the relay began: the zero of its clock.
     start: Instant,
+    socket: Arc<MeasuredSocket>,
     /// Told when [`Room::poll_timeout`] may be sooner than before.
     mixes_changed: Rc<Notify>,
     participants: BTreeMap<u16, Participant>,
@@ -130,6 +133,7 @@ impl Room {
         name: RoomName,
         sample_rate_hz: SampleRateHz,
         start: Instant,
+        socket: Arc<MeasuredSocket>,
         mixes_changed: Rc<Notify>,
     ) -> Self {
         let rate = SampleRate::from_hz(sample_rate_hz.hz());
@@ -137,6 +141,7 @@ impl Room {
             name,
             rate: rate.expect("rooms have the engine's rates"),
             start,
+            socket,
             mixes_changed,
             participants: BTreeMap::new(),
             forward: Latencies::default(),
@@ -364,12 +369,16 @@ impl Room {
         let mixed_for = std::mem::take(&mut sender.mixed_for);
         let outgoing = numbered(raw, Kind::Audio, from);
         for listener in &forwarded_to {
-            if let Some(listener) = self.participants.get_mut(listener) {
-                listener.send(outgoing.clone());
+            let Some(participant) = self.participants.get_mut(listener) else {
+                continue;
+            };
+            let session = participant.send(outgoing.clone());
+            if forwarded_to.last() == Some(listener) {
+                self.forward.record(arrived.elapsed());
+                if let Some(session) = session {
+                    self.socket.follow(session.remote_address());
+                }
             }
-        }
-        if !forwarded_to.is_empty() {
-            self.forward.record(arrived.elapsed());
         }
         let clock = arrived.duration_since(self.start);
         for listener in &mixed_for {
@@ -466,22 +475,21 @@ impl Participant {
     }
 
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
-    /// waits on that session.
-    fn send(&mut self, outgoing: Bytes) {
+    /// waits on that session. Answers which it was.
+    fn send(&mut self, outgoing: Bytes) -> Option<&Session> {
         let count = self.sessions.len();
         self.turn = (self.turn + 1) % count.max(1);
         let in_turn = (0..count).map(|index| &self.sessions[(self.turn + index) % count]);
         let with_room =
             in_turn.map(|session| (Connection::datagram_send_buffer_space(session), session));
-        let Some((room, session)) = with_room.min_by_key(|(room, _)| Reverse(*room)) else {
-            return;
-        };
+        let (room, session) = with_room.min_by_key(|(room, _)| Reverse(*room))?;
         if room < outgoing.len() {
             self.counts.aged += 1;
         }
-        if Connection::send_datagram(session, outgoing).is_ok() {
-            self.counts.sent += 1;
-        }
+        // It fails only if the session has just ended.
+        Connection::send_datagram(session, outgoing).ok()?;
+        self.counts.sent += 1;
+        Some(session)
     }
 
     fn lost(&self) -> u64 {
