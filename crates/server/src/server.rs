@@ -180,14 +180,18 @@ impl Server {
         let stopping = async {
             stop.await;
             tracing::info!("stopping");
-            hub.shut_down(PATIENCE).await;
+            let silenced = async {
+                match relay {
+                    Some(relay) => relay.stop().await,
+                    None => Ok(()),
+                }
+            };
+            let ((), silenced) = tokio::join!(hub.shut_down(PATIENCE), silenced);
             handle.graceful_shutdown(Some(Duration::from_secs(1)));
+            silenced
         };
-        let (served, ()) = tokio::join!(serving, stopping);
-        if let Some(relay) = relay {
-            relay.stop().await?;
-        }
-        served
+        let (served, silenced) = tokio::join!(serving, stopping);
+        served.and(silenced)
     }
 }
 
@@ -218,10 +222,7 @@ fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Me
     let Some(relay) = &config.relay else {
         return Ok(None);
     };
-    let bind = |address| {
-        let origin = config.public_origin.clone();
-        BoundRelay::bind(address, relay, origin, Lifetime::default())
-    };
+    let bind = |address| BoundRelay::bind(config, relay, address, Lifetime::default());
     let bound = match relay.listen {
         Some(address) => bind(address),
         // The web app may have any free port; the same number need not be free for UDP.

@@ -9,7 +9,7 @@ use antiphon_core::{
     wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
 };
 use antiphon_server::{
-    RelayConfig,
+    Config, RelayConfig,
     media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
     relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
     signalling::{ParticipantId, RoomName},
@@ -41,7 +41,8 @@ impl Relay {
     fn start_with(lifetime: Lifetime) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (relay, media) =
-            BoundRelay::bind(any, &RelayConfig::default(), None, lifetime).expect("binds");
+            BoundRelay::bind(&Config::default(), &RelayConfig::default(), any, lifetime)
+                .expect("binds");
         let address = relay.address();
         assert_eq!(media.offer().port, address.port());
         let running = relay.start().expect("starts");

@@ -55,7 +55,7 @@ use self::{
 };
 use crate::{
     admission::Admission,
-    config::{RelayConfig, TlsFiles},
+    config::{Config, RelayConfig, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
     server::StartError,
     signalling::RoomName,
@@ -65,8 +65,8 @@ use crate::{
 pub use self::certificate::Lifetime;
 pub(crate) use self::metrics::RelayMetrics;
 
-/// Sessions that one address may have: those of as many participants as a room has by default, and of some who have gone.
-const SESSIONS_PER_ADDRESS: u32 = 256;
+/// Sessions for each connection that an address may have with the hub.
+const SESSIONS: u32 = room::MAX_SESSIONS as u32;
 /// Handshakes at once, beyond which an address has to prove that it is its own, and twice that, beyond which nobody gets one.
 const HANDSHAKES: usize = 64;
 /// How long sessions may take to end after the relay was asked to stop.
@@ -87,6 +87,7 @@ pub struct BoundRelay {
     config: ServerConfig,
     transport: Arc<TransportConfig>,
     public_origin: Option<String>,
+    sessions_per_address: u32,
     end: MediaEnd,
     snapshots: watch::Sender<Arc<Snapshot>>,
 }
@@ -99,19 +100,18 @@ enum Identity {
 }
 
 impl BoundRelay {
-    /// Binds the socket and reads the certificate, or makes one that lives as long as `lifetime` says. Pages of `public_origin` may
-    /// connect, besides those of the host that they connect to.
+    /// Binds the socket at `listen` and reads the certificate, or makes one that lives as long as `lifetime` says.
     ///
     /// # Errors
     /// The address is taken, or the files are no certificate with its key.
     pub fn bind(
+        config: &Config,
+        relay: &RelayConfig,
         listen: SocketAddr,
-        config: &RelayConfig,
-        public_origin: Option<String>,
         lifetime: Lifetime,
     ) -> Result<(Self, Media), StartError> {
         let transport = quic::transport();
-        let (identity, server_config, hashes) = match &config.tls {
+        let (identity, server_config, hashes) = match &relay.tls {
             Some(files) => {
                 let server_config = read(files, &transport).map_err(|source| StartError::Tls {
                     cert: files.cert.clone(),
@@ -141,7 +141,7 @@ impl BoundRelay {
             source,
         })?;
         let (media, end) = Media::new(RelayOffer {
-            port: config.public_port.unwrap_or(address.port()),
+            port: relay.public_port.unwrap_or(address.port()),
             certificate_hashes: hashes,
         });
         let relay = Self {
@@ -150,7 +150,8 @@ impl BoundRelay {
             identity,
             config: server_config,
             transport,
-            public_origin,
+            public_origin: config.public_origin.clone(),
+            sessions_per_address: config.connections.per_address.saturating_mul(SESSIONS),
             end,
             snapshots: watch::Sender::default(),
         };
@@ -184,7 +185,8 @@ impl BoundRelay {
                 Ok(()) => tracing::debug!("the relay runs at a real-time priority"),
                 Err(error) => tracing::info!(%error, "the relay runs at no real-time priority"),
             }
-            runtime()?.block_on(self.run(stopped))
+            let ended = runtime().and_then(|runtime| runtime.block_on(self.run(stopped)));
+            ended.inspect_err(|error| tracing::error!(%error, "the relay has ended"))
         })?;
         Ok(RunningRelay { stop, thread })
     }
@@ -196,6 +198,7 @@ impl BoundRelay {
             config,
             transport,
             public_origin,
+            sessions_per_address,
             end,
             snapshots,
             ..
@@ -213,7 +216,15 @@ impl BoundRelay {
             public_origin,
             handshakes: Cell::new(0),
             mixes_changed: Rc::default(),
-            state: RefCell::default(),
+            state: RefCell::new(State {
+                seats: HashMap::new(),
+                rooms: HashMap::new(),
+                admission: Admission::new(sessions_per_address),
+                forward: Latencies::default(),
+                mix: Latencies::default(),
+                lag: Latencies::default(),
+                reported_lag: Latencies::default(),
+            }),
         });
         task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
         task::spawn_local(renew(identity, endpoint.clone(), transport, end.offer));
@@ -282,20 +293,6 @@ struct State {
     mix: Latencies,
     lag: Latencies,
     reported_lag: Latencies,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            seats: HashMap::new(),
-            rooms: HashMap::new(),
-            admission: Admission::new(SESSIONS_PER_ADDRESS),
-            forward: Latencies::default(),
-            mix: Latencies::default(),
-            lag: Latencies::default(),
-            reported_lag: Latencies::default(),
-        }
-    }
 }
 
 impl Relay {

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Sessions of one participant.
-const MAX_SESSIONS: usize = 4;
+pub(super) const MAX_SESSIONS: usize = 4;
 /// Datagrams that a participant may send per second in the long run; half as many at once.
 const DATAGRAMS_PER_S: u32 = 4_000;
 /// Bytes that a participant may send per second in the long run; half as many at once.
@@ -71,6 +71,8 @@ struct Participant {
     /// Which session was used last.
     turn: usize,
     listen: Listen,
+    /// How many streams are forwarded to it.
+    takes: u16,
     mixer: Option<Mixer>,
     /// Who takes this one's stream as it is.
     forwarded_to: Vec<u16>,
@@ -161,6 +163,7 @@ impl Room {
             sessions: Vec::new(),
             turn: 0,
             listen: Listen::default(),
+            takes: 0,
             mixer: None,
             forwarded_to: Vec::new(),
             mixed_for: Vec::new(),
@@ -274,6 +277,7 @@ impl Room {
                 .filter(|number| participant.listen.forward.binary_search(number).is_ok())
                 .copied()
                 .collect();
+            participant.takes = forwarded.len() as u16;
             for number in forwarded {
                 if let Some(sender) = self.participants.get_mut(&number) {
                     sender.forwarded_to.push(*listener);
@@ -503,7 +507,7 @@ impl Participant {
             participant: self.id,
             stream,
             sessions: self.sessions.len() as u8,
-            forwarded: self.listen.forward.len() as u16,
+            forwarded: self.takes,
             mixed: self.listen.mix.is_some(),
             rtt_us: quickest.map(|rtt| rtt.as_micros() as u32),
             packets_in_per_s: per_s(self.counts.received, self.reported.received),
