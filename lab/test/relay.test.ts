@@ -65,6 +65,46 @@ describe("through the server", () => {
     expect(here!.missed, "pulses not heard at oneself").toBe(here!.hits.length);
   });
 
+  it("changes from any path to any other without a gap, and without being heard twice", async () => {
+    const pages = await meet("chromium", "chromium", { path: "auto" });
+    await until(pages, ({ path }) => path === "both", "come both ways");
+    const changes = [
+      ["mix", "mix"],
+      ["relay", "relay"],
+      ["mix", "mix"],
+      ["direct", "direct"],
+      ["auto", "both"],
+    ] as const;
+    // Each change may take seconds on a busy machine; noise lasts for all of them.
+    const noise = noiseOf(40);
+    const change = async () => {
+      await sleep(4000);
+      for (const [pin, path] of changes) {
+        await pages[1].evaluate(choosePath, "Path of A", pin);
+        await until([pages[1]], (peer) => peer.path === path, `come by ${path}`);
+        await sleep(1500);
+      }
+    };
+    const [{ heard }] = await Promise.all([
+      rig.pass({ plays: [{ take: [noise, noise], to: mic("A") }], hears: [speaker("B")] }),
+      change(),
+    ]);
+    const levels = windowsOf(heard[0]![0]!);
+    // What is heard begins and ends with silence.
+    const first = levels.findIndex((level) => level > 0.05) + 5;
+    const last = levels.findLastIndex((level) => level > 0.05) - 5;
+    expect(last - first).toBeGreaterThan((35 * sampleRateHz) / windowFrames);
+    const usual = [...levels.slice(first, last)].sort((one, other) => one - other)[(last - first) >> 1]!;
+    const odd = levels
+      .slice(first, last)
+      .flatMap((level, n) =>
+        level < 0.4 * usual || level > 1.25 * usual
+          ? [`${(level / usual).toFixed(2)} at ${(((first + n) * windowFrames) / sampleRateHz).toFixed(2)} s`]
+          : [],
+      );
+    expect(odd).toEqual([]);
+  });
+
   it("goes on directly while the server is gone, and takes both ways again when it is back", async () => {
     const pages = await meet("chromium", "chromium", { path: "auto" });
     await until(pages, ({ path }) => path === "both", "come both ways");
@@ -113,4 +153,31 @@ async function until(
       await sleep(200);
     }
   }
+}
+
+const windowFrames = 960;
+
+/** Levels (RMS) of a signal, 20 ms each. */
+function windowsOf(signal: Float32Array): number[] {
+  return Array.from({ length: Math.floor(signal.length / windowFrames) }, (_, n) => {
+    const window = signal.subarray(n * windowFrames, (n + 1) * windowFrames);
+    return Math.sqrt(window.reduce((sum, sample) => sum + sample * sample, 0) / windowFrames);
+  });
+}
+
+/** White noise: two of it at once are louder, whatever lies between them. */
+function noiseOf(noiseSeconds: number): Float32Array {
+  let state = 1;
+  return Float32Array.from({ length: noiseSeconds * sampleRateHz }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return (state / 2 ** 32 - 0.5) * 0.6;
+  });
+}
+
+/** Chooses a path, as a musician would. Runs in the page. */
+function choosePath(label: string, value: string): void {
+  const select = document.querySelector(`select[aria-label="${label}"]`);
+  if (!(select instanceof HTMLSelectElement)) throw new Error(`no "${label}"`);
+  select.value = value;
+  select.dispatchEvent(new Event("change", { bubbles: true }));
 }

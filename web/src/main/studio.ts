@@ -61,6 +61,8 @@ const MAX_TRACE_SECONDS = 60;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
+/** A mix of which nothing was played for so long has ended. */
+const MIX_SILENT_MS = 500;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
 /** How long the worker may take to hand a trace over. */
@@ -128,8 +130,14 @@ export class Studio implements StudioApi {
   /** What was said at the door, or is to be said since one locked it oneself. */
   #passphrase: string | null = null;
   readonly #mixing = new Mixing();
-  /** The mix's stream while there is one, and what the engine was last told and had played of it. */
-  #mix: { stream: number; isMuted: boolean; isSolo: boolean; playedFrames: number } | null = null;
+  /** The mix's stream while there is one, what the engine was last told of it, and had played of it when. */
+  #mix: {
+    stream: number;
+    isMuted: boolean;
+    isSolo: boolean;
+    playedFrames: number;
+    playedAtMs: number;
+  } | null = null;
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
   readonly #members = new Map<string, Member>();
@@ -568,9 +576,10 @@ export class Studio implements StudioApi {
 
   #mixPlays(played: (stream: number) => number): boolean {
     if (this.#mix === null) return false;
-    const before = this.#mix.playedFrames;
-    this.#mix.playedFrames = played(this.#mix.stream);
-    return this.#mix.playedFrames > before;
+    const playedFrames = played(this.#mix.stream);
+    if (playedFrames > this.#mix.playedFrames) this.#mix.playedAtMs = performance.now();
+    this.#mix.playedFrames = playedFrames;
+    return performance.now() - this.#mix.playedAtMs < MIX_SILENT_MS;
   }
 
   /** From asking the relay for a change of the mix until it is heard. */
@@ -594,7 +603,8 @@ export class Studio implements StudioApi {
       sound.addStream(stream, this.#state.settings.buffer, null);
       sound.setPeer(stream, MIX_STREAM, "auto", false);
       sound.command(COMMAND.mute, stream, 1);
-      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0 };
+      const playedAtMs = Number.NEGATIVE_INFINITY;
+      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs };
     }
     const mix = this.#mix;
     if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
