@@ -21,14 +21,15 @@ export type PageParameters = Partial<
     | "adapt"
     | "channels"
     | "loop"
+    | "path"
     | "transport",
     string | number
   >
 >;
 
-/** What the lab reads of `window.antiphon.stats()`, version 1. Unknown is null. */
+/** What the lab reads of `window.antiphon.stats()`, version 2. Unknown is null. */
 export interface PageStats {
-  version: 1;
+  version: 2;
   /** One's own participant id; null before joining. */
   id: string | null;
   quantumFrames: number | null;
@@ -47,7 +48,17 @@ export interface PageStats {
     overrunFrames: number;
     packets: number;
   };
+  /** The connection to the server: "offline", "connecting" or "online". */
+  signalling: string;
+  relay: { sessions: { state: string }[]; rttMs: number | null; wanted: number } | null;
   peers: PagePeer[];
+}
+
+/** What came of a peer by one way. */
+export interface PageWay {
+  isHeard: boolean;
+  receivedPackets: number;
+  firstPackets: number;
 }
 
 export interface PageDelay {
@@ -62,6 +73,12 @@ export interface PagePeer {
   id: string;
   name: string;
   connection: string;
+  /** "direct", "relay", "both" or "mix". */
+  path: string | null;
+  /** By the room's owner, for everyone. */
+  mutedByOwner: boolean;
+  direct: PageWay | null;
+  relayed: PageWay | null;
   droppedBacklog: number;
   receivedPackets: number;
   lostPackets: number;
@@ -69,6 +86,8 @@ export interface PagePeer {
   malformedPackets: number;
   playedFrames: number;
   concealedFrames: number;
+  /** Frames that came again by the other way. */
+  copiedFrames: number;
   skippedFrames: number;
   underruns: number;
   bufferFrames: number | null;
@@ -91,10 +110,28 @@ export function missingProduct(): string | undefined {
   return existsSync(binary) ? undefined : "target/release/antiphon is not built: make build";
 }
 
+/** Starts the server, and waits until it answers. */
+async function serve(url: string, folder: string): Promise<Service> {
+  const { host } = new URL(url);
+  const service = Service.start([binary, "serve", "--listen", host], process.env, path.join(folder, "log"));
+  const answers = () =>
+    fetch(url).then(
+      () => true,
+      () => false,
+    );
+  try {
+    await service.until(answers, `answer at ${url}`);
+  } catch (error) {
+    await service.stop();
+    throw error;
+  }
+  return service;
+}
+
 export class Product {
   private constructor(
     readonly url: string,
-    private readonly service: Service,
+    private service: Service,
     private readonly folder: string,
   ) {}
 
@@ -104,26 +141,22 @@ export class Product {
     const folder = makeFolder("server");
     const port = await freePort();
     const url = `http://127.0.0.1:${port}`;
-    const service = Service.start(
-      [binary, "serve", "--listen", `127.0.0.1:${port}`],
-      process.env,
-      path.join(folder, "log"),
-    );
     try {
-      await service.until(
-        () =>
-          fetch(url).then(
-            () => true,
-            () => false,
-          ),
-        `answer at ${url}`,
-      );
+      return new Product(url, await serve(url, folder), folder);
     } catch (error) {
-      await service.stop();
       removeFolder(folder);
       throw error;
     }
-    return new Product(url, service, folder);
+  }
+
+  /** Ends the server as a crash would. */
+  async kill(): Promise<void> {
+    await this.service.kill();
+  }
+
+  /** Starts it anew, at the same address, knowing nothing. */
+  async restart(): Promise<void> {
+    this.service = await serve(this.url, this.folder);
   }
 
   get port(): number {
@@ -144,7 +177,7 @@ export class Product {
    * machine and the network do: one thing is measured at a time.
    */
   roomUrl(room: string, name: string, parameters: PageParameters): string {
-    const query = new URLSearchParams({ autojoin: "1", name, copies: "off", adapt: "off" });
+    const query = new URLSearchParams({ autojoin: "1", name, copies: "off", adapt: "off", path: "direct" });
     for (const [key, value] of Object.entries(parameters)) query.set(key, String(value));
     return `${this.lobbyUrl(room)}?${query}`;
   }
@@ -161,8 +194,8 @@ export async function readStats(page: Browser): Promise<PageStats> {
     return (antiphon?.stats() ?? null) as PageStats | null;
   });
   if (stats === null) throw new Error("the page has no window.antiphon.stats()");
-  if (stats.version !== 1)
-    throw new Error(`the page's stats have version ${stats.version}, the lab reads version 1`);
+  if (stats.version !== 2)
+    throw new Error(`the page's stats have version ${stats.version}, the lab reads version 2`);
   return stats;
 }
 

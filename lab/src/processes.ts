@@ -175,6 +175,14 @@ export class Service {
     return readFileSync(this.logFile, "utf8").trimEnd().split("\n").slice(-lines).join("\n");
   }
 
+  /** Ends the process as a crash would. */
+  async kill(): Promise<void> {
+    if (this.ended) return;
+    const gone = new Promise<void>((resolve) => this.child.once("exit", () => resolve()));
+    this.child.kill("SIGKILL");
+    await gone;
+  }
+
   /** Asks the process to end, then insists. */
   async stop(graceMs = 2000): Promise<void> {
     if (this.ended) return;

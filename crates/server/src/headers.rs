@@ -1,16 +1,17 @@
 //! What every answer says to the browser: isolated, nothing foreign, nothing stored about where a link was followed.
 
 use axum::{
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderName, HeaderValue, header},
     middleware::Next,
     response::Response,
 };
 
-/// `connect-src 'self'` covers this server's WebSocket too; STUN and TURN are no concern of this policy.
+/// `connect-src 'self'` covers this server's WebSocket too; STUN and TURN are no concern of this policy. `connect-src` is last, so
+/// that the relay's origin can follow.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; \
-    img-src 'self' data:; font-src 'self'; connect-src 'self'; worker-src 'self'; media-src 'self' blob:; \
-    manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    img-src 'self' data:; font-src 'self'; worker-src 'self'; media-src 'self' blob:; \
+    manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'";
 
 /// Off is what Chromium 156 knows by name and a page of ours will never ask for: a name it does not know is a warning in
 /// its console. What is not listed stays as the browser has it, for this origin only.
@@ -25,7 +26,7 @@ const PERMISSIONS_POLICY: &str = "microphone=(self), speaker-selection=(self), d
 
 /// On every answer. Cross-origin isolation is what gives the page its SharedArrayBuffer; the referrer would
 /// carry a room's name, which is its key.
-const ALWAYS: [(HeaderName, &str); 7] = [
+const ALWAYS: [(HeaderName, &str); 6] = [
     (
         HeaderName::from_static("cross-origin-opener-policy"),
         "same-origin",
@@ -38,7 +39,6 @@ const ALWAYS: [(HeaderName, &str); 7] = [
         HeaderName::from_static("cross-origin-resource-policy"),
         "same-origin",
     ),
-    (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
     (
         HeaderName::from_static("permissions-policy"),
         PERMISSIONS_POLICY,
@@ -47,9 +47,17 @@ const ALWAYS: [(HeaderName, &str); 7] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
 ];
 
-/// Middleware for plain HTTP.
-pub(crate) async fn secure(request: Request, next: Next) -> Response {
+/// Middleware for plain HTTP. `relay_port`: where pages find the relay, if there is one.
+pub(crate) async fn secure(
+    State(relay_port): State<Option<u16>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let policy = policy(request.headers().get(header::HOST), relay_port);
     let mut response = next.run(request).await;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_SECURITY_POLICY, policy);
     for (name, value) in ALWAYS {
         response
             .headers_mut()
@@ -59,11 +67,49 @@ pub(crate) async fn secure(request: Request, next: Next) -> Response {
 }
 
 /// Middleware for TLS: also asks the browser to keep to it.
-pub(crate) async fn secure_tls(request: Request, next: Next) -> Response {
-    let mut response = secure(request, next).await;
+pub(crate) async fn secure_tls(
+    relay_port: State<Option<u16>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = secure(relay_port, request, next).await;
     let value = HeaderValue::from_static("max-age=31536000");
     response
         .headers_mut()
         .insert(header::STRICT_TRANSPORT_SECURITY, value);
     response
+}
+
+/// The relay has the page's own host and a port of its own. Where the host cannot stand in a policy (an IPv6 address cannot), `'self'`
+/// still covers a relay with the page's port.
+fn policy(host: Option<&HeaderValue>, relay_port: Option<u16>) -> HeaderValue {
+    let relay = || {
+        let host = host?.to_str().ok()?.split(':').next()?;
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
+        let is_host = !host.is_empty() && host.bytes().all(is_name);
+        let (host, port) = is_host.then_some((host, relay_port?))?;
+        HeaderValue::try_from(format!("{CONTENT_SECURITY_POLICY} https://{host}:{port}")).ok()
+    };
+    relay().unwrap_or(HeaderValue::from_static(CONTENT_SECURITY_POLICY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_may_connect_to_the_relay_on_their_own_host_alone() {
+        let allowed = |host: &'static str, port| {
+            let policy = policy(Some(&HeaderValue::from_static(host)), port);
+            let policy = policy.to_str().unwrap();
+            policy.split("connect-src ").nth(1).unwrap().to_owned()
+        };
+        assert_eq!(allowed("play.example", None), "'self'");
+        let both = "'self' https://play.example:4433";
+        assert_eq!(allowed("play.example", Some(4433)), both);
+        assert_eq!(allowed("play.example:8443", Some(4433)), both);
+        assert_eq!(allowed("[::1]:8443", Some(4433)), "'self'");
+        assert_eq!(allowed("a; script-src *", Some(4433)), "'self'");
+        assert_eq!(policy(None, Some(4433)), CONTENT_SECURITY_POLICY);
+    }
 }

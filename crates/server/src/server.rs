@@ -235,6 +235,7 @@ fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Me
 }
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
+    let relay_port = hub.media.as_ref().map(|media| media.offer().port);
     let app = Router::new()
         .route("/", get(web::index))
         .route("/r/{room}", get(web::room))
@@ -245,9 +246,9 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
         .route("/ws/{room}", any(connection::upgrade))
         .with_state(hub);
     if tls {
-        app.layer(middleware::from_fn(secure_tls))
+        app.layer(middleware::from_fn_with_state(relay_port, secure_tls))
     } else {
-        app.layer(middleware::from_fn(secure))
+        app.layer(middleware::from_fn_with_state(relay_port, secure))
     }
 }
 
@@ -258,6 +259,6 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/operator.js", get(status::js))
         .route("/status.json", get(status::json))
         .route("/metrics", get(status::metrics))
-        .layer(middleware::from_fn(secure))
+        .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
 }

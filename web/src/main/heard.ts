@@ -3,14 +3,21 @@
 import { RecentCounts } from "../shared/clock";
 import { STREAM_STATS } from "../shared/engine";
 import { REPORT_PERIOD_MS } from "../shared/heard";
+import type { WayName } from "../shared/messages";
 import type { HeardReport } from "../shared/wire";
 
 type Counted = "receivedPackets" | "lostPackets" | "latePackets" | "playedFrames" | "concealedFrames";
+type CountedByWay = "directReceived" | "directLost" | "relayedReceived" | "relayedLost";
 const GROWING = ["receivedPackets", "playedFrames", "concealedFrames"] as const;
 
 /** One stream's counters, looked at now and then. */
 export class HeardWindow {
-  readonly #counts = new RecentCounts<Record<Counted | "outputUnderruns", number>>(REPORT_PERIOD_MS);
+  readonly #counts = new RecentCounts<Record<Counted | CountedByWay | "outputUnderruns", number>>(
+    REPORT_PERIOD_MS,
+  );
+
+  /** Share of each way's datagrams that never came, lately; null where none should have. */
+  lost: Record<WayName, number | null> = { direct: null, relayed: null };
 
   /**
    * What to report at `timeMs`; null while nothing has come. `numbers` and `at`: the stream's statistics, as the worklet publishes them.
@@ -28,12 +35,25 @@ export class HeardWindow {
         playedFrames: number("played"),
         concealedFrames: number("concealed"),
         outputUnderruns: outputUnderruns ?? 0,
+        directReceived: number("directReceived"),
+        directLost: number("directLost"),
+        relayedReceived: number("relayedReceived"),
+        relayedLost: number("relayedLost"),
       },
       GROWING,
     );
+    this.lost = {
+      direct: recent && lostShare(recent.grown.directReceived, recent.grown.directLost),
+      relayed: recent && lostShare(recent.grown.relayedReceived, recent.grown.relayedLost),
+    };
     if (recent === null || number("received") === 0) return null;
+    const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames } = recent.grown;
     return {
-      ...recent.grown,
+      receivedPackets,
+      lostPackets,
+      latePackets,
+      playedFrames,
+      concealedFrames,
       periodMs: recent.periodMs,
       outputUnderruns: outputUnderruns === null ? null : recent.grown.outputUnderruns,
       bufferFrames: known("buffered"),
@@ -41,4 +61,8 @@ export class HeardWindow {
       spreadFrames: known("spread"),
     };
   }
+}
+
+function lostShare(received: number, lost: number): number | null {
+  return received + lost > 0 ? lost / (received + lost) : null;
 }

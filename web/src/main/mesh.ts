@@ -16,6 +16,7 @@ export type PeerSignal =
   | LaneSignal
   | { kind: "lanes"; count: number }
   | { kind: "restart"; lane: number }
+  | { kind: "direct"; wanted: boolean }
   | { kind: "close"; lane: number };
 
 const MAX_LANES = 8;
@@ -49,6 +50,7 @@ export class Peer {
   readonly #slots = new Map<number, Slot>();
   #wanted: number;
   #wantedByPeer = 1;
+  #wantsDirect = true;
   #wasConnected = false;
   #unreachable = false;
   readonly #unreachableTimer: ReturnType<typeof setTimeout>;
@@ -84,6 +86,11 @@ export class Peer {
     return this.#slots.get(lane)?.lane.candidateType ?? null;
   }
 
+  /** Whether the peer wants our stream on these lanes, by its own word. */
+  get wantsDirect(): boolean {
+    return this.#wantsDirect;
+  }
+
   /** This end's wish; the greater of both ends' is granted. */
   wantLanes(count: number): void {
     this.#wanted = clampLanes(count);
@@ -106,6 +113,10 @@ export class Peer {
         break;
       case "close":
         if (!this.#offers) this.#closeLane(signal.lane);
+        break;
+      case "direct":
+        this.#wantsDirect = signal.wanted !== false;
+        this.#host.changed();
         break;
     }
   }

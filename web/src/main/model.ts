@@ -1,5 +1,6 @@
 /** What the room page shows and may ask for: the seam between the user interface (ui/) and the session (studio.ts). */
 
+import type { Pin } from "../shared/relay";
 import type { OpusKbps } from "../shared/rungs";
 import type { Stats } from "../shared/stats";
 
@@ -35,12 +36,18 @@ export interface Participant {
   /** False while its connection to the server is broken. */
   present: boolean;
   isLoop: boolean;
+  /** By whichever way there is. */
   connection: "connecting" | "connected" | "interrupted" | "failed";
   gain: number; // linear, 0 to 4 (+12 dB)
   pan: number; // -1 left to 1 right
   muted: boolean;
   solo: boolean;
   buffer: Buffer;
+  /** The way that its sound shall take. */
+  pin: Pin;
+  isOwner: boolean;
+  /** By the owner, for everyone. */
+  mutedByOwner: boolean;
 }
 
 export type Phase = "lobby" | "joining" | "joined" | "left" | "failed";
@@ -86,6 +93,13 @@ export interface StudioState {
   microphone: "unasked" | "asking" | "on" | "refused" | "none" | "ended";
   selfMuted: boolean;
   looping: boolean;
+  isOwner: boolean;
+  /** By the owner: nobody plays what oneself sends. */
+  mutedByOwner: boolean;
+  /** Whether a passphrase is needed to come in. */
+  locked: boolean;
+  /** Lobby: whether it is to be asked for, and whether the one that was tried is wrong. */
+  passphrase: "none" | "needed" | "wrong";
   /** Of the devices and settings chosen now. */
   calibration: CalibrationState;
   participants: Participant[];
@@ -113,7 +127,8 @@ export interface StudioApi {
   /** Lobby: measures the machine's own sound input and output by a loop-back, and keeps the result. */
   calibrate(): Promise<void>;
   forgetCalibration(): void;
-  join(): Promise<void>;
+  /** `passphrase`: of a locked room. */
+  join(passphrase?: string): Promise<void>;
   leave(): void;
   setSelfMuted(muted: boolean): void;
   /** "Hear yourself through the network": real peer connections to oneself. */
@@ -123,5 +138,10 @@ export interface StudioApi {
   setMuted(participantId: string, muted: boolean): void;
   setSolo(participantId: string, solo: boolean): void;
   setBuffer(participantId: string, buffer: Buffer): void;
+  setPin(participantId: string, pin: Pin): void;
+  /** The owner's: for everyone in the room. */
+  moderate(participantId: string, action: "mute" | "unmute" | "remove"): void;
+  /** The owner's: from now on who joins must say it; null opens the room again. */
+  lock(passphrase: string | null): void;
   dismiss(problemId: string): void;
 }

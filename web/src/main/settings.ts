@@ -1,10 +1,12 @@
 /** What a musician has chosen: remembered by the browser, overridden by the address (docs/automation.md). */
 
 import { MAX_TARGET_FRAMES } from "../shared/messages";
+import type { Pin } from "../shared/relay";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
 import type { Settings } from "./model";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
+const PINS: readonly Pin[] = ["auto", "direct", "relay", "mix"];
 const KEY = "antiphon.settings";
 
 const DEFAULTS: Settings = {
@@ -27,6 +29,8 @@ export interface Automation {
   loop: boolean;
   /** Messages between threads even where shared memory is to be had: for comparison. */
   port: boolean;
+  /** The way that the others' sound shall take, until it is chosen otherwise in the room. */
+  pin: Pin;
   /** Wanted if the room is new. */
   rateHz: number;
 }
@@ -43,6 +47,7 @@ export function loadSettings(search: string): { settings: Settings; automation: 
       autojoin: asked.get("autojoin") === "1",
       loop: asked.get("loop") === "1",
       port: asked.get("transport") === "port",
+      pin: PINS.find((pin) => pin === asked.get("path")) ?? "auto",
       rateHz: [44_100, 48_000, 88_200, 96_000].includes(rateHz) ? rateHz : 48_000,
     },
   };

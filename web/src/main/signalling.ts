@@ -1,9 +1,15 @@
 /** The connection to the server: docs/protocol.md, "Signalling". Reconnects by itself, keeping the identity. */
 
+import type { RelayOffer } from "../shared/relay";
+
 export interface RemoteParticipant {
   id: string;
+  /** Its number in the room, which the relay's datagrams carry. */
+  stream: number;
   name: string;
   present: boolean;
+  /** By the owner, for everyone. */
+  muted: boolean;
 }
 
 export interface Welcome {
@@ -13,7 +19,12 @@ export interface Welcome {
   room: string;
   sample_rate_hz: number;
   participants: RemoteParticipant[];
+  owner: string;
+  locked: boolean;
+  /** Oneself, by the owner. */
+  muted: boolean;
   ice_servers: RTCIceServer[];
+  relay: RelayOffer | null;
   resumed: boolean;
 }
 
@@ -22,20 +33,42 @@ export type FromServer =
   | { type: "joined"; participant: RemoteParticipant }
   | { type: "away" | "back" | "left"; id: string }
   | { type: "renamed"; id: string; name: string }
+  | { type: "owner"; id: string }
+  | { type: "muted"; id: string; muted: boolean }
+  | { type: "locked"; locked: boolean }
+  | { type: "relay"; relay: RelayOffer | null }
   | { type: "signal"; from: string; data: unknown }
   | { type: "error"; code: string; message: string };
 
 export type Status = "offline" | "connecting" | "online";
 
 const PROTOCOL_VERSION = 1;
-const FIRST_RETRY_MS = 500;
-const LAST_RETRY_MS = 10_000;
+/** Between looks whether the server is back: doubled each time, and short to the end, so that all are back within 3 s. */
+const FIRST_RETRY_MS = 250;
+const LAST_RETRY_MS = 1_500;
+/** A server that does not answer within so long is asked anew: it may have come back meanwhile. */
+const PATIENCE_MS = 2_000;
 /** After these, trying again would change nothing. */
-const FINAL_ERRORS = new Set(["bad_message", "bad_version", "room_full", "replaced"]);
+const FINAL_ERRORS = new Set([
+  "bad_message",
+  "bad_version",
+  "room_full",
+  "replaced",
+  "passphrase",
+  "removed",
+]);
+
+/** What the server is told first. */
+export interface Hello {
+  name: string;
+  sample_rate_hz: number;
+  /** Of a locked room. */
+  passphrase?: string;
+}
 
 export class Signalling {
   readonly #room: string;
-  readonly #hello: { name: string; sample_rate_hz: number };
+  readonly #hello: Hello;
   readonly #receive: (message: FromServer) => void;
   readonly #report: (status: Status) => void;
   readonly #secret = hex(crypto.getRandomValues(new Uint8Array(32)));
@@ -46,7 +79,7 @@ export class Signalling {
 
   constructor(
     room: string,
-    hello: { name: string; sample_rate_hz: number },
+    hello: Hello,
     receive: (message: FromServer) => void,
     report: (status: Status) => void,
   ) {
@@ -68,6 +101,14 @@ export class Signalling {
   rename(name: string): void {
     this.#hello.name = name;
     this.send({ type: "rename", name });
+  }
+
+  /** By the owner only; null opens the room again. */
+  lock(passphrase: string | null): void {
+    // To come in again, should the connection be lost for long.
+    if (passphrase === null) delete this.#hello.passphrase;
+    else this.#hello.passphrase = passphrase;
+    this.send({ type: "lock", passphrase });
   }
 
   leave(): void {
@@ -97,10 +138,27 @@ export class Signalling {
     socket.onclose = () => {
       if (this.#closed || this.#socket !== socket) return;
       this.#report("connecting");
-      // Spread by a random half, so that a restarted server is not stormed.
-      this.#timer = setTimeout(() => this.#connect(), this.#retryMs * (0.5 + Math.random()));
-      this.#retryMs = Math.min(LAST_RETRY_MS, this.#retryMs * 2);
+      this.#schedule();
     };
+  }
+
+  #schedule(): void {
+    clearTimeout(this.#timer);
+    // Spread by a random half, so that a restarted server is not stormed.
+    this.#timer = setTimeout(() => void this.#lookForServer(), this.#retryMs * (0.5 + Math.random()));
+    this.#retryMs = Math.min(LAST_RETRY_MS, this.#retryMs * 2);
+  }
+
+  /** By a plain request: after some WebSockets that failed, Chromium delays the next by up to 5 s. */
+  async #lookForServer(): Promise<void> {
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    const isThere = await fetch("/healthz", { cache: "no-store", signal }).then(
+      ({ ok }) => ok,
+      () => false,
+    );
+    if (this.#closed || this.#socket?.readyState !== WebSocket.CLOSED) return;
+    if (isThere) this.#connect();
+    else this.#schedule();
   }
 
   readonly #retryNow = (): void => {

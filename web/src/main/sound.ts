@@ -9,15 +9,16 @@ import {
   DATAGRAM_RING_BYTES,
   type DeviceDelay,
   type FromWorker,
+  type Hearing,
   MAX_STREAMS,
   type ToWorker,
   type WorkletChannels,
   type WorkletOptions,
 } from "../shared/messages";
 import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
+import type { Listen, Pin, RelayOffer } from "../shared/relay";
 import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
-import type { HeardReport } from "../shared/wire";
 import workletUrl from "../worklet/index.ts?worker&url";
 import engineUrl from "./engine.wasm?url";
 import type { Buffer } from "./model";
@@ -324,8 +325,28 @@ export class Sound {
     return this.context.playbackStats?.underrunEvents ?? null;
   }
 
-  /** Tells the worker what its reports to the peers shall say. */
-  setHeard(streams: { stream: number; heard: HeardReport | null }[], input: DeviceDelay | null): void {
+  /** Which relay to use, if any. */
+  setRelay(offer: RelayOffer | null): void {
+    this.#tell({ type: "relay", host: location.hostname, offer });
+  }
+
+  /** The server does not answer: no session is opened until the next offer. */
+  holdRelay(): void {
+    this.#tell({ type: "hold-relay" });
+  }
+
+  /** What to take from it. */
+  setListen(listen: Listen): void {
+    this.#tell({ type: "listen", listen });
+  }
+
+  /** What the room calls a stream's peer, the way that is pinned, and whether the peer wants our stream directly. */
+  setPeer(stream: number, number: number, pin: Pin, wantsDirect: boolean): void {
+    this.#tell({ type: "peer", stream, number, pin, wantsDirect });
+  }
+
+  /** Tells the worker what its reports to the peers shall say, and what is lost by which way. */
+  setHeard(streams: Hearing[], input: DeviceDelay | null): void {
     this.#tell({ type: "heard", streams, input });
   }
 

@@ -3,10 +3,19 @@
 import { COMMAND, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
 import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import type { Listen, Pin, RelayOffer } from "../shared/relay";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type { FarEndStats, MouthToEar, PeerStats, SenderStats, Stats, Trace } from "../shared/stats";
-import type { HeardReport } from "../shared/wire";
+import type {
+  FarEndStats,
+  MouthToEar,
+  PeerStats,
+  RelayStats,
+  SenderStats,
+  Stats,
+  Trace,
+} from "../shared/stats";
+import { type HeardReport, MIX_STREAM } from "../shared/wire";
 import {
   agreement,
   type Calibration,
@@ -23,6 +32,7 @@ import {
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
+import { Mixing } from "./mixing";
 import type {
   Buffer,
   CalibrationState,
@@ -51,6 +61,10 @@ const MAX_TRACE_SECONDS = 60;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
+/** A mix of which nothing was played for so long has ended. */
+const MIX_SILENT_MS = 500;
+/** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
+const RETURN_MS = 15_000;
 /** How long the worker may take to hand a trace over. */
 const TRACE_PATIENCE_SECONDS = 10;
 
@@ -59,6 +73,14 @@ interface Member {
   participant: Participant;
   stream: number;
   peer: Peer | Loop | null;
+  /** Its number in the room; null of the loop. */
+  number: number | null;
+  /** Whether its own stream is played, as the engine was last told. */
+  isSilent: boolean;
+  /** Whether it shall send us its stream directly, as it was last told. */
+  wantsDirect: boolean;
+  /** What the worker was last told of it. */
+  told: string;
   /** So far, when its delay was last looked at. */
   looked: { playedFrames: number; concealedFrames: number };
   window: HeardWindow;
@@ -103,10 +125,26 @@ export class Studio implements StudioApi {
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
+  #relayOffer: RelayOffer | null = null;
+  #ownerId: string | null = null;
+  /** What was said at the door, or is to be said since one locked it oneself. */
+  #passphrase: string | null = null;
+  readonly #mixing = new Mixing();
+  /** The mix's stream while there is one, what the engine was last told of it, and had played of it when. */
+  #mix: {
+    stream: number;
+    isMuted: boolean;
+    isSolo: boolean;
+    playedFrames: number;
+    playedAtMs: number;
+  } | null = null;
+  /** What is taken from the relay, as it was last told, in JSON. */
+  #listen = "";
   readonly #members = new Map<string, Member>();
   #nextStream = 1;
   #sender = NO_SENDER;
   #workerPeers = new Map<number, WorkerPeerStats>();
+  #relay: RelayStats | null = null;
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
@@ -136,6 +174,10 @@ export class Studio implements StudioApi {
       microphone: "unasked",
       selfMuted: false,
       looping: false,
+      isOwner: false,
+      mutedByOwner: false,
+      locked: false,
+      passphrase: "none",
       calibration: NO_CALIBRATION,
       participants: [],
       problems: [],
@@ -421,6 +463,7 @@ export class Studio implements StudioApi {
     this.#sound.stopped = () => this.#soundStopped();
     this.#adviseOpus();
     this.#sound.setMuted(this.#state.selfMuted);
+    this.#sound.setRelay(this.#relayOffer);
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
@@ -471,6 +514,9 @@ export class Studio implements StudioApi {
     clearInterval(this.#observer);
     this.#sender = NO_SENDER;
     this.#workerPeers = new Map();
+    this.#relay = null;
+    this.#mix = null;
+    this.#listen = "";
     if (sound === null) return;
     sound.context.onstatechange = null;
     this.#clear("sound-stopped");
@@ -482,6 +528,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
+    this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();
     if (nowMs - this.#heardAtMs < HEARD_MS) return;
@@ -492,8 +539,113 @@ export class Studio implements StudioApi {
       const at = sound.offsetOf(numbers, member.stream);
       member.hearing = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
     }
-    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard }) => ({ stream, heard }));
+    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
+      stream,
+      heard,
+      lost: window.lost,
+    }));
     sound.setHeard(streams, this.#devices().input);
+  }
+
+  /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
+  #followPaths(sound: Sound): void {
+    const numbers = sound.numbers();
+    const played = (stream: number) => {
+      const at = sound.offsetOf(numbers, stream);
+      return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
+    };
+    const wanted = new Set<string>();
+    for (const [id, { stream }] of this.#members)
+      if (this.#workerPeers.get(stream)?.listen === "mix" && this.#relay !== null) wanted.add(id);
+    this.#mixing.look(wanted, {
+      nowMs: performance.now(),
+      mixPlays: this.#mixPlays(played),
+      settleMs: this.#mixSettlesMs(sound, numbers),
+      playedFrames: (id) => played(this.#members.get(id)?.stream ?? 0),
+    });
+    this.#keepMix(sound);
+    for (const member of this.#members.values()) {
+      this.#silence(member);
+      this.#askForDirect(member);
+    }
+    const listen = JSON.stringify(this.#listening());
+    if (listen === this.#listen) return;
+    this.#listen = listen;
+    sound.setListen(JSON.parse(listen) as Listen);
+  }
+
+  #mixPlays(played: (stream: number) => number): boolean {
+    if (this.#mix === null) return false;
+    const playedFrames = played(this.#mix.stream);
+    if (playedFrames > this.#mix.playedFrames) this.#mix.playedAtMs = performance.now();
+    this.#mix.playedFrames = playedFrames;
+    return performance.now() - this.#mix.playedAtMs < MIX_SILENT_MS;
+  }
+
+  /** From asking the relay for a change of the mix until it is heard. */
+  #mixSettlesMs(sound: Sound, numbers: Float64Array): number {
+    const at = this.#mix === null ? -1 : sound.offsetOf(numbers, this.#mix.stream);
+    const bufferedFrames = at < 0 ? 0 : numbers[at + STREAM_STATS.buffered] || 0;
+    return (this.#relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
+  }
+
+  /** The mix has a stream of its own while there is anybody in it. It is silent until it plays. */
+  #keepMix(sound: Sound): void {
+    const { isHeard, sources } = this.#mixing;
+    const isSolo = sources.some((id) => this.#mixing.isMixed(id) && this.#members.get(id)?.participant.solo);
+    if (!isHeard && sources.length === 0) {
+      if (this.#mix !== null) sound.removeStream(this.#mix.stream);
+      this.#mix = null;
+      return;
+    }
+    if (this.#mix === null) {
+      const stream = this.#nextStream++;
+      sound.addStream(stream, this.#state.settings.buffer, null);
+      sound.setPeer(stream, MIX_STREAM, "auto", false);
+      sound.command(COMMAND.mute, stream, 1);
+      const playedAtMs = Number.NEGATIVE_INFINITY;
+      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs };
+    }
+    const mix = this.#mix;
+    if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
+    if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
+    Object.assign(mix, { isMuted: !isHeard, isSolo });
+  }
+
+  /** A participant's own stream is silent while it is heard in the mix, and while one of us has muted it. */
+  #silence(member: Member): void {
+    const { participant, stream } = member;
+    const isSilent = participant.muted || participant.mutedByOwner || this.#mixing.isMixed(participant.id);
+    if (isSilent !== member.isSilent) this.#sound?.command(COMMAND.mute, stream, Number(isSilent));
+    member.isSilent = isSilent;
+  }
+
+  /** Tells a peer to leave the direct way alone where its sound is to come by the server. */
+  #askForDirect(member: Member): void {
+    const { participant, peer, stream } = member;
+    if (!(peer instanceof Peer)) return;
+    const relayed = participant.pin === "relay" && this.#workerPeers.get(stream)?.relayOpen === true;
+    const wanted = !relayed && this.#mixing.needsOwn(participant.id);
+    if (wanted === member.wantsDirect) return;
+    if (this.#host.signal(participant.id, { kind: "direct", wanted })) member.wantsDirect = wanted;
+  }
+
+  #listening(): Listen {
+    const members = Array.from(this.#members.values());
+    const hasSolo = members.some(({ participant }) => participant.solo);
+    const forward = members.flatMap(({ number, stream, participant }) => {
+      const isWanted = this.#workerPeers.get(stream)?.listen !== "none";
+      return number !== null && isWanted && this.#mixing.needsOwn(participant.id) ? [number] : [];
+    });
+    const sources = this.#mixing.sources.flatMap((id) => {
+      const member = this.#members.get(id);
+      if (!member || member.number === null) return [];
+      const { gain, pan, muted, mutedByOwner, solo } = member.participant;
+      return [{ stream: member.number, gain, pan, muted: muted || mutedByOwner || (hasSolo && !solo) }];
+    });
+    const { bits, packet } = this.#state.settings;
+    const format = bits === 24 || bits === 32 ? 24 : 16;
+    return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources } };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
@@ -555,6 +707,8 @@ export class Studio implements StudioApi {
         this.#sender = message.sender;
         this.#ringOverflows = message.ringOverflows;
         this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
+        this.#relay = message.relay;
+        this.#publishConnections();
         break;
       case "lanes-wanted":
         if (this.#state.settings.lanes === "auto") this.#peerOf(message.stream)?.wantLanes(message.count);
@@ -589,7 +743,8 @@ export class Studio implements StudioApi {
 
   // ---- Room ----
 
-  async join(): Promise<void> {
+  async join(passphrase?: string): Promise<void> {
+    if (passphrase !== undefined) this.#passphrase = passphrase;
     this.#set({ phase: "joining" });
     if (this.#state.microphone === "unasked") await this.enableMicrophone();
     try {
@@ -602,7 +757,11 @@ export class Studio implements StudioApi {
     this.#clear("sound");
     const signalling = new Signalling(
       this.#state.room,
-      { name: this.#displayName(), sample_rate_hz: this.#rateHz },
+      {
+        name: this.#displayName(),
+        sample_rate_hz: this.#rateHz,
+        ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
+      },
       (message) => {
         this.#inbox = this.#inbox
           .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
@@ -636,7 +795,8 @@ export class Studio implements StudioApi {
       track.stop();
     }
     this.#stream = null;
-    this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline" });
+    this.#relayOffer = null;
+    this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#clear("server-gone");
   }
 
@@ -646,6 +806,7 @@ export class Studio implements StudioApi {
 
   #handleStatus(signalling: StudioState["signalling"]): void {
     this.#set({ signalling });
+    if (signalling === "connecting") this.#sound?.holdRelay();
     if (signalling === "online") this.#clear("server-gone");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({
@@ -653,7 +814,7 @@ export class Studio implements StudioApi {
         severity: "warning",
         title: "The server does not answer.",
         remedy:
-          "You go on playing with those you are connected to; others cannot join meanwhile. The page keeps trying by itself.",
+          "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
       });
     }
   }
@@ -664,7 +825,7 @@ export class Studio implements StudioApi {
         await this.#handleWelcome(message);
         break;
       case "joined":
-        this.#addMember(message.participant);
+        this.#meet(message.participant);
         break;
       case "away":
       case "back":
@@ -676,6 +837,19 @@ export class Studio implements StudioApi {
         break;
       case "left":
         this.#removeMember(message.id);
+        break;
+      case "owner":
+        this.#setOwner(message.id);
+        break;
+      case "muted":
+        if (message.id === this.#selfId) this.#setMutedByOwner(message.muted);
+        else this.#updateMember(message.id, { mutedByOwner: message.muted });
+        break;
+      case "locked":
+        this.#set({ locked: message.locked });
+        break;
+      case "relay":
+        this.#setRelay(message.relay);
         break;
       case "signal":
         this.#memberPeer(message.from)?.handle(message.data as PeerSignal);
@@ -696,17 +870,18 @@ export class Studio implements StudioApi {
       if (this.#stream !== null) await this.#openMicrophone();
       await this.#restartSound();
     }
+    this.#setRelay(welcome.relay);
     const here = new Set(welcome.participants.map(({ id }) => id));
     for (const id of Array.from(this.#members.keys())) {
-      if (id !== LOOP_ID && !here.has(id)) this.#removeMember(id);
+      if (id === LOOP_ID || here.has(id)) continue;
+      if (welcome.resumed) this.#removeMember(id);
+      else this.#waitFor(id);
     }
-    for (const participant of welcome.participants) {
-      this.#addMember(participant);
-      this.#updateMember(participant.id, { name: participant.name, present: participant.present });
-      this.#memberPeer(participant.id)?.retry();
-    }
+    for (const participant of welcome.participants) this.#meet(participant);
     const isFirst = this.#state.phase !== "joined";
-    this.#set({ phase: "joined" });
+    this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
+    this.#setOwner(welcome.owner);
+    this.#setMutedByOwner(welcome.muted);
     if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
   }
 
@@ -717,7 +892,12 @@ export class Studio implements StudioApi {
       bad_version: ["This page is older or newer than the server.", "Reload the page."],
       replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
       bad_message: ["The server did not understand this page.", "Reload the page."],
+      removed: ["You were removed from the room.", "Its owner did so. Ask them before you come in again."],
     };
+    if (code === "passphrase") {
+      this.#askForPassphrase();
+      return;
+    }
     const known = remedies[code];
     // The others end by themselves: the connection is retried, or the peer has left.
     if (known === undefined) return;
@@ -725,14 +905,82 @@ export class Studio implements StudioApi {
     this.#raise({ id: "server", severity: "error", title: known[0], remedy: `${known[1]} (${text})` });
   }
 
-  #addMember({ id, name, present }: RemoteParticipant): void {
+  /** Back to the door, with the microphone on. */
+  #askForPassphrase(): void {
+    const passphrase = this.#passphrase === null ? "needed" : "wrong";
+    this.#passphrase = null;
+    this.#signalling = null;
+    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    this.#setRelay(null);
+    this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
+    this.#clear("server-gone");
+  }
+
+  #setRelay(offer: RelayOffer | null): void {
+    this.#relayOffer = offer;
+    this.#sound?.setRelay(offer);
+  }
+
+  #setOwner(id: string): void {
+    this.#ownerId = id;
+    this.#set({ isOwner: id === this.#selfId });
+    for (const member of this.#members.values())
+      member.participant = { ...member.participant, isOwner: member.participant.id === id };
+    this.#publishMembers();
+  }
+
+  #setMutedByOwner(mutedByOwner: boolean): void {
+    this.#set({ mutedByOwner });
+    if (!mutedByOwner) {
+      this.#clear("muted-by-owner");
+      return;
+    }
+    this.#raise({
+      id: "muted-by-owner",
+      severity: "error",
+      title: "The room's owner has muted you: nobody hears you.",
+      remedy: "Only the owner can change that. You still hear the others.",
+    });
+  }
+
+  /** A server that was restarted does not know yet who is here: they come back as we did, and meanwhile the music goes on. */
+  #waitFor(id: string): void {
+    this.#updateMember(id, { present: false });
+    const signalling = this.#signalling;
+    setTimeout(() => {
+      const isStillAway = this.#members.get(id)?.participant.present === false;
+      if (isStillAway && this.#signalling === signalling) this.#removeMember(id);
+    }, RETURN_MS);
+  }
+
+  /** Somebody who came, or is found there. */
+  #meet({ id, stream, name, present, muted }: RemoteParticipant): void {
+    this.#addMember(id, name);
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    member.number = stream;
+    this.#tellPeer(member);
+    this.#updateMember(id, { name, present, mutedByOwner: muted });
+    this.#memberPeer(id)?.retry();
+  }
+
+  #addMember(id: string, name: string): void {
     if (this.#members.has(id) || this.#selfId === null) return;
     const stream = this.#newStream({ name, isLoop: false });
     const { lanes } = this.#state.settings;
     const member = this.#newMember(id, name, stream);
-    member.participant.present = present;
     member.peer = new Peer(this.#selfId, id, stream, lanes, this.#iceServers, this.#host);
     this.#publishMembers();
+  }
+
+  /** What the worker needs to know of a peer to find its way. */
+  #tellPeer(member: Member): void {
+    const { stream, number, participant, peer } = member;
+    if (number === null || !(peer instanceof Peer)) return;
+    const told = `${number} ${participant.pin} ${peer.wantsDirect}`;
+    if (told === member.told) return;
+    member.told = told;
+    this.#sound?.setPeer(stream, number, participant.pin, peer.wantsDirect);
   }
 
   #newStream(of: { name: string; isLoop: boolean }): number {
@@ -746,6 +994,10 @@ export class Studio implements StudioApi {
     const member: Member = {
       stream,
       peer: null,
+      number: null,
+      isSilent: false,
+      wantsDirect: true,
+      told: "",
       looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
       hearing: null,
@@ -760,6 +1012,9 @@ export class Studio implements StudioApi {
         muted: false,
         solo: false,
         buffer: this.#state.settings.buffer,
+        pin: id === LOOP_ID ? "auto" : this.#automation.pin,
+        isOwner: id === this.#ownerId,
+        mutedByOwner: false,
       },
     };
     this.#members.set(id, member);
@@ -771,6 +1026,7 @@ export class Studio implements StudioApi {
     if (member === undefined) return;
     this.#members.delete(id);
     member.peer?.close();
+    this.#mixing.remove(id);
     this.#sound?.removeStream(member.stream);
     this.#clear(`unreachable-${id}`);
     this.#publishMembers();
@@ -780,6 +1036,7 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     member.participant = { ...member.participant, ...change };
+    this.#silence(member);
     this.#publishMembers();
   }
 
@@ -792,23 +1049,42 @@ export class Studio implements StudioApi {
     addLane: (...lane) => this.#sound?.addLane(...lane),
     closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
     signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
-    changed: () => this.#publishMembers(),
+    changed: () => {
+      for (const member of this.#members.values()) this.#tellPeer(member);
+      this.#publishMembers();
+    },
   };
+
+  /** By whichever way there is. */
+  #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
+    const worker = this.#workerPeers.get(stream);
+    const isRelayed = worker?.relayOpen === true || this.#mixing.isMixed(participant.id);
+    if (isRelayed && worker?.listen !== "none") return "connected";
+    return peer?.connection ?? participant.connection;
+  }
+
+  /** What the worker tells may have changed them. */
+  #publishConnections(): void {
+    const members = Array.from(this.#members.values());
+    if (members.some((member) => this.#connectionOf(member) !== member.participant.connection))
+      this.#publishMembers();
+  }
 
   #publishMembers(): void {
     for (const member of this.#members.values()) {
-      const { participant, peer } = member;
-      if (peer === null || peer.connection === participant.connection) continue;
-      member.participant = { ...participant, connection: peer.connection };
+      const { participant } = member;
+      const connection = this.#connectionOf(member);
+      if (connection === participant.connection) continue;
+      member.participant = { ...participant, connection };
       const id = `unreachable-${participant.id}`;
-      if (peer.connection !== "failed") this.#clear(id);
+      if (connection !== "failed") this.#clear(id);
       else {
         this.#raise({
           id,
           severity: "error",
           title: `${participant.name} cannot be reached.`,
           remedy:
-            "A firewall is in the way at one of you. The page keeps trying; another network (or a TURN server, if you run the server) helps.",
+            "A firewall is in the way at one of you, and the server's relay is out of reach, too. The page keeps trying; another network helps.",
         });
       }
     }
@@ -843,7 +1119,7 @@ export class Studio implements StudioApi {
     this.#control(id, { pan }, COMMAND.pan, pan);
   }
   setMuted(id: string, muted: boolean): void {
-    this.#control(id, { muted }, COMMAND.mute, Number(muted));
+    this.#updateMember(id, { muted });
   }
   setSolo(id: string, solo: boolean): void {
     this.#control(id, { solo }, COMMAND.solo, Number(solo));
@@ -854,6 +1130,21 @@ export class Studio implements StudioApi {
     if (member === undefined) return;
     this.#sound?.setBuffer(member.stream, buffer);
     this.#updateMember(id, { buffer });
+  }
+
+  setPin(id: string, pin: Pin): void {
+    this.#updateMember(id, { pin });
+    const member = this.#members.get(id);
+    if (member !== undefined) this.#tellPeer(member);
+  }
+
+  moderate(id: string, action: "mute" | "unmute" | "remove"): void {
+    this.#signalling?.send({ type: "moderate", to: id, action });
+  }
+
+  lock(passphrase: string | null): void {
+    this.#passphrase = passphrase;
+    this.#signalling?.lock(passphrase);
   }
 
   #control(id: string, change: Partial<Participant>, code: number, value: number): void {
@@ -894,7 +1185,7 @@ export class Studio implements StudioApi {
     const { settings, room, signalling } = this.#state;
     const [chosen] = rungsFor(this.#sendConfig(), this.#opusFailure === null);
     return {
-      version: 1,
+      version: 2,
       timeMs: Date.now(),
       room,
       id: this.#selfId,
@@ -920,6 +1211,7 @@ export class Studio implements StudioApi {
         (numbers?.[WORKLET_STATS.skippedRecords] ?? 0),
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#sender,
+      relay: this.#relay,
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
     };
   }
@@ -989,10 +1281,17 @@ export class Studio implements StudioApi {
       candidateType: peer?.candidateType(lane.lane) ?? null,
     }));
     const rtts = lanes.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
+    const { direct, relayed } = worker?.ways ?? { direct: null, relayed: null };
+    if (relayed !== null && relayed.rttMs !== null) rtts.push(relayed.rttMs);
+    const isMixed = this.#mixing.isMixed(participant.id);
     return {
       id: participant.id,
       name: participant.name,
       connection: participant.connection,
+      path: isMixed ? "mix" : pathOf(direct?.isHeard ?? false, relayed?.isHeard ?? false),
+      pin: participant.pin,
+      direct,
+      relayed,
       lanes,
       rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
       droppedBacklog: worker?.droppedBacklog ?? 0,
@@ -1004,6 +1303,7 @@ export class Studio implements StudioApi {
       malformedPackets: count("malformed") + (worker?.oversized ?? 0),
       playedFrames: count("played"),
       concealedFrames: count("concealed"),
+      copiedFrames: count("copied"),
       skippedFrames: count("skipped"),
       underruns: count("underruns"),
       bufferFrames: known("buffered"),
@@ -1017,8 +1317,10 @@ export class Studio implements StudioApi {
       gain: participant.gain,
       pan: participant.pan,
       muted: participant.muted,
+      mutedByOwner: participant.mutedByOwner,
       solo: participant.solo,
-      mouthToEar: at < 0 || numbers === undefined ? null : this.#mouthToEar(worker, numbers, at),
+      // The mix's own delay at the server is not known here.
+      mouthToEar: at < 0 || numbers === undefined || isMixed ? null : this.#mouthToEar(worker, numbers, at),
       spreadFrames: known("spread"),
       driftPpm: known("drift"),
       driftErrorPpm: known("driftError"),
@@ -1056,6 +1358,11 @@ export class Studio implements StudioApi {
       this.#set({ problems: this.#state.problems.filter(({ id }) => id !== problemId) });
     }
   }
+}
+
+function pathOf(isDirect: boolean, isRelayed: boolean): PeerStats["path"] {
+  if (isDirect) return isRelayed ? "both" : "direct";
+  return isRelayed ? "relay" : null;
 }
 
 /** The engine knows the bits of samples; what it plays without any is Opus. */

@@ -1,9 +1,17 @@
 /** What the threads say to each other besides audio. */
 
+import type { PathDecision } from "./path";
 import type { Channel } from "./records";
+import type { Listen, Pin, RelayOffer } from "./relay";
 import type { SendConfig } from "./rungs";
-import type { HeardStats, LaneStats, SenderStats, SentStats } from "./stats";
+import type { HeardStats, LaneStats, RelayStats, SenderStats, SentStats, WayStats } from "./stats";
 import type { HeardReport } from "./wire";
+
+/** The two ways by which a peer's datagrams come. */
+export type WayName = "direct" | "relayed";
+
+/** What the worker's threads call the relay, as if it were a peer: no stream has this name. */
+export const RELAY_STREAM = 0;
 
 /** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
 export const MAX_STREAMS = 32;
@@ -55,8 +63,23 @@ export type ToWorker =
   | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
   | { type: "close-lane"; stream: number; lane: number }
   | { type: "close-stream"; stream: number }
+  /** Which relay to use; `host` is the page's own. */
+  | { type: "relay"; host: string; offer: RelayOffer | null }
+  /** The server does not answer: open no session until the next offer. */
+  | { type: "hold-relay" }
+  /** What to take from it. */
+  | { type: "listen"; listen: Listen }
+  /** What the room calls a stream's peer, the way that is pinned, and whether the peer wants our stream directly. */
+  | { type: "peer"; stream: number; number: number; pin: Pin; wantsDirect: boolean }
   /** How streams are heard, for the reports to their peers, and what the input takes beyond what its timestamps say. */
-  | { type: "heard"; streams: { stream: number; heard: HeardReport | null }[]; input: DeviceDelay | null };
+  | { type: "heard"; streams: Hearing[]; input: DeviceDelay | null };
+
+/** How a stream is heard, and how much of it was lost lately by each way: 0 to 1, null where nothing should have come. */
+export interface Hearing {
+  stream: number;
+  heard: HeardReport | null;
+  lost: Record<WayName, number | null>;
+}
 
 /** Delay of a sound device beyond what its timestamps say. */
 export interface DeviceDelay {
@@ -99,6 +122,10 @@ export interface WorkerPeerStats {
   /** How the peer hears us, and what it tells of its capture; null while it does not. */
   heard: HeardStats | null;
   farEnd: FarEnd | null;
+  /** How its stream is to be taken from the relay, and whether that reaches it. */
+  listen: PathDecision["listen"];
+  relayOpen: boolean;
+  ways: Record<WayName, WayStats>;
 }
 
 /** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that and the stream. */
@@ -116,6 +143,8 @@ export type FromWorker =
       type: "stats";
       sender: SenderStats;
       peers: WorkerPeerStats[];
+      /** Null before the first session. */
+      relay: RelayStats | null;
       ringOverflows: number;
     }
   /** A peer's lanes back up, or have long been idle. */

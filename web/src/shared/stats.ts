@@ -1,5 +1,6 @@
 /** `window.antiphon.stats()` and the room page's numbers: one versioned record. Documented in docs/automation.md. */
 
+import type { Pin } from "./relay";
 import type { Format } from "./rungs";
 
 /** A figure that was not measured (yet) is `null`, never 0. Counters count since the page joined. */
@@ -21,7 +22,43 @@ export interface SenderStats {
   peak: number[];
 }
 
-/** One lane: a peer connection's data channel. */
+/** What came of a peer by one way: directly, or through the server. */
+export interface WayStats {
+  /** Round-trip time to the peer that way; null if it has not answered lately. */
+  rttMs: number | Unknown;
+  /** Whether its sound came that way within the last second. */
+  isHeard: boolean;
+  /** Share of its datagrams by that way that never came, of the last seconds. */
+  lostShare: number | Unknown;
+  /** Datagrams of sound, and those of them whose frames had not come the other way before. */
+  receivedPackets: number;
+  firstPackets: number;
+}
+
+/** The server's relay, as this page uses it. */
+export interface RelayStats {
+  /** WebTransport sessions: the lanes to the server. */
+  sessions: Omit<LaneStats, "candidateType">[];
+  /** Least round-trip time to the server of the sessions' last probes. */
+  rttMs: number | Unknown;
+  /** How many take our stream there, forwarded or mixed. */
+  wanted: number;
+  /** What goes there; null while nothing does. */
+  sent: SentStats | Unknown;
+  /** Our datagrams dropped because every session had a backlog. */
+  droppedBacklog: number;
+  /** Datagrams that came from nobody we know. */
+  strayDatagrams: number;
+  /** By the server's word, since the session began: datagrams sent to us, dropped because no session had room, dropped of ours as over the
+   * rate, and sent to us but lost; and what mixing takes. */
+  forwarded: number | Unknown;
+  aged: number | Unknown;
+  overRate: number | Unknown;
+  lost: number | Unknown;
+  mixMs: number | Unknown;
+}
+
+/** One lane: a peer connection's data channel, or a session with the relay. */
 export interface LaneStats {
   lane: number;
   state: "connecting" | "open" | "closed";
@@ -100,9 +137,17 @@ export interface FarEndStats {
 export interface PeerStats {
   id: string;
   name: string;
+  /** By whichever way there is. */
   connection: "connecting" | "connected" | "interrupted" | "failed";
+  /** How its sound comes now: directly, through the server, both, or mixed by it; null while none comes. */
+  path: "direct" | "relay" | "both" | "mix" | Unknown;
+  /** The way that was chosen for it. */
+  pin: Pin;
+  /** What came of it by each way; null before the network thread knows it. */
+  direct: WayStats | Unknown;
+  relayed: WayStats | Unknown;
   lanes: LaneStats[];
-  /** Least round-trip time of the lanes' last probes. */
+  /** Least round-trip time of the last probes, by whichever way. */
   rttMs: number | Unknown;
   /** Our datagrams to this peer dropped because every lane had a backlog. */
   droppedBacklog: number;
@@ -119,6 +164,8 @@ export interface PeerStats {
   playedFrames: number;
   /** Frames made up in place of missing ones. */
   concealedFrames: number;
+  /** Frames that came again by the other way, and were not needed. */
+  copiedFrames: number;
   /** Frames received but passed over to shorten the buffer. */
   skippedFrames: number;
   /** Times the buffer ran dry. */
@@ -141,6 +188,8 @@ export interface PeerStats {
   gain: number;
   pan: number;
   muted: boolean;
+  /** By the room's owner, for everyone. */
+  mutedByOwner: boolean;
   solo: boolean;
   /** From its microphone to our ear; null until both clocks are known. */
   mouthToEar: MouthToEar | Unknown;
@@ -175,7 +224,7 @@ export interface Trace {
 }
 
 export interface Stats {
-  version: 1;
+  version: 2;
   /** Milliseconds since the epoch when the record was made. */
   timeMs: number;
   room: string | Unknown;
@@ -209,5 +258,7 @@ export interface Stats {
   /** Datagrams from no known peer. */
   strayDatagrams: number;
   sender: SenderStats;
+  /** Null before the first session with the relay. */
+  relay: RelayStats | Unknown;
   peers: PeerStats[];
 }

@@ -1,10 +1,11 @@
-/** The network thread: the sender, and every data channel. It moves bytes between transports and rings; it never decodes them. */
+/** The network thread: the sender, every data channel, and the sessions with the relay. It moves bytes between transports and rings; it never decodes them. */
 
 import { Ladders } from "../shared/engine";
-import type { FromWorker, ToWorker } from "../shared/messages";
+import { type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
 import { Capture } from "./capture";
-import { Peers } from "./peers";
+import { type LaneChannel, Peers } from "./peers";
+import { Relay } from "./relay";
 import { Trace } from "./trace";
 
 /** How often the lanes' queues are looked at. */
@@ -13,10 +14,15 @@ const STOCK_MS = 10;
 const REPORT_MS = 100;
 
 const scope = self as unknown as DedicatedWorkerGlobalScope;
-const say = (message: FromWorker) => scope.postMessage(message);
+/** The relay's lanes are this thread's own affair. */
+const say = (message: FromWorker) => {
+  if (!("stream" in message) || message.stream !== RELAY_STREAM) scope.postMessage(message);
+  else if (message.type === "lanes-wanted") relay?.setSessions(message.count);
+};
 
 let peers: Peers | null = null;
 let capture: Capture | null = null;
+let relay: Relay | null = null;
 
 scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   switch (data.type) {
@@ -56,11 +62,15 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       capture?.startRecording(data.seconds);
       break;
     case "heard":
-      for (const { stream, heard } of data.streams) peers?.setHeard(stream, heard);
+      for (const { stream, heard, lost } of data.streams) {
+        peers?.setHeard(stream, heard);
+        peers?.setLost(stream, lost);
+      }
       if (capture !== null) capture.input = data.input;
       break;
     case "lane":
-      peers?.addLane(data.stream, data.lane, data.epoch, data.sends, data.channel as RTCDataChannel);
+      (data.channel as RTCDataChannel).binaryType = "arraybuffer";
+      peers?.addLane(data.stream, data.lane, data.epoch, data.sends, data.channel as LaneChannel);
       break;
     case "close-lane":
       peers?.closeLane(data.stream, data.lane);
@@ -68,8 +78,30 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
     case "close-stream":
       peers?.close(data.stream);
       break;
+    case "relay":
+      relay ??= peers && newRelay(data.host, peers);
+      relay?.setOffer(data.offer);
+      break;
+    case "hold-relay":
+      relay?.hold();
+      break;
+    case "listen":
+      relay?.setListen(data.listen);
+      break;
+    case "peer":
+      peers?.setPeer(data.stream, data.number, data.pin, data.wantsDirect);
+      break;
   }
 };
+
+function newRelay(host: string, lanes: Peers): Relay {
+  return new Relay(host, {
+    addLane: (number, channel) => lanes.addLane(RELAY_STREAM, number, 0, true, channel),
+    closeLane: (number) => lanes.closeLane(RELAY_STREAM, number),
+    answeredAtMs: (number) => lanes.answeredAtMs(RELAY_STREAM, number),
+    changed: () => lanes.setRelay(relay?.wanted ?? 0, relay?.statistics ?? null),
+  });
+}
 
 function setTrace(trace: Trace | null): void {
   if (peers !== null) peers.trace = trace;
@@ -79,7 +111,9 @@ function setTrace(trace: Trace | null): void {
 function report(): void {
   if (peers === null || capture === null) return;
   peers.review(performance.now());
+  relay?.review(performance.now());
   const sender = capture.stats();
   peers.report(capture.reports(sender.overrunFrames));
-  say({ type: "stats", sender, peers: peers.stats(), ringOverflows: peers.ringOverflows });
+  const { ringOverflows } = peers;
+  say({ type: "stats", sender, peers: peers.stats(), relay: peers.relayStats(), ringOverflows });
 }

@@ -1,8 +1,10 @@
 import type { Ladder } from "../shared/engine";
-import type { FromWorker, WorkerPeerStats } from "../shared/messages";
+import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
+import type { PathChoice, PathDecision, PathObservation } from "../shared/path";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
+import type { Pin, RelayStatistics } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
-import type { HeardStats } from "../shared/stats";
+import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import {
   AUDIO_HEADER_BYTES,
   type CaptureReport,
@@ -14,16 +16,21 @@ import {
   KIND_REPORT,
   kindOf,
   MAX_DATAGRAM_BYTES,
+  MIX_STREAM,
   OPUS_RATE_HZ,
   probeRepliedNs,
   probeReply,
   probeTimeNs,
   readAudioHeader,
+  streamOf,
   writeProbe,
   writeSequence,
+  writeStream,
 } from "../shared/wire";
 import { epochMs } from "./clock";
+import { Numbering } from "./numbering";
 import { OpusReceiver } from "./opus";
+import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 
@@ -39,6 +46,10 @@ const MAX_LANES = 8;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
+/** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
+const SILENT_MS = 3_000;
+/** One by which no sound has come for so long is not heard. */
+const AUDIBLE_MS = 1_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
 /** ...but for these: a copy needs a second one. */
@@ -54,12 +65,23 @@ export interface Sending {
   addsLanes: boolean;
 }
 
+/** As much of a data channel as a lane needs: a session with the relay has it, too. */
+export interface LaneChannel {
+  readonly readyState: RTCDataChannelState;
+  readonly bufferedAmount: number;
+  onmessage: ((event: { data: unknown }) => void) | null;
+  onclose: (() => void) | null;
+  /** *Errors* if it is not open, or its buffer is full. */
+  send(bytes: Uint8Array<ArrayBuffer>): void;
+  close(): void;
+}
+
 interface Lane {
   readonly number: number;
   readonly epoch: number;
   /** False for the far end of the loop, which only receives. */
   readonly sends: boolean;
-  readonly channel: RTCDataChannel;
+  readonly channel: LaneChannel;
   /** Bytes ever queued. */
   queuedBytes: number;
   /** Of what was queued between two looks and is not all sent: when it was first seen, and `queuedBytes` after it. Oldest first. */
@@ -70,10 +92,24 @@ interface Lane {
   received: number;
   rttMs: number | null;
   probedAtMs: number;
+  /** When a probe's answer last came, ms of `performance.now()`. */
+  answeredAtMs: number | null;
 }
 
 interface Peer {
+  /** Direct ones; of the relay, its sessions. */
   lanes: Lane[];
+  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop. */
+  number: number | null;
+  pin: Pin;
+  /** By its own word. */
+  wantsDirect: boolean;
+  choice: PathDecision;
+  /** Null if there are too many peers to judge. */
+  path: PathChoice | null;
+  /** Whether audio goes to its lanes. */
+  isSent: boolean;
+  readonly ways: Record<WayName, Way>;
   /** The next datagram's number: each listener's are counted on their own, so that a change of format is no loss. */
   sequence: number;
   rung: Rung;
@@ -88,8 +124,8 @@ interface Peer {
   copiesSent: number;
   /** Of this burst, to be sent again. */
   burst: { datagram: Uint8Array<ArrayBuffer>; sequence: number; lane: Lane }[];
-  /** Its Opus, by the packets' duration: where it changes that, both come for a moment. */
-  opus: Map<number, OpusReceiver>;
+  /** Its Opus, by the way it comes and the packets' duration: where it changes that, both come for a moment. */
+  opus: Map<string, OpusReceiver>;
   heardOpusBps: number | null;
   lanesWanted: number;
   /** Datagrams sent to it, or dropped: whose turn it is. */
@@ -106,15 +142,41 @@ interface Peer {
   heard: HeardStats | null;
 }
 
+/** What came of a peer by one of the two ways. */
+interface Way {
+  rttMs: number | null;
+  /** When anything of its own last came, and when audio did, ms of `epochMs`. */
+  heardAtMs: number;
+  audioAtMs: number;
+  /** Datagrams of audio, and those of them whose frames had not come by the other way before. */
+  received: number;
+  first: number;
+  /** Media time of the newest datagram. */
+  newest: bigint;
+  readonly numbering: Numbering;
+  /** Share of its datagrams by this way that never came, of the last seconds, by main's word. */
+  lostShare: number | null;
+}
+
 /**
  * Every peer and its lanes. A datagram goes once to each peer that listens to its format, on the lane with the least backlog; and
  * a second time on another lane if the peer's path loses some.
+ *
+ * The relay is one more peer, `RELAY_STREAM`: one datagram to it reaches all who listen there. What it brings says whom it is from.
  */
 export class Peers {
   readonly #peers = new Map<number, Peer>();
   readonly #sink: RecordSink;
   readonly #say: (message: FromWorker) => void;
   readonly #newLadder: (rungs: number) => Ladder | null;
+  readonly #newPath: () => PathChoice | null;
+  /** Peers' streams by what the room calls them. */
+  readonly #byNumber = new Map<number, number>();
+  /** Said by the relay: how many take our stream there, and its counts since the session began. */
+  #wanted = 0;
+  #relayed: RelayStatistics | null = null;
+  /** The same counts, and our dropped datagrams, when paths were last reviewed. */
+  #reviewed = { aged: 0, forwarded: 0, dropped: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
     rungs: [{ key: "main", format: "s16", opusBps: null }],
     copies: "off",
@@ -129,10 +191,12 @@ export class Peers {
     sink: RecordSink,
     say: (message: FromWorker) => void,
     newLadder: (rungs: number) => Ladder | null = () => null,
+    newPath: () => PathChoice | null = () => null,
   ) {
     this.#sink = sink;
     this.#say = say;
     this.#newLadder = newLadder;
+    this.#newPath = newPath;
   }
 
   /** What is sent from now on. A listener who was some steps down stays so. */
@@ -154,7 +218,7 @@ export class Peers {
   rungsInUse(): Rung[] {
     const used = new Map<string, Rung>();
     for (const peer of this.#peers.values()) {
-      if (openLanes(peer) === 0) continue;
+      if (!peer.isSent || openLanes(peer) === 0) continue;
       const { rung, leaving } = peer;
       used.set(rung.key, rung);
       if (leaving !== null) used.set(leaving.key, leaving);
@@ -162,7 +226,37 @@ export class Peers {
     return [...used.values()];
   }
 
-  addLane(stream: number, number: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
+  /** What the room calls a peer, the way the musician wants it, and whether the peer wants to be sent our stream directly. */
+  setPeer(stream: number, number: number, pin: Pin, wantsDirect: boolean): void {
+    const peer = this.#peers.get(stream) ?? this.#add(stream);
+    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
+      this.#byNumber.delete(peer.number);
+    this.#byNumber.set(number, stream);
+    Object.assign(peer, { number, pin, wantsDirect });
+    this.#spread();
+  }
+
+  /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
+  setLost(stream: number, lost: Record<WayName, number | null>): void {
+    const ways = this.#peers.get(stream)?.ways;
+    if (ways === undefined) return;
+    ways.direct.lostShare = lost.direct;
+    ways.relayed.lostShare = lost.relayed;
+  }
+
+  /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
+  setRelay(wanted: number, statistics: RelayStatistics | null): void {
+    this.#wanted = wanted;
+    this.#relayed = statistics;
+    this.#spread();
+  }
+
+  /** When a lane last answered a probe, ms of `performance.now()`. */
+  answeredAtMs(stream: number, number: number): number | null {
+    return this.#peers.get(stream)?.lanes.find((lane) => lane.number === number)?.answeredAtMs ?? null;
+  }
+
+  addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
     const lane: Lane = {
       number,
@@ -176,6 +270,7 @@ export class Peers {
       received: 0,
       rttMs: null,
       probedAtMs: 0,
+      answeredAtMs: null,
     };
     peer.lanes = peer.lanes.filter((other) => {
       const replaced = other.number === number && other.sends === sends;
@@ -183,7 +278,6 @@ export class Peers {
       return !replaced;
     });
     peer.lanes.push(lane);
-    channel.binaryType = "arraybuffer";
     channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
     channel.onclose = () => this.#say({ type: "lane-closed", stream, lane: number, epoch });
   }
@@ -201,7 +295,11 @@ export class Peers {
     for (const lane of peer.lanes) close(lane);
     for (const receiver of peer.opus.values()) receiver.close();
     peer.ladder?.close();
+    peer.path?.close();
+    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
+      this.#byNumber.delete(peer.number);
     this.#peers.delete(stream);
+    this.#spread();
   }
 
   /**
@@ -217,7 +315,7 @@ export class Peers {
     let kept: Uint8Array<ArrayBuffer> | null = null;
     let isTraced = false;
     for (const peer of this.#peers.values()) {
-      if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
+      if (!peer.isSent || (peer.rung.key !== key && peer.leaving?.key !== key)) continue;
       const { sequence } = peer;
       writeSequence(datagram, sequence);
       if (this.trace !== null && !isTraced && openLanes(peer) > 0) {
@@ -293,15 +391,42 @@ export class Peers {
       peer.oversized++;
       return;
     }
-    const nowMs = epochMs();
     const bytes = new Uint8Array(data);
     const kind = kindOf(bytes);
+    if (stream !== RELAY_STREAM) {
+      this.#handle(stream, peer, "direct", lane, kind, bytes);
+      return;
+    }
+    const number = kind > 0 ? streamOf(bytes) : 0;
+    if (number === 0 && kind === KIND_PROBE_REPLY) {
+      handleReply(peer, "direct", lane, bytes, epochMs());
+      return;
+    }
+    const from = this.#byNumber.get(number);
+    const sender = from === undefined ? undefined : this.#peers.get(from);
+    // Malformed, or of one who has just left.
+    if (from === undefined || sender === undefined) peer.oversized++;
+    else this.#handle(from, sender, "relayed", lane, kind, bytes);
+  }
+
+  /** What `peer` sent, by one way or the other. */
+  #handle(
+    stream: number,
+    peer: Peer,
+    wayName: WayName,
+    lane: Lane,
+    kind: number,
+    bytes: Uint8Array<ArrayBuffer>,
+  ): void {
+    const nowMs = epochMs();
+    const way = peer.ways[wayName];
+    if (kind > 0) way.heardAtMs = nowMs;
     switch (kind) {
       case KIND_PROBE:
         this.#sendControl(lane, probeReply(bytes, toNs(epochMs())));
         return;
       case KIND_PROBE_REPLY:
-        handleReply(peer, lane, bytes, nowMs);
+        handleReply(peer, wayName, wayName === "direct" ? lane : null, bytes, nowMs);
         return;
       case KIND_REPORT:
         peer.reports.handleReport(bytes, nowMs);
@@ -310,10 +435,23 @@ export class Peers {
     }
     lane.received++;
     if (kind === KIND_AUDIO) {
-      peer.reports.handleAudio(bytes, nowMs);
+      // The relay passes on what was asked for, of whom the owner has not muted.
+      if (wayName === "relayed" && nowMs - way.audioAtMs > AUDIBLE_MS) way.numbering.interrupt();
+      way.audioAtMs = nowMs;
+      way.received++;
+      // Not wanted this way; the peer has been told, and stops in a moment.
+      if (!isHeard(peer, wayName, nowMs)) {
+        way.numbering.interrupt();
+        return;
+      }
+      way.numbering.apply(bytes);
+      if (isFirst(peer, wayName, bytes, nowMs)) {
+        way.first++;
+        peer.reports.handleAudio(bytes, nowMs);
+      }
       this.trace?.received(stream, bytes);
       if (isOpus(bytes)) {
-        this.#receiveOpus(stream, peer, bytes);
+        this.#receiveOpus(stream, peer, wayName, bytes);
         return;
       }
       peer.heardOpusBps = null;
@@ -321,17 +459,19 @@ export class Peers {
     this.#give(stream, bytes);
   }
 
-  #receiveOpus(stream: number, peer: Peer, bytes: Uint8Array<ArrayBuffer>): void {
+  #receiveOpus(stream: number, peer: Peer, wayName: WayName, bytes: Uint8Array<ArrayBuffer>): void {
     const { frames } = readAudioHeader(bytes);
     peer.heardOpusBps = ((bytes.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames;
-    let receiver = peer.opus.get(frames);
+    // Each way's packets are counted by the engine: so each is decoded.
+    const key = `${wayName} ${frames}`;
+    let receiver = peer.opus.get(key);
     if (receiver === undefined) {
       receiver = new OpusReceiver(
         (record) => this.#give(stream + DECODED_TAG, record),
         // As it came: the engine refuses it, and counts.
         (refused) => this.#give(stream, refused),
       );
-      peer.opus.set(frames, receiver);
+      peer.opus.set(key, receiver);
     }
     receiver.push(bytes);
   }
@@ -352,19 +492,31 @@ export class Peers {
 
   /** Sends the reports that are due, and forgets those that are old. `captureOf`: what to say of the capture to a rung's listeners. */
   report(captureOf: (key: string) => CaptureReport | null): void {
-    for (const peer of this.#peers.values()) {
+    const relay = this.#peers.get(RELAY_STREAM);
+    for (const [stream, peer] of this.#peers) {
+      if (stream === RELAY_STREAM) continue;
       peer.heard = peer.reports.heard(epochMs());
-      const open = peer.lanes.filter(isOpen);
-      if (open.length === 0) continue;
-      const capture = captureOf((peer.leaving ?? peer.rung).key);
-      const report = peer.reports.poll(capture, peer.droppedBacklog, epochMs());
-      const lane = open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
-      if (report !== null) this.#sendControl(lane, report);
+      const direct = leastWait(peer);
+      const relayed = relay === undefined || peer.number === null ? null : leastWait(relay);
+      if (direct === null && relayed === null) continue;
+      const sent = peer.isSent && direct !== null ? peer : (relay ?? peer);
+      const capture = captureOf((sent.leaving ?? sent.rung).key);
+      const dropped = peer.droppedBacklog + (relay?.droppedBacklog ?? 0);
+      const report = peer.reports.poll(capture, dropped, epochMs());
+      if (report === null) continue;
+      // By both: the one that comes second is not newer, and ignored.
+      if (direct !== null) this.#sendControl(direct, report);
+      if (relayed !== null && peer.number !== null) {
+        writeStream(report, peer.number);
+        this.#sendControl(relayed, report);
+      }
     }
   }
 
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
   review(nowMs: number): void {
+    const relay = this.#peers.get(RELAY_STREAM);
+    const relayLane = relay === undefined ? null : leastWait(relay);
     for (const [stream, peer] of this.#peers) {
       for (const lane of peer.lanes) {
         if (!isOpen(lane)) continue;
@@ -374,6 +526,70 @@ export class Peers {
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
     }
+    const elapsedMs = nowMs - this.#reviewed.atMs;
+    if (elapsedMs < REPORT_INTERVAL_MS) return;
+    for (const { number } of this.#peers.values()) {
+      if (number === null || number === MIX_STREAM || relayLane === null) continue;
+      const probe = writeProbe(this.#probeId++, toNs(epochMs()));
+      writeStream(probe, number);
+      this.#sendControl(relayLane, probe);
+    }
+    this.#reviewed.atMs = nowMs;
+    this.#choosePaths(Number.isFinite(elapsedMs) ? elapsedMs : 0);
+  }
+
+  #isRelayOpen(peer: Peer): boolean {
+    const relay = this.#peers.get(RELAY_STREAM);
+    return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
+  }
+
+  /** Which way each peer's sound goes and comes until the next review. */
+  #choosePaths(elapsedMs: number): void {
+    const dropped = Array.from(this.#peers.values()).reduce((sum, peer) => sum + peer.droppedBacklog, 0);
+    const steppedDown = Array.from(this.#peers.values()).some(
+      (peer) => peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0,
+    );
+    const { aged, forwarded } = this.#relayed ?? { aged: 0, forwarded: 0 };
+    // A session that began anew counts anew.
+    const grown = (now: number, before: number) => (now >= before ? now - before : now);
+    const isShort = steppedDown || dropped > this.#reviewed.dropped;
+    const heard = Array.from(this.#peers.values(), ({ ways }) => ways.relayed);
+    const seen = {
+      elapsedMs,
+      uplinkShort: isShort,
+      relayListeners: this.#wanted,
+      aged: grown(aged, this.#reviewed.aged),
+      forwarded: grown(forwarded, this.#reviewed.forwarded),
+      forwardedStreams: heard.filter(({ audioAtMs }) => epochMs() - audioAtMs < SILENT_MS).length,
+    };
+    Object.assign(this.#reviewed, { aged, forwarded, dropped });
+    for (const [stream, peer] of this.#peers) {
+      if (stream === RELAY_STREAM || peer.number === null || peer.number === MIX_STREAM) continue;
+      const observation: PathObservation = {
+        ...seen,
+        directOpen: openLanes(peer) > 0,
+        directLostShare: peer.ways.direct.lostShare,
+        relayOpen: this.#isRelayOpen(peer),
+        relayLostShare: peer.ways.relayed.lostShare,
+        pin: peer.pin,
+      };
+      peer.choice = peer.path?.review(observation) ?? choiceWithout(observation);
+    }
+    this.#spread();
+  }
+
+  /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
+  #spread(): void {
+    const relay = this.#peers.get(RELAY_STREAM);
+    for (const [stream, peer] of this.#peers) {
+      if (stream === RELAY_STREAM || peer.number === null) continue;
+      peer.isSent = peer.choice.sendDirect && (peer.wantsDirect || !this.#isRelayOpen(peer));
+    }
+    if (relay === undefined) return;
+    const isChosen = Array.from(this.#peers.values()).some(
+      ({ number, choice, isSent }) => number !== null && (choice.sendRelay || !isSent),
+    );
+    relay.isSent = this.#wanted > 0 && isChosen;
   }
 
   #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
@@ -390,15 +606,17 @@ export class Peers {
       offered,
       crowded,
       lostShare: peer.heard?.lostShare ?? null,
-      canCopy: copies === "auto" && lanes > 1,
+      // Where the other way is sent as well, that is the copy.
+      canCopy:
+        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayOpen(peer)),
       // Lanes that were asked for and do not come are not waited for.
-      canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < MAX_LANES,
+      canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
     peer.copies = copies === "on" || decision.copies;
     if (crowded > 0) peer.crowdedAtMs = nowMs;
     if (decision.addLanes) {
-      this.#wantLanes(stream, peer, Math.min(MAX_LANES, Math.max(lanes, peer.lanesWanted) * 2));
+      this.#wantLanes(stream, peer, Math.min(maxLanes(stream), Math.max(lanes, peer.lanesWanted) * 2));
     } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
       peer.crowdedAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
@@ -411,39 +629,68 @@ export class Peers {
   }
 
   stats(): WorkerPeerStats[] {
-    return Array.from(this.#peers, ([stream, peer]) => ({
+    const peers = Array.from(this.#peers).filter(([stream]) => stream !== RELAY_STREAM);
+    return peers.map(([stream, peer]) => ({
       stream,
       droppedBacklog: peer.droppedBacklog,
       oversized: peer.oversized,
-      sent:
-        openLanes(peer) === 0
-          ? null
-          : {
-              format: peer.rung.format,
-              opusBps: peer.rung.opusBps,
-              rung: Math.max(
-                0,
-                this.#sending.rungs.findIndex(({ key }) => key === peer.rung.key),
-              ),
-              copies: peer.copies,
-              copiesSent: peer.copiesSent,
-              switches: peer.switches,
-            },
+      sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
-      lanes: peer.lanes
-        .filter((lane) => lane.sends)
-        .map((lane) => ({
-          lane: lane.number,
-          state: laneState(lane.channel),
-          sentDatagrams: lane.sent,
-          receivedDatagrams: this.#receivedOn(peer, lane),
-          backlogBytes: lane.channel.bufferedAmount,
-          rttMs: lane.rttMs,
-        })),
+      lanes: this.#laneStats(peer),
+      listen: peer.choice.listen,
+      relayOpen: this.#isRelayOpen(peer),
+      ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
     }));
+  }
+
+  /** The relay's sessions and what it says; null before the first. */
+  relayStats(): RelayStats | null {
+    const relay = this.#peers.get(RELAY_STREAM);
+    if (relay === undefined) return null;
+    const sessions = this.#laneStats(relay);
+    const rtts = sessions.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
+    const said = this.#relayed;
+    return {
+      sessions,
+      rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
+      wanted: this.#wanted,
+      sent: this.#sentStats(relay),
+      droppedBacklog: relay.droppedBacklog,
+      strayDatagrams: relay.oversized,
+      forwarded: said?.forwarded ?? null,
+      aged: said?.aged ?? null,
+      overRate: said?.over_rate ?? null,
+      lost: said?.lost ?? null,
+      mixMs: said?.mix_us == null ? null : said.mix_us / 1000,
+    };
+  }
+
+  #stepOf(peer: Peer): number {
+    const step = this.#sending.rungs.findIndex(({ key }) => key === peer.rung.key);
+    return Math.max(0, step);
+  }
+
+  #sentStats(peer: Peer): SentStats | null {
+    if (!peer.isSent || openLanes(peer) === 0) return null;
+    const { rung, copies, copiesSent, switches } = peer;
+    const { format, opusBps } = rung;
+    return { format, opusBps, rung: this.#stepOf(peer), copies, copiesSent, switches };
+  }
+
+  #laneStats(peer: Peer): WorkerPeerStats["lanes"] {
+    return peer.lanes
+      .filter((lane) => lane.sends)
+      .map((lane) => ({
+        lane: lane.number,
+        state: laneState(lane.channel),
+        sentDatagrams: lane.sent,
+        receivedDatagrams: this.#receivedOn(peer, lane),
+        backlogBytes: lane.channel.bufferedAmount,
+        rttMs: lane.rttMs,
+      }));
   }
 
   /** A lane's datagrams, both ends of a looped one counted as one. */
@@ -458,6 +705,14 @@ export class Peers {
     const { rungs, copies } = this.#sending;
     const peer: Peer = {
       lanes: [],
+      number: null,
+      pin: "auto",
+      wantsDirect: true,
+      choice: { sendDirect: true, sendRelay: true, listen: "forward" },
+      path: stream === RELAY_STREAM ? null : this.#newPath(),
+      // To the relay only once somebody listens there.
+      isSent: stream !== RELAY_STREAM,
+      ways: { direct: newWay(), relayed: newWay() },
       sequence: 0,
       rung: rungs[0],
       leaving: null,
@@ -481,9 +736,67 @@ export class Peers {
       heard: null,
     };
     this.#peers.set(stream, peer);
+    this.#spread();
     return peer;
   }
 }
+
+function newWay(): Way {
+  const never = Number.NEGATIVE_INFINITY;
+  return {
+    rttMs: null,
+    heardAtMs: never,
+    audioAtMs: never,
+    received: 0,
+    first: 0,
+    newest: 0n,
+    numbering: new Numbering(),
+    lostShare: null,
+  };
+}
+
+function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
+  const nowMs = epochMs();
+  return {
+    rttMs: nowMs - heardAtMs < SILENT_MS ? rttMs : null,
+    isHeard: nowMs - audioAtMs < AUDIBLE_MS,
+    lostShare,
+    receivedPackets: received,
+    firstPackets: first,
+  };
+}
+
+/** The choice for peers beyond those that the engine judges. */
+function choiceWithout({ pin, directOpen }: PathObservation): PathDecision {
+  return {
+    sendDirect: true,
+    sendRelay: true,
+    listen: pin === "mix" ? "mix" : pin === "direct" && directOpen ? "none" : "forward",
+  };
+}
+
+/** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */
+function isHeard({ pin, ways }: Peer, wayName: WayName, nowMs: number): boolean {
+  const [pinned, other] =
+    wayName === "direct" ? (["relay", ways.relayed] as const) : (["direct", ways.direct] as const);
+  return pin !== pinned || nowMs - other.audioAtMs > AUDIBLE_MS;
+}
+
+/** Whether these frames had not come the other way before; notes that they have come this way. */
+function isFirst({ ways }: Peer, wayName: WayName, bytes: Uint8Array, nowMs: number): boolean {
+  const { timestamp } = readAudioHeader(bytes);
+  ways[wayName].newest = timestamp;
+  const other = wayName === "direct" ? ways.relayed : ways.direct;
+  return nowMs - other.audioAtMs > AUDIBLE_MS || timestamp > other.newest;
+}
+
+/** The open lane with the shortest wait; null if none is open. */
+function leastWait({ lanes }: Peer): Lane | null {
+  const open = lanes.filter(isOpen);
+  return open.length === 0 ? null : open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
+}
+
+const maxLanes = (stream: number): number => (stream === RELAY_STREAM ? MAX_SESSIONS : MAX_LANES);
 
 /** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
 function change(peer: Peer, to: Rung): void {
@@ -540,11 +853,22 @@ function laneForCopy(peer: Peer, first: Lane): Lane | null {
   return best;
 }
 
-function handleReply(peer: Peer, lane: Lane, reply: Uint8Array, nowMs: number): void {
+/** `lane`: the one that was probed; null if the probe was of the way through the relay. */
+function handleReply(
+  peer: Peer,
+  wayName: WayName,
+  lane: Lane | null,
+  reply: Uint8Array,
+  nowMs: number,
+): void {
   const sentMs = Number(probeTimeNs(reply)) / 1e6;
   const rttMs = nowMs - sentMs;
   if (!(rttMs >= 0 && rttMs < 60_000)) return;
-  lane.rttMs = rttMs;
+  if (lane !== null) {
+    lane.rttMs = rttMs;
+    lane.answeredAtMs = performance.now();
+  }
+  peer.ways[wayName].rttMs = rttMs;
   peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 
@@ -557,13 +881,13 @@ function takeStock(lane: Lane, nowMs: number): void {
   lane.waitMs = bursts.length > 0 ? nowMs - bursts[0].atMs : 0;
 }
 
-function laneState(channel: RTCDataChannel): "connecting" | "open" | "closed" {
+function laneState(channel: LaneChannel): "connecting" | "open" | "closed" {
   if (channel.readyState === "connecting" || channel.readyState === "open") return channel.readyState;
   return "closed";
 }
 
 /** False if the browser refuses: the channel is closing, or its buffer is full. */
-function trySend(channel: RTCDataChannel, bytes: Uint8Array<ArrayBuffer>): boolean {
+function trySend(channel: LaneChannel, bytes: Uint8Array<ArrayBuffer>): boolean {
   try {
     channel.send(bytes);
     return true;

@@ -2,7 +2,8 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { Ladders } from "../../src/shared/engine";
-import type { FromWorker } from "../../src/shared/messages";
+import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
+import type { Pin } from "../../src/shared/relay";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
 import {
   type HeardReport,
@@ -10,15 +11,20 @@ import {
   KIND_PROBE_REPLY,
   KIND_REPORT,
   kindOf,
+  MIX_STREAM,
   probeId,
   probeRepliedNs,
+  probeReply,
   readAudioHeader,
   readReport,
+  streamOf,
   writeOpus,
   writeProbe,
   writeReport,
+  writeStream,
 } from "../../src/shared/wire";
-import { Peers, type Sending } from "../../src/worker/peers";
+import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
+import { toNs } from "../../src/worker/report";
 
 const root = resolve(import.meta.dirname, "../../..");
 /** The engine as it was built last: by make for the web app, or by cargo alone. */
@@ -82,12 +88,12 @@ function channel(clock = { nowMs: 0 }) {
   const sent: Sent[] = [];
   const datagrams: Uint8Array[] = [];
   const open = {
-    readyState: "open",
+    readyState: "open" as LaneChannel["readyState"],
     bufferedAmount: 0,
-    binaryType: "",
     sent,
     datagrams,
-    onmessage: null as ((event: { data: unknown }) => void) | null,
+    onmessage: null as LaneChannel["onmessage"],
+    onclose: null as LaneChannel["onclose"],
     send(bytes: Uint8Array) {
       datagrams.push(bytes.slice());
       if (bytes[1] !== 1) return;
@@ -109,8 +115,7 @@ function peersWith(lanes: Channel[], sending = sendingOf(), say: (message: FromW
   const all = ladders();
   const peers = new Peers({ push: () => true }, say, (rungs) => all.add(rungs));
   peers.setSending(sending);
-  for (const [number, lane] of lanes.entries())
-    peers.addLane(1, number, 1, true, lane as unknown as RTCDataChannel);
+  for (const [number, lane] of lanes.entries()) peers.addLane(1, number, 1, true, lane);
   return peers;
 }
 
@@ -166,14 +171,13 @@ it("lanes take nothing any more once they are closed or replaced", () => {
   const lanes = [channel(), channel(), channel()];
   let passed = 0;
   const peers = new Peers({ push: () => ++passed > 0 }, () => {});
-  for (const [number, lane] of lanes.entries())
-    peers.addLane(1, number, 1, true, lane as unknown as RTCDataChannel);
+  for (const [number, lane] of lanes.entries()) peers.addLane(1, number, 1, true, lane);
   const hear = () => {
     for (const lane of lanes) lane.onmessage?.({ data: packet(0).buffer });
   };
   hear();
   expect(passed).toBe(3);
-  peers.addLane(1, 0, 2, true, channel() as unknown as RTCDataChannel);
+  peers.addLane(1, 0, 2, true, channel());
   peers.closeLane(1, 1);
   hear();
   expect(passed).toBe(4);
@@ -490,7 +494,7 @@ it("reports to each peer how it is heard, and knows how the peer hears us", () =
   const lane = channel();
   const passed: number[] = [];
   const peers = new Peers({ push: (_, bytes) => passed.push(bytes.length) > 0 }, () => {});
-  peers.addLane(1, 0, 1, true, lane as unknown as RTCDataChannel);
+  peers.addLane(1, 0, 1, true, lane);
   const heard = heardWith(10, 1_000);
   peers.setHeard(1, heard);
   peers.setHeard(9, heard);
@@ -527,4 +531,187 @@ it("reports the capture as of the format that the peer is sent", () => {
   for (let n = 0; n <= 375; n++) peers.send("main", packet(n));
   report();
   expect(asked).toEqual([key, key, "main"]);
+});
+
+describe("through the relay", () => {
+  /** Peer 1, whom the room calls 7, with a direct lane; peer 2, called 9, without; and a session with the relay. */
+  function room(pin: Pin = "auto") {
+    const [direct, session] = [channel(), channel()];
+    const passed: { tag: number; stream: number; sequence: number }[] = [];
+    const sink = {
+      push: (tag: number, bytes: Uint8Array) => {
+        const { stream, sequence } = readAudioHeader(bytes);
+        return passed.push({ tag, stream, sequence }) > 0;
+      },
+    };
+    const peers = new Peers(sink, () => {});
+    peers.addLane(1, 0, 1, true, direct);
+    peers.setPeer(1, 7, pin, true);
+    peers.setPeer(2, 9, "auto", true);
+    peers.addLane(RELAY_STREAM, 0, 0, true, session);
+    peers.setRelay(1, null);
+    const hear = (lane: Channel, bytes: Uint8Array<ArrayBuffer>, stream: number) => {
+      writeStream(bytes, stream);
+      lane.onmessage?.({ data: bytes.buffer });
+    };
+    /** By the relay: the peer is reached, and answers. */
+    const answer = (number: number) => hear(session, writeProbe(0, 1n), number);
+    const ofKind = (lane: Channel, kind: number) => lane.datagrams.filter((bytes) => kindOf(bytes) === kind);
+    return { peers, direct, session, passed, hear, answer, ofKind };
+  }
+
+  const sequences = (lane: Channel) => lane.sent.map(({ sequence }) => sequence);
+
+  it("goes one datagram for all who listen there, with numbers of its own", () => {
+    const { peers, direct, session } = room();
+    peers.send("main", packet(0));
+    peers.setRelay(0, null);
+    for (let n = 1; n < 4; n++) peers.send("main", packet(n));
+    peers.setRelay(2, null);
+    peers.send("main", packet(4));
+    expect(sequences(direct)).toEqual([0, 1, 2, 3, 4]);
+    expect(sequences(session)).toEqual([0, 1]);
+    expect(session.sent.map(({ timestamp }) => timestamp)).toEqual([0, 128 * 4]);
+  });
+
+  it("needs a format for as long as somebody takes it there", () => {
+    const { peers, direct } = room();
+    direct.readyState = "closed";
+    expect(peers.rungsInUse().length).toBe(1);
+    peers.setRelay(0, null);
+    expect(peers.rungsInUse()).toEqual([]);
+  });
+
+  it("comes to the stream of whom the room calls so, and to nobody else", () => {
+    const { peers, session, passed, hear } = room();
+    hear(session, packet(0), 9);
+    hear(session, packet(1), 7);
+    hear(session, packet(2), 8);
+    hear(session, packet(3), 0);
+    expect(passed).toEqual([
+      { tag: 2, stream: 9, sequence: 1_000_000 },
+      { tag: 1, stream: 7, sequence: 1_000_001 },
+    ]);
+    expect(peers.relayStats()).toMatchObject({ strayDatagrams: 2 });
+    // Numbers change when the server is started anew.
+    peers.setPeer(1, 9, "auto", true);
+    peers.setPeer(2, 7, "auto", true);
+    hear(session, packet(4), 9);
+    expect(passed.at(-1)).toMatchObject({ tag: 1 });
+    peers.close(1);
+    hear(session, packet(5), 9);
+    expect(passed.length).toBe(3);
+  });
+
+  it("brings the mix to its own stream", () => {
+    const { peers, session, passed, hear } = room();
+    peers.setPeer(3, MIX_STREAM, "auto", false);
+    hear(session, packet(0), MIX_STREAM);
+    expect(passed).toEqual([{ tag: 3, stream: MIX_STREAM, sequence: 1_000_000 }]);
+  });
+
+  it("answers a peer's probe with the number it came with, and the relay's own with none", () => {
+    const { peers, direct, session, hear, ofKind } = room();
+    hear(session, writeProbe(77, 5n), 9);
+    expect(ofKind(session, KIND_PROBE_REPLY).map((reply) => [streamOf(reply), probeId(reply)])).toEqual([
+      [9, 77],
+    ]);
+    expect(direct.datagrams).toEqual([]);
+    peers.review(1_000_000);
+    const probes = ofKind(session, KIND_PROBE);
+    expect(probes.map(streamOf)).toEqual([0, 7, 9]);
+    expect(ofKind(direct, KIND_PROBE).map(streamOf)).toEqual([0]);
+    const reply = (probe: Uint8Array) => probeReply(probe, toNs(0));
+    hear(session, reply(probes[0]), 0);
+    expect(peers.relayStats()?.rttMs).not.toBeNull();
+    expect(peers.stats().map(({ ways, relayOpen }) => [ways.relayed.rttMs !== null, relayOpen])).toEqual([
+      [false, false],
+      // Its probe came this way.
+      [false, true],
+    ]);
+    hear(session, reply(probes[1]), 7);
+    expect(peers.stats()[0]).toMatchObject({
+      relayOpen: true,
+      ways: { relayed: { rttMs: expect.any(Number) } },
+    });
+  });
+
+  it("carries reports both ways, to peers who can be reached by nothing else, too", () => {
+    const { peers, direct, session, hear, ofKind } = room();
+    peers.report(() => null);
+    expect(ofKind(direct, KIND_REPORT).map(streamOf)).toEqual([0]);
+    expect(ofKind(session, KIND_REPORT).map(streamOf)).toEqual([7, 9]);
+    hear(session, writeReport({ id: 1, capture: null, heard: heardWith(10, 1_000) }), 9);
+    expect(peers.stats().map(({ heard }) => heard?.lostShare ?? null)).toEqual([null, 0.01]);
+  });
+
+  it("counts for each way what came first by it", () => {
+    const { peers, direct, session, hear } = room();
+    hear(direct, packet(0), 0);
+    hear(session, packet(0), 7);
+    hear(session, packet(1), 7);
+    hear(direct, packet(1), 0);
+    hear(direct, packet(2), 0);
+    hear(direct, packet(3), 0);
+    const [{ ways }] = peers.stats();
+    expect(ways.direct).toMatchObject({ receivedPackets: 4, firstPackets: 3, isHeard: true });
+    expect(ways.relayed).toMatchObject({ receivedPackets: 2, firstPackets: 1, isHeard: true });
+  });
+
+  it("is the only way where it is pinned, once it is heard; and the direct one otherwise", () => {
+    const { peers, direct, session, passed, hear, answer } = room("relay");
+    hear(direct, packet(0), 0);
+    peers.send("main", packet(0));
+    expect([passed.length, sequences(direct).length]).toEqual([1, 1]);
+    answer(7);
+    hear(session, packet(0), 7);
+    hear(direct, packet(1), 0);
+    expect(passed.map(({ stream }) => stream)).toEqual([0, 7]);
+    // By the peer's own pin: it has said so.
+    peers.setPeer(1, 7, "relay", false);
+    peers.send("main", packet(1));
+    expect([sequences(direct).length, sequences(session).length]).toEqual([1, 2]);
+    peers.setPeer(1, 7, "direct", true);
+    hear(session, packet(2), 7);
+    hear(direct, packet(2), 0);
+    peers.review(1_001_000);
+    expect(passed.map(({ stream }) => stream)).toEqual([0, 7, 0]);
+    expect(peers.stats()[0].listen).toBe("none");
+  });
+
+  it("is no reason to leave a peer without sound: the direct way is sent until the other is open", () => {
+    const { peers, direct, answer } = room();
+    peers.setPeer(1, 7, "auto", false);
+    peers.send("main", packet(0));
+    expect(sequences(direct)).toEqual([0]);
+    answer(7);
+    peers.review(1_000_000);
+    peers.send("main", packet(1));
+    expect(sequences(direct)).toEqual([0]);
+  });
+
+  it("is a way of its own for the format: the session that backs up steps down, the direct lane does not", () => {
+    const all = ladders();
+    const [direct, session] = [channel(), channel()];
+    const peers = new Peers(
+      { push: () => true },
+      () => {},
+      (rungs) => all.add(rungs),
+    );
+    peers.setSending(sendingOf());
+    peers.addLane(1, 0, 1, true, direct);
+    peers.setPeer(1, 7, "auto", true);
+    peers.addLane(RELAY_STREAM, 0, 0, true, session);
+    peers.setRelay(1, null);
+    session.bufferedAmount = 10_000;
+    const startMs = performance.now();
+    for (let n = 0; n < 2_000; n++) {
+      const nowMs = startMs + n * 2.67;
+      if (n % 4 === 0) peers.takeStock(nowMs);
+      if (n % 40 === 0) peers.review(nowMs);
+      peers.send("main", packet(n));
+    }
+    expect(peers.stats()[0].sent?.rung).toBe(0);
+    expect(peers.relayStats()?.sent?.rung).toBeGreaterThan(0);
+  });
 });

@@ -89,8 +89,8 @@ function Signalling() {
     const { signalling, phase } = view.state();
     if (phase !== "joined" || signalling === "online") return "";
     return signalling === "connecting"
-      ? "Reconnecting to the server; the music goes on"
-      : "No server; the music goes on, new players cannot come in";
+      ? "Reconnecting to the server; what comes directly goes on"
+      : "No server; what comes directly goes on, new players cannot come in";
   });
   return (
     <p class="signalling" role="status">
@@ -159,6 +159,10 @@ function announceChanges(before: readonly Participant[], now: readonly Participa
         sentences.push(`The connection to ${name} is interrupted.`);
       if (participant.connection === "failed") sentences.push(`No connection to ${name}.`);
     }
+    if (was !== undefined && was.mutedByOwner !== participant.mutedByOwner)
+      sentences.push(`The owner ${participant.mutedByOwner ? "muted" : "unmuted"} ${name} for everyone.`);
+    if (was !== undefined && participant.isOwner && !was.isOwner)
+      sentences.push(`${name} is the room's owner now.`);
   }
   for (const participant of before) {
     if (!now.some((p) => p.id === participant.id)) sentences.push(`${participantName(participant)} left.`);

@@ -2,7 +2,8 @@
 
 import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Show } from "solid-js";
 import { RecentCounts } from "../../shared/clock";
-import type { MouthToEar, PeerStats, Stats } from "../../shared/stats";
+import type { WayName } from "../../shared/messages";
+import type { MouthToEar, PeerStats, RelayStats, Stats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
 import { AUDIBLE_SHARE, diagnose, heardWords } from "./diagnosis";
 import {
@@ -50,7 +51,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   });
   // Kept here: the delay may be unknown for a moment, and then its stages are shown anew.
   const [isOpen, setOpen] = createSignal(false);
-  const figures = createMemo(() => peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent()));
+  const ways = createRecentWays(reading);
+  const figures = createMemo(() =>
+    peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent(), ways()),
+  );
   return (
     <div class="figures">
       <p class={`verdict ${summary().tone}`}>{summary().text}</p>
@@ -263,6 +267,33 @@ function createRecent(
   });
 }
 
+/** Of the last seconds, by each way: shares are 0 to 1, null where nothing was to be counted. */
+type RecentWays = Record<WayName, { firstShare: number | null; lostShare: number | null }>;
+
+function createRecentWays(reading: Reading): Accessor<RecentWays | null> {
+  const firsts = new RecentCounts<{ direct: number; relayed: number }>(10_000);
+  return createMemo(() => {
+    const now = reading();
+    if (now === null) return null;
+    const { direct, relayed } = now.peer;
+    const totals = { direct: direct?.firstPackets ?? 0, relayed: relayed?.firstPackets ?? 0 };
+    const grown = firsts.add(now.stats.timeMs, totals, ["direct", "relayed"])?.grown;
+    const all = grown ? grown.direct + grown.relayed : 0;
+    const shares = (name: WayName) => ({
+      firstShare: grown && all > 0 ? grown[name] / all : null,
+      lostShare: now.peer[name]?.lostShare ?? null,
+    });
+    return { direct: shares("direct"), relayed: shares("relayed") };
+  });
+}
+
+function wayNote(way: RecentWays[WayName] | null): string {
+  const words: string[] = [];
+  if (way?.firstShare != null) words.push(`${formatShare(way.firstShare)} first`);
+  if (way?.lostShare != null) words.push(`${formatShare(way.lostShare)} lost`);
+  return words.join(", ");
+}
+
 function estimatedDelayMs(
   stats: Stats | null,
   peer: PeerStats | null,
@@ -273,7 +304,12 @@ function estimatedDelayMs(
   return bufferMs === null || rttMs === null ? null : bufferMs + rttMs / 2;
 }
 
-function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: RecentStream | null): Figure[] {
+function peerFigures(
+  peer: PeerStats | null,
+  stats: Stats | null,
+  recent: RecentStream | null,
+  ways: RecentWays | null,
+): Figure[] {
   const rateHz = stats?.sampleRateHz ?? null;
   const receiving = peer !== null && peer.receivedPackets > 0;
   const bufferMs = receiving ? framesToMs(peer.bufferFrames, rateHz) : null;
@@ -306,7 +342,21 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
       value: formatMs(rttMs),
       note: rttMs === null ? "" : "there and back",
       explanation:
-        "Measured: a small probe goes to their browser and back on the connections that carry the sound; the fastest of the last answers counts.",
+        "Measured: a small probe goes to their browser and back, directly and through the server; the fastest of the last answers counts.",
+    },
+    {
+      label: "Direct",
+      value: formatMs(peer?.direct?.rttMs ?? null),
+      note: wayNote(ways?.direct ?? null),
+      explanation:
+        "The way from browser to browser: a probe's time there and back, packets that never came that way, and how much of their sound came that way first, in the last 10 seconds.",
+    },
+    {
+      label: "By server",
+      value: formatMs(peer?.relayed?.rttMs ?? null),
+      note: wayNote(ways?.relayed ?? null),
+      explanation:
+        "The same of the way through the server: to their browser and back, both times by the server.",
     },
     {
       label: "Buffer",
@@ -354,7 +404,7 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
       value: peer && peer.lanes.length > 0 ? `${open.length} of ${peer.lanes.length}` : UNKNOWN,
       note: open.length > 0 ? laneWords(open.map((lane) => lane.candidateType)) : "",
       explanation:
-        "Parallel connections to this player: open ones of those set up. Direct means browser to browser; relayed means through a server on the way, which costs some delay.",
+        "Parallel direct connections to this player: open ones of those set up. Direct means browser to browser; relayed means through a TURN server on the way, which costs some delay.",
     },
     {
       label: "Format",
@@ -371,6 +421,12 @@ function peerFigures(peer: PeerStats | null, stats: Stats | null, recent: Recent
         "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
     },
   ];
+}
+
+function serverNote(relay: RelayStats | null): string {
+  const open = relay?.sessions.filter(({ state }) => state === "open").length ?? 0;
+  if (relay === null || open === 0) return "carries no sound";
+  return `${plural(relay.wanted, "listener")} by it`;
 }
 
 function driftFigure(peer: PeerStats | null): string {
@@ -429,6 +485,13 @@ function ownFigures(stats: Stats | null): Figure[] {
       note: sending ? plural(stats.channels, "channel") : "",
       explanation:
         "What you chose. Uncompressed samples are exactly what your interface delivers. What each player gets is said with that player.",
+    },
+    {
+      label: "Server",
+      value: formatMs(stats?.relay?.rttMs ?? null),
+      note: serverNote(stats?.relay ?? null),
+      explanation:
+        "Measured: a probe goes to the server and back on the connections that carry sound there. Listeners by the server are those who take your sound from it.",
     },
     {
       label: "Not sent in time",

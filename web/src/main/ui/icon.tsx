@@ -7,6 +7,7 @@ import copy from "lucide-static/icons/copy.svg?raw";
 import headphones from "lucide-static/icons/headphones.svg?raw";
 import info from "lucide-static/icons/info.svg?raw";
 import keyboard from "lucide-static/icons/keyboard.svg?raw";
+import lock from "lucide-static/icons/lock.svg?raw";
 import logOut from "lucide-static/icons/log-out.svg?raw";
 import mic from "lucide-static/icons/mic.svg?raw";
 import micOff from "lucide-static/icons/mic-off.svg?raw";
@@ -24,6 +25,7 @@ const icons = {
   headphones,
   info,
   keyboard,
+  lock,
   "log-out": logOut,
   mic,
   "mic-off": micOff,

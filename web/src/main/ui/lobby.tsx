@@ -1,6 +1,6 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
-import { createMemo, Match, Show, Switch } from "solid-js";
+import { createMemo, createUniqueId, Match, Show, Switch } from "solid-js";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
 import { LoopBack } from "./loop-back";
@@ -17,12 +17,14 @@ export function Lobby() {
   const join = (event: SubmitEvent) => {
     event.preventDefault();
     if (joining()) return;
-    const name = new FormData(event.currentTarget as HTMLFormElement).get("name");
+    const fields = new FormData(event.currentTarget as HTMLFormElement);
+    const name = fields.get("name");
+    const passphrase = fields.get("passphrase");
     void view.attempt(async () => {
       if (typeof name === "string" && name.trim() !== view.state().settings.name) {
         await view.studio.change({ name: name.trim() });
       }
-      await view.studio.join();
+      await view.studio.join(typeof passphrase === "string" && passphrase !== "" ? passphrase : undefined);
     });
   };
 
@@ -30,8 +32,11 @@ export function Lobby() {
     <form class="lobby" onSubmit={join}>
       <PageTitle>Ready to play?</PageTitle>
       <Problems severity="error" />
-      <div class="card">
+      <div class="card fields">
         <NameField />
+        <Show when={view.state().passphrase !== "none"}>
+          <PassphraseField isWrong={view.state().passphrase === "wrong"} />
+        </Show>
       </div>
       <section class="card" aria-labelledby="lobby-sound">
         <h2 id="lobby-sound">Your sound</h2>
@@ -71,6 +76,31 @@ export function Lobby() {
         </p>
       </div>
     </form>
+  );
+}
+
+function PassphraseField(props: { isWrong: boolean }) {
+  const id = createUniqueId();
+  return (
+    <div class="field">
+      <label for={id}>The room's passphrase</label>
+      <input
+        ref={(field) => queueMicrotask(() => field.focus())}
+        id={id}
+        name="passphrase"
+        type="password"
+        maxlength="128"
+        required
+        autocomplete="off"
+        aria-describedby={`${id}-hint`}
+        aria-invalid={props.isWrong}
+      />
+      <p class={props.isWrong ? "muted-words" : "hint"} id={`${id}-hint`} role="alert">
+        {props.isWrong
+          ? "That is not the passphrase. Ask the room's owner, and try again."
+          : "The room is locked. Its owner can tell you the passphrase."}
+      </p>
+    </div>
   );
 }
 

@@ -5,6 +5,8 @@ import type { Buffer, Participant } from "../model";
 import { GainFader, PanFader } from "./fader";
 import { PeerFigures } from "./figures";
 import { Meter } from "./meter";
+import { Moderation } from "./moderation";
+import { PathChoice } from "./path";
 import { createRow, useView } from "./view";
 
 const connectionWords: Record<Participant["connection"], string> = {
@@ -28,7 +30,7 @@ const buffers: readonly (readonly [Buffer, string])[] = [
 function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: Buffer) => void }) {
   const fixed = () => (typeof props.buffer === "number" ? props.buffer : null);
   return (
-    <label class="buffer-choice">
+    <label class="strip-choice">
       <span>Buffer</span>
       <select
         aria-label={`Buffer for ${props.name}`}
@@ -55,13 +57,13 @@ function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: 
 }
 
 export function ParticipantStrip(props: { id: string; participants: Accessor<Participant[]> }) {
-  const { studio } = useView();
+  const { studio, state } = useView();
   // A strip is made for one id and never reused for another.
   const id = props.id;
   const participant = createRow(() => props.participants(), id);
   const name = createMemo(() => participantName(participant()));
   const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
-  const silent = () => participant().muted || soloElsewhere();
+  const silent = () => participant().muted || participant().mutedByOwner || soloElsewhere();
   const headingId = createUniqueId();
 
   return (
@@ -69,6 +71,9 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
       <section aria-labelledby={headingId}>
         <div class="strip-head">
           <h3 id={headingId}>{name()}</h3>
+          <Show when={participant().isOwner}>
+            <p class="you">owner</p>
+          </Show>
           <p class={`connection ${participant().connection}`}>{connectionWords[participant().connection]}</p>
         </div>
         <Show when={participant().connection === "failed"}>
@@ -103,7 +108,13 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
               Solo
             </button>
             <p class="silenced">
-              {participant().muted ? "Muted for you" : soloElsewhere() ? "Silent: another has solo" : ""}
+              {participant().mutedByOwner
+                ? "Muted for everyone by the owner"
+                : participant().muted
+                  ? "Muted for you"
+                  : soloElsewhere()
+                    ? "Silent: another has solo"
+                    : ""}
             </p>
           </div>
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
@@ -113,6 +124,17 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             onChoice={(buffer) => studio.setBuffer(id, buffer)}
           />
           <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
+          <Show when={!participant().isLoop}>
+            <PathChoice
+              id={id}
+              name={name()}
+              pin={participant().pin}
+              onChoice={(pin) => studio.setPin(id, pin)}
+            />
+          </Show>
+          <Show when={state().isOwner && !participant().isLoop}>
+            <Moderation participant={participant()} name={name()} />
+          </Show>
         </div>
         <PeerFigures id={id} name={name()} from={participant().isLoop ? "yourself" : "them"} />
       </section>

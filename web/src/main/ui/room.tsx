@@ -6,6 +6,7 @@ import { CopyButton } from "./copy-button";
 import { OwnFigures } from "./figures";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
+import { Lock } from "./moderation";
 import { PageTitle } from "./page-title";
 import { ParticipantStrip } from "./participant";
 import { Problems } from "./problems";
@@ -76,7 +77,7 @@ function OwnStrip(props: { alone: boolean }) {
     <section class="own card" aria-labelledby="own-heading">
       <div class="strip-head">
         <h2 id="own-heading">{view.state().settings.name || "You"}</h2>
-        <p class="you">you</p>
+        <p class="you">{view.state().isOwner ? "you, owner" : "you"}</p>
       </div>
       <Show
         when={microphone() === "on"}
@@ -98,8 +99,12 @@ function OwnStrip(props: { alone: boolean }) {
         }
       >
         <InputCheck spoken={false} dimmed={muted()} />
-        <p class={muted() ? "muted-words" : "hint"}>
-          {muted() ? "You are muted: nobody hears you." : "Everyone in the room hears you."}
+        <p class={muted() || view.state().mutedByOwner ? "muted-words" : "hint"}>
+          {muted()
+            ? "You are muted: nobody hears you."
+            : view.state().mutedByOwner
+              ? "The owner has muted you: nobody hears you."
+              : "Everyone in the room hears you."}
         </p>
       </Show>
       <details class="disclosure">
@@ -117,6 +122,7 @@ function OwnStrip(props: { alone: boolean }) {
         <summary>Your numbers</summary>
         <OwnFigures />
       </details>
+      <Lock />
       <Show when={!props.alone}>
         <LoopToggle />
       </Show>

@@ -1,0 +1,91 @@
+/** What a room's owner may do for everyone, as people see it: the lock on the door, muting and removing. */
+
+import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import { readStats, untilPlaying } from "../src/antiphon.js";
+import type { Browser } from "../src/browsers.js";
+import { sleep } from "../src/processes.js";
+import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
+
+beforeAll(() => setUp(["A", "B"]));
+afterEach(closeBrowsers);
+afterAll(tearDown);
+
+it("locks the door, mutes and removes", async () => {
+  const room = product.newRoom();
+  const [owner, other] = [await start("chromium", "A"), await start("chromium", "B")];
+  await owner.open(product.roomUrl(room, "A", parameters));
+  await untilShown(owner, "you, owner");
+  await fill(owner, "Passphrase to come in", "tallis");
+  await press(owner, "Lock the room");
+  await untilShown(owner, "The room is locked.");
+
+  await other.open(product.roomUrl(room, "B", parameters));
+  await untilShown(other, "Its owner can tell you the passphrase.");
+  await fill(other, "The room's passphrase", "byrd");
+  await press(other, "Join");
+  await untilShown(other, "That is not the passphrase.");
+  await fill(other, "The room's passphrase", "tallis");
+  await press(other, "Join");
+  await untilPlaying([owner, other]);
+
+  expect((await readStats(owner)).peers[0]).toMatchObject({ name: "B", mutedByOwner: false });
+  expect(await isThere(other, "Mute A for everyone")).toBe(false);
+  await press(owner, "Mute B for everyone");
+  await untilShown(other, "The owner has muted you: nobody hears you.");
+  await untilShown(owner, "Muted for everyone by the owner");
+  expect((await readStats(owner)).peers[0]).toMatchObject({ mutedByOwner: true });
+  await press(owner, "Mute B for everyone");
+  await untilShown(other, "Everyone in the room hears you.");
+
+  await press(owner, "Remove B from the room");
+  await press(owner, "Really remove B from the room");
+  await untilShown(other, "You were removed from the room.");
+  await untilShown(owner, "Nobody else is here yet");
+  expect((await readStats(owner)).peers).toEqual([]);
+});
+
+/** Waits until the page shows this text. */
+async function untilShown(page: Browser, text: string): Promise<void> {
+  const deadline = Date.now() + 20_000;
+  while (!(await page.evaluate((wanted) => document.body.textContent.includes(wanted), text))) {
+    if (Date.now() > deadline)
+      throw new Error(
+        `the page does not show "${text}", but: ${await page.evaluate(() => document.body.textContent)}`,
+      );
+    await sleep(100);
+  }
+}
+
+/** Presses the button of this name, as a screen reader says it. */
+async function press(page: Browser, name: string): Promise<void> {
+  await page.evaluate((wanted) => {
+    const nameOf = (button: HTMLElement) => button.ariaLabel ?? button.textContent.trim();
+    const button = Array.from(document.querySelectorAll("button")).find((each) => nameOf(each) === wanted);
+    if (button === undefined) throw new Error(`no button "${wanted}"`);
+    button.click();
+  }, name);
+}
+
+async function isThere(page: Browser, name: string): Promise<boolean> {
+  return page.evaluate(
+    (wanted) => Array.from(document.querySelectorAll("button")).some(({ ariaLabel }) => ariaLabel === wanted),
+    name,
+  );
+}
+
+/** Types into the field of this label. */
+async function fill(page: Browser, label: string, text: string): Promise<void> {
+  await page.evaluate(
+    (wanted, value) => {
+      const found = Array.from(document.querySelectorAll("label")).find(
+        ({ textContent }) => textContent === wanted,
+      );
+      const field = found?.control;
+      if (!(field instanceof HTMLInputElement)) throw new Error(`no field "${wanted}"`);
+      field.value = value;
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    },
+    label,
+    text,
+  );
+}

@@ -1,0 +1,88 @@
+/** Who is heard in the server's mix, and how one comes in and out of it without a gap and without being heard twice. */
+
+/** How far a participant has come. Its own stream is silent from `mixed` until it is gone from here. */
+type Phase =
+  /** In the mix, which is not heard yet, or does not hold it for sure. */
+  | "entering"
+  | "mixed"
+  /** Its own stream is asked for again, and does not play yet. */
+  | "leaving"
+  /** No longer asked for in the mix, which may still hold it. */
+  | "withdrawn";
+
+interface Member {
+  phase: Phase;
+  sinceMs: number;
+  /** Frames of its own stream that had been played when `leaving` began. */
+  playedFrames: number;
+}
+
+/** What is to be known at each look. */
+export interface MixLook {
+  nowMs: number;
+  /** Whether the mix plays. */
+  mixPlays: boolean;
+  /** From asking for a change of the mix until it is heard: the round trip to the server, and the mix's own buffer. */
+  settleMs: number;
+  /** Frames played so far of a participant's own stream. */
+  playedFrames(id: string): number;
+}
+
+/**
+ * The old way is heard until the new one plays. The mix as a whole is switched here, so its first and its last participant change in one
+ * ramp; another changes at the server, and the two ends of that are as far apart as the time it takes to be heard is misjudged.
+ */
+export class Mixing {
+  readonly #members = new Map<string, Member>();
+
+  /** Brings it up to date: `wanted` are the participants who shall be heard in the mix. */
+  look(wanted: ReadonlySet<string>, { nowMs, mixPlays, settleMs, playedFrames }: MixLook): void {
+    const enter = (id: string, phase: Phase) =>
+      this.#members.set(id, { phase, sinceMs: nowMs, playedFrames: playedFrames(id) });
+    for (const id of wanted) if (!this.#members.has(id)) enter(id, "entering");
+    for (const [id, { phase, sinceMs, playedFrames: before }] of Array.from(this.#members)) {
+      const isWanted = wanted.has(id);
+      const isSettled = nowMs - sinceMs >= settleMs;
+      if (phase === "entering" && !isWanted) this.#members.delete(id);
+      else if (phase === "entering" && mixPlays && isSettled) enter(id, "mixed");
+      else if (phase === "mixed" && !isWanted) enter(id, "leaving");
+      else if (phase === "leaving" && isWanted) enter(id, "mixed");
+      // Where the mix has ended, too, there is nothing to wait for.
+      else if (phase === "leaving" && (playedFrames(id) > before || !mixPlays)) enter(id, "withdrawn");
+      else if (phase === "withdrawn" && isWanted) enter(id, "entering");
+    }
+    const isLast = this.#ids("entering", "mixed", "leaving").length === 0;
+    for (const [id, { phase, sinceMs }] of Array.from(this.#members))
+      if (phase === "withdrawn" && (isLast || nowMs - sinceMs >= settleMs)) this.#members.delete(id);
+  }
+
+  /** One who is gone for good. */
+  remove(id: string): void {
+    this.#members.delete(id);
+  }
+
+  /** The participants whom the mix shall hold. */
+  get sources(): string[] {
+    return this.#ids("entering", "mixed", "leaving");
+  }
+
+  /** Whether the mix is heard. */
+  get isHeard(): boolean {
+    return this.#ids("mixed", "leaving", "withdrawn").length > 0;
+  }
+
+  /** Whether a participant is heard in the mix, and its own stream is silent. */
+  isMixed(id: string): boolean {
+    const phase = this.#members.get(id)?.phase;
+    return phase !== undefined && phase !== "entering";
+  }
+
+  /** Whether a participant's own stream is to be asked for, as far as the mix is concerned. */
+  needsOwn(id: string): boolean {
+    return this.#members.get(id)?.phase !== "mixed";
+  }
+
+  #ids(...phases: Phase[]): string[] {
+    return Array.from(this.#members).flatMap(([id, { phase }]) => (phases.includes(phase) ? [id] : []));
+  }
+}

@@ -1,0 +1,112 @@
+/** What the room's owner may do for everyone. */
+
+import { createSignal, createUniqueId, Show } from "solid-js";
+import type { Participant } from "../model";
+import { announce } from "./announcer";
+import { Icon } from "./icon";
+import { useView } from "./view";
+
+/** The owner's buttons on a participant's strip. */
+export function Moderation(props: { participant: Participant; name: string }) {
+  const { studio } = useView();
+  const [isAsking, setAsking] = createSignal(false);
+  const act = (action: "mute" | "unmute" | "remove") => studio.moderate(props.participant.id, action);
+  return (
+    <div class="toggles">
+      <button
+        type="button"
+        class="button toggle mute"
+        aria-pressed={props.participant.mutedByOwner}
+        aria-label={`Mute ${props.name} for everyone`}
+        onClick={() => act(props.participant.mutedByOwner ? "unmute" : "mute")}
+      >
+        Mute for everyone
+      </button>
+      <Show
+        when={isAsking()}
+        fallback={
+          <button
+            type="button"
+            class="button"
+            aria-label={`Remove ${props.name} from the room`}
+            onClick={() => setAsking(true)}
+          >
+            Remove
+          </button>
+        }
+      >
+        {/* Twice, for it cannot be undone. */}
+        <button
+          type="button"
+          class="button"
+          aria-label={`Really remove ${props.name} from the room`}
+          ref={(button) => queueMicrotask(() => button.focus())}
+          onClick={() => act("remove")}
+        >
+          Really remove
+        </button>
+        <button type="button" class="button quiet" onClick={() => setAsking(false)}>
+          Keep
+        </button>
+      </Show>
+    </div>
+  );
+}
+
+/** The owner's lock on the door; for the others, whether there is one. */
+export function Lock() {
+  const view = useView();
+  const id = createUniqueId();
+  const locked = () => view.state().locked;
+  let field!: HTMLInputElement;
+  const lock = (event: SubmitEvent) => {
+    event.preventDefault();
+    if (field.value === "") return;
+    view.studio.lock(field.value);
+    field.value = "";
+    announce("The room is locked.");
+  };
+  const open = () => {
+    view.studio.lock(null);
+    announce("The room is open again.");
+  };
+  return (
+    <Show
+      when={view.state().isOwner}
+      fallback={
+        <Show when={locked()}>
+          <p class="hint">The room is locked: who comes in needs its passphrase.</p>
+        </Show>
+      }
+    >
+      <form class="lock" onSubmit={lock}>
+        <div class="field">
+          <label for={id}>{locked() ? "New passphrase" : "Passphrase to come in"}</label>
+          <input
+            ref={field}
+            id={id}
+            type="text"
+            maxlength="128"
+            required
+            autocomplete="off"
+            aria-describedby={`${id}-hint`}
+          />
+        </div>
+        <button type="submit" class="button">
+          <Icon name="lock" />
+          {locked() ? "Change the passphrase" : "Lock the room"}
+        </button>
+        <Show when={locked()}>
+          <button type="button" class="button" onClick={open}>
+            Open the room
+          </button>
+        </Show>
+        <p class="hint" id={`${id}-hint`}>
+          {locked()
+            ? "The room is locked. Tell the passphrase to those whom you invite."
+            : "From then on who comes in must say it. Those who are in stay in."}
+        </p>
+      </form>
+    </Show>
+  );
+}

@@ -1,0 +1,63 @@
+/** What the page and the server's relay say to each other: docs/protocol.md, "Relay". */
+
+/** The way that a musician wants a peer's sound to take. */
+export type Pin = "auto" | "direct" | "relay" | "mix";
+
+/** Where the relay is, and this participant's way in; from the server's `welcome`. */
+export interface RelayOffer {
+  port: number;
+  token: string;
+  /** SHA-256 of the certificates it may show, 64 hex digits each; empty where browsers trust it anyway. */
+  certificate_hashes: string[];
+}
+
+/** One participant in a mix. */
+export interface MixSource {
+  stream: number;
+  gain: number;
+  pan: number;
+  muted: boolean;
+}
+
+/** What is taken from the relay, all of it. Streams are participants' numbers in the room. */
+export interface Listen {
+  forward: number[];
+  mix: { format: 16 | 24; packet_frames: number; sources: MixSource[] } | null;
+}
+
+/** The relay's own counts since its session began; docs/protocol.md says of what. */
+export interface RelayStatistics {
+  rtt_us: number;
+  forwarded: number;
+  aged: number;
+  over_rate: number;
+  lost: number;
+  mix_us: number | null;
+}
+
+export type FromRelay = { type: "wanted"; listeners: number } | ({ type: "statistics" } & RelayStatistics);
+
+/** Longest line of the control stream, bytes. */
+export const MAX_CONTROL_BYTES = 16_384;
+
+/** A line of the control stream; null if it is none that the protocol knows. */
+export function parseControl(line: string): FromRelay | null {
+  let message: Record<string, unknown>;
+  try {
+    message = Object(JSON.parse(line));
+  } catch {
+    return null;
+  }
+  const isCount = (value: unknown) => typeof value === "number" && value >= 0 && Number.isFinite(value);
+  switch (message.type) {
+    case "wanted":
+      return isCount(message.listeners) ? (message as FromRelay) : null;
+    case "statistics": {
+      const counts = [message.rtt_us, message.forwarded, message.aged, message.over_rate, message.lost];
+      const isWhole = counts.every(isCount) && (message.mix_us === null || isCount(message.mix_us));
+      return isWhole ? (message as FromRelay) : null;
+    }
+    default:
+      return null;
+  }
+}

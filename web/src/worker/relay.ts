@@ -1,0 +1,335 @@
+/** The server's relay over WebTransport: sessions as lanes, and the control stream. docs/protocol.md, "Relay". */
+
+import {
+  type FromRelay,
+  type Listen,
+  MAX_CONTROL_BYTES,
+  parseControl,
+  type RelayOffer,
+  type RelayStatistics,
+} from "../shared/relay";
+import type { LaneChannel } from "./peers";
+
+export const MAX_SESSIONS = 4;
+/** What waits in the browser for longer is dropped there; what comes may wait for this thread for longer, and is then played or not. */
+const OUTGOING_MAX_AGE_MS = 100;
+const INCOMING_MAX_AGE_MS = 500;
+/** Datagrams that may wait for this thread: half a second of 3 streams. By default a browser keeps one, and drops the older. */
+const INCOMING_HIGH_WATER_MARK = 512;
+/** Between attempts to open a session: doubled each time. */
+const FIRST_RETRY_MS = 250;
+const LAST_RETRY_MS = 4_000;
+/** The relay takes 20 control messages a second; a fader that moves makes more. */
+const CONTROL_INTERVAL_MS = 100;
+/** Probes go every half a second: a session that answers none for so long is dead, though the browser has not noticed. */
+const SILENT_MS = 4_000;
+/** Close codes after which the same token will not do: unknown, and of one who left or was removed. */
+const REFUSED = new Set([1, 4]);
+
+/** What the relay's sessions are to whoever spreads datagrams over lanes. */
+export interface RelayHost {
+  addLane(number: number, channel: LaneChannel): void;
+  closeLane(number: number): void;
+  /** When the lane last answered a probe, ms of `performance.now()`; null before it has. */
+  answeredAtMs(number: number): number | null;
+  /** `wanted` or `statistics` came, or the last session is gone. */
+  changed(): void;
+}
+
+/** Opens the WebTransport session; tests replace it. */
+export type OpenTransport = (url: string, options: WebTransportOptions) => WebTransport;
+
+/** The sessions with the relay, through all reconnections. */
+export class Relay {
+  /** How many take our stream by the relay: at 0 there is no use in sending. */
+  wanted = 0;
+  /** Of the newest session's control stream; null before it says so. */
+  statistics: RelayStatistics | null = null;
+  readonly #host: string;
+  readonly #lanes: RelayHost;
+  readonly #open: OpenTransport;
+  #offer: RelayOffer | null = null;
+  #isHeld = false;
+  #sessions: Session[] = [];
+  #count = 1;
+  #retryMs = FIRST_RETRY_MS;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #listen: Listen = { forward: [], mix: null };
+  #control: Control | null = null;
+
+  /** `host`: name of the page's own host. */
+  constructor(
+    host: string,
+    lanes: RelayHost,
+    open: OpenTransport = (url, options) => new WebTransport(url, options),
+  ) {
+    this.#host = host;
+    this.#lanes = lanes;
+    this.#open = open;
+  }
+
+  /** Which relay to use from now on; null for none. Sessions of the same token stay. */
+  setOffer(offer: RelayOffer | null): void {
+    const isSame = offer !== null && offer.token === this.#offer?.token && offer.port === this.#offer.port;
+    this.#offer = offer;
+    this.#isHeld = false;
+    this.#retryMs = FIRST_RETRY_MS;
+    if (!isSame) for (const session of [...this.#sessions]) this.#end(session);
+    this.#adjust();
+  }
+
+  /**
+   * Opens no session until the next offer, which comes as soon as the server is back. After some that failed, Chromium delays the next
+   * by seconds.
+   */
+  hold(): void {
+    this.#isHeld = true;
+  }
+
+  /** How many sessions there shall be. */
+  setSessions(count: number): void {
+    this.#count = Math.min(MAX_SESSIONS, Math.max(1, count));
+    this.#adjust();
+  }
+
+  /** What to take from the relay; it is told again whenever the control stream is opened anew. */
+  setListen(listen: Listen): void {
+    this.#listen = listen;
+    this.#control?.say(listen);
+  }
+
+  /** Gives up sessions that answer no more; to be called now and then. `nowMs`: performance.now(). */
+  review(nowMs: number): void {
+    for (const session of [...this.#sessions]) {
+      if (session.readyState !== "open") continue;
+      const answeredAtMs = this.#lanes.answeredAtMs(session.number) ?? session.openedAtMs;
+      if (nowMs - Math.max(answeredAtMs, session.openedAtMs) > SILENT_MS) this.#ended(session, null);
+    }
+  }
+
+  #adjust(): void {
+    clearTimeout(this.#timer);
+    if (this.#offer === null || this.#isHeld) return;
+    for (let number = 0; number < this.#count; number++) {
+      if (!this.#sessions.some((session) => session.number === number)) this.#make(number, this.#offer);
+    }
+    for (const session of [...this.#sessions]) if (session.number >= this.#count) this.#end(session);
+  }
+
+  #make(number: number, { port, token, certificate_hashes }: RelayOffer): void {
+    const options: WebTransportOptions = { congestionControl: "low-latency", requireUnreliable: true };
+    if (certificate_hashes.length > 0) {
+      options.serverCertificateHashes = certificate_hashes.map((hash) => ({
+        algorithm: "sha-256",
+        value: fromHex(hash),
+      }));
+    }
+    let transport: WebTransport;
+    try {
+      transport = this.#open(`https://${this.#host}:${port}/relay/${token}`, options);
+    } catch {
+      // No WebTransport in this browser, or not this one: the same would happen again.
+      this.#offer = null;
+      return;
+    }
+    const session = new Session(number, transport);
+    this.#sessions.push(session);
+    session.opened.then(
+      () => {
+        if (!this.#sessions.includes(session)) return;
+        this.#retryMs = FIRST_RETRY_MS;
+        this.#lanes.addLane(number, session);
+        if (this.#control === null) this.#openControl(session);
+      },
+      () => {},
+    );
+    session.closed.then((code) => this.#ended(session, code));
+  }
+
+  #openControl(session: Session): void {
+    const control = new Control(session.transport, (message) => {
+      if (this.#control !== control) return;
+      if (message.type === "wanted") this.wanted = message.listeners;
+      else this.statistics = message;
+      this.#lanes.changed();
+    });
+    this.#control = control;
+    session.control = control;
+    control.say(this.#listen);
+    // Without it the relay does not know what to send: another session, and another stream.
+    control.ended.then(() => this.#ended(session, null));
+  }
+
+  /** By itself: it is made anew, unless the relay refuses the token. */
+  #ended(session: Session, code: number | null): void {
+    if (!this.#sessions.includes(session)) return;
+    this.#end(session);
+    if (code !== null && REFUSED.has(code)) {
+      this.#offer = null;
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#adjust(), this.#retryMs);
+    this.#retryMs = Math.min(LAST_RETRY_MS, this.#retryMs * 2);
+  }
+
+  #end(session: Session): void {
+    this.#sessions = this.#sessions.filter((other) => other !== session);
+    session.close();
+    this.#lanes.closeLane(session.number);
+    if (session.control === null || session.control !== this.#control) return;
+    this.#control = null;
+    this.statistics = null;
+    const next = this.#sessions.find(({ readyState }) => readyState === "open");
+    if (next !== undefined) this.#openControl(next);
+    else this.wanted = 0;
+    this.#lanes.changed();
+  }
+}
+
+/** One session, as a lane sees it: what a data channel is elsewhere. */
+class Session implements LaneChannel {
+  readonly number: number;
+  readonly transport: WebTransport;
+  readyState: LaneChannel["readyState"] = "connecting";
+  /** Bytes that the browser has not taken yet. */
+  bufferedAmount = 0;
+  onmessage: LaneChannel["onmessage"] = null;
+  onclose: LaneChannel["onclose"] = null;
+  /** The one that was opened on this session, if it was. */
+  control: Control | null = null;
+  openedAtMs = 0;
+  /** Rejects if it never opens. */
+  readonly opened: Promise<void>;
+  /** Resolves to the application's close code; null if the connection failed. */
+  readonly closed: Promise<number | null>;
+  #writer: WritableStreamDefaultWriter<Uint8Array> | null = null;
+
+  constructor(number: number, transport: WebTransport) {
+    this.number = number;
+    this.transport = transport;
+    this.opened = transport.ready.then(() => this.#start());
+    this.closed = transport.closed
+      .then(
+        ({ closeCode }) => closeCode ?? 0,
+        () => null,
+      )
+      .finally(() => {
+        this.readyState = "closed";
+      });
+  }
+
+  #start(): void {
+    const { datagrams } = this.transport;
+    // A datagram that waits longer is no use; and the writer shall tell of those that wait, not hide them.
+    datagrams.outgoingMaxAge = OUTGOING_MAX_AGE_MS;
+    datagrams.outgoingHighWaterMark = 1;
+    datagrams.incomingMaxAge = INCOMING_MAX_AGE_MS;
+    datagrams.incomingHighWaterMark = INCOMING_HIGH_WATER_MARK;
+    this.#writer = datagrams.writable.getWriter();
+    this.readyState = "open";
+    this.openedAtMs = performance.now();
+    void this.#read(datagrams.readable.getReader()).catch(() => undefined);
+  }
+
+  async #read(reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>): Promise<void> {
+    while (true) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const isWhole = value.byteLength === value.buffer.byteLength;
+      this.onmessage?.({ data: isWhole ? value.buffer : value.slice().buffer });
+    }
+  }
+
+  send(bytes: Uint8Array<ArrayBuffer>): void {
+    if (this.#writer === null || this.readyState !== "open") throw new Error("not open");
+    const { length } = bytes;
+    this.bufferedAmount += length;
+    const settled = () => {
+      this.bufferedAmount -= length;
+    };
+    // A copy of its own: the stream may hold it for a while, and `bytes` is mostly a view of an area that is used again.
+    this.#writer.write(bytes.slice()).then(settled, settled);
+  }
+
+  close(): void {
+    if (this.readyState === "closed") return;
+    this.readyState = "closed";
+    this.control?.close();
+    try {
+      this.transport.close({ closeCode: 0 });
+    } catch {
+      // It never opened, or has failed: there is nothing to close.
+    }
+  }
+}
+
+/** The control stream: lines of JSON. */
+class Control {
+  /** Resolves when it is over, whichever end ended it. */
+  readonly ended: Promise<void>;
+  readonly #stream: Promise<WebTransportBidirectionalStream>;
+  #next: Listen | null = null;
+  #isSaying = false;
+  #isClosed = false;
+
+  constructor(transport: WebTransport, receive: (message: FromRelay) => void) {
+    this.#stream = transport.createBidirectionalStream();
+    this.ended = this.#read(receive).catch(() => undefined);
+  }
+
+  /** What to take, now or, if the last was said a moment ago, then. */
+  say(listen: Listen): void {
+    this.#next = listen;
+    if (!this.#isSaying) void this.#say().catch(() => undefined);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+  }
+
+  async #say(): Promise<void> {
+    this.#isSaying = true;
+    try {
+      const { writable } = await this.#stream;
+      const writer = writable.getWriter();
+      try {
+        while (this.#next !== null && !this.#isClosed) {
+          const line = `${JSON.stringify({ type: "listen", ...this.#next })}\n`;
+          this.#next = null;
+          await writer.write(new TextEncoder().encode(line));
+          await new Promise((resolve) => setTimeout(resolve, CONTROL_INTERVAL_MS));
+        }
+      } finally {
+        writer.releaseLock();
+      }
+    } finally {
+      this.#isSaying = false;
+    }
+  }
+
+  /** Until the stream ends, or says what the protocol does not know. */
+  async #read(receive: (message: FromRelay) => void): Promise<void> {
+    const { readable } = await this.#stream;
+    const reader: ReadableStreamDefaultReader<Uint8Array> = readable.getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    while (true) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      text += decoder.decode(value, { stream: true });
+      const lines = text.split("\n");
+      text = lines.pop() ?? "";
+      for (const line of lines) {
+        const message = parseControl(line);
+        if (message === null) return;
+        receive(message);
+      }
+      if (text.length > MAX_CONTROL_BYTES) return;
+    }
+  }
+}
+
+function fromHex(hex: string): Uint8Array<ArrayBuffer> {
+  return Uint8Array.from(hex.match(/../g) ?? [], (digits) => Number.parseInt(digits, 16));
+}

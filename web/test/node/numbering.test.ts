@@ -1,0 +1,26 @@
+import { expect, it } from "vitest";
+import { readAudioHeader, writeOpus, writeSequence } from "../../src/shared/wire";
+import { Numbering } from "../../src/worker/numbering";
+
+function through(numbering: Numbering, sequence: number): number {
+  const { datagram } = writeOpus(2, 240, 0n, 10);
+  writeSequence(datagram, sequence);
+  numbering.apply(datagram);
+  return readAudioHeader(datagram).sequence;
+}
+
+it("leaves numbers as they are, and with them what was lost or overtaken", () => {
+  const numbering = new Numbering();
+  numbering.interrupt();
+  for (const sequence of [7, 8, 11, 9, 12]) expect(through(numbering, sequence)).toBe(sequence);
+});
+
+it("goes on by one after an interruption, whatever passed meanwhile", () => {
+  const numbering = new Numbering();
+  const seen = [4294967294, 4294967295].map((sequence) => through(numbering, sequence));
+  numbering.interrupt();
+  seen.push(...[30_000, 30_001, 30_003, 30_002].map((sequence) => through(numbering, sequence)));
+  numbering.interrupt();
+  seen.push(through(numbering, 5));
+  expect(seen).toEqual([4294967294, 4294967295, 0, 1, 3, 2, 4]);
+});

@@ -1,0 +1,302 @@
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { type Listen, parseControl, type RelayOffer } from "../../src/shared/relay";
+import type { LaneChannel } from "../../src/worker/peers";
+import { Relay } from "../../src/worker/relay";
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+/** As much of a WebTransport as a session uses: what is sent is kept until the test takes it. */
+class Transport {
+  readonly url: string;
+  readonly options: WebTransportOptions;
+  closeInfo: WebTransportCloseInfo | null = null;
+  /** Datagrams that were sent, and how to let go of each. */
+  readonly sent: { bytes: Uint8Array; take: () => void }[] = [];
+  /** What the page said on its control stream, and how to answer; null before it is open. */
+  control: { lines: string[]; answer(text: string): void; end(): void } | null = null;
+  open!: () => void;
+  fail!: (closeCode: number | null) => void;
+  #receive!: ReadableStreamDefaultController<Uint8Array>;
+  readonly ready = new Promise<void>((resolve) => {
+    this.open = resolve;
+  });
+  readonly closed = new Promise<WebTransportCloseInfo>((resolve, reject) => {
+    this.fail = (closeCode) => (closeCode === null ? reject(new Error("lost")) : resolve({ closeCode }));
+  });
+  readonly datagrams = {
+    outgoingMaxAge: null as number | null,
+    outgoingHighWaterMark: 100,
+    incomingMaxAge: null as number | null,
+    incomingHighWaterMark: 1,
+    readable: new ReadableStream<Uint8Array>({
+      start: (controller) => {
+        this.#receive = controller;
+      },
+    }),
+    writable: new WritableStream<Uint8Array>({
+      write: (bytes) =>
+        new Promise((take) => {
+          this.sent.push({ bytes, take });
+        }),
+    }),
+  };
+
+  constructor(url: string, options: WebTransportOptions) {
+    this.url = url;
+    this.options = options;
+  }
+
+  receive(...bytes: number[]): void {
+    this.#receive.enqueue(Uint8Array.from(bytes));
+  }
+
+  async createBidirectionalStream() {
+    const lines: string[] = [];
+    let controller!: ReadableStreamDefaultController<Uint8Array>;
+    const readable = new ReadableStream<Uint8Array>({
+      start: (of) => {
+        controller = of;
+      },
+    });
+    this.control = {
+      lines,
+      answer: (text) => controller.enqueue(new TextEncoder().encode(text)),
+      end: () => controller.close(),
+    };
+    const writable = new WritableStream<Uint8Array>({
+      write: (bytes) => {
+        lines.push(...new TextDecoder().decode(bytes).split("\n").slice(0, -1));
+      },
+    });
+    return { readable, writable };
+  }
+
+  close(info: WebTransportCloseInfo): void {
+    this.closeInfo = info;
+    this.fail(0);
+  }
+}
+
+const OFFER: RelayOffer = {
+  port: 4433,
+  token: "0123456789abcdef0123456789abcdef",
+  certificate_hashes: ["00ff".repeat(16)],
+};
+const NOTHING: Listen = { forward: [], mix: null };
+
+function world() {
+  const transports: Transport[] = [];
+  const lanes = new Map<number, LaneChannel>();
+  const answered = new Map<number, number>();
+  let changes = 0;
+  const relay = new Relay(
+    "play.example",
+    {
+      addLane: (number, channel) => lanes.set(number, channel),
+      closeLane: (number) => lanes.delete(number),
+      answeredAtMs: (number) => answered.get(number) ?? null,
+      changed: () => changes++,
+    },
+    (url, options) => {
+      const transport = new Transport(url, options);
+      transports.push(transport);
+      return transport as unknown as WebTransport;
+    },
+  );
+  const settle = () => vi.advanceTimersByTimeAsync(0);
+  const open = async (offer = OFFER) => {
+    relay.setOffer(offer);
+    for (const transport of transports) transport.open();
+    await settle();
+  };
+  return { relay, transports, lanes, answered, changes: () => changes, settle, open };
+}
+
+it("opens a session by the token, trusting the certificates of these hashes alone", async () => {
+  const { transports, lanes, open } = world();
+  await open();
+  const [{ url, options, datagrams }] = transports;
+  expect(url).toBe(`https://play.example:4433/relay/${OFFER.token}`);
+  expect(options.serverCertificateHashes).toEqual([
+    { algorithm: "sha-256", value: Uint8Array.from({ length: 32 }, (_, n) => (n % 2) * 255) },
+  ]);
+  expect(datagrams).toMatchObject({ outgoingMaxAge: 100, outgoingHighWaterMark: 1 });
+  expect(Array.from(lanes.keys())).toEqual([0]);
+});
+
+it("names no hashes where the certificate is one that browsers trust", async () => {
+  const { transports, open } = world();
+  await open({ ...OFFER, certificate_hashes: [] });
+  expect(transports[0].options.serverCertificateHashes).toBeUndefined();
+});
+
+it("counts what the browser has not taken as backlog, and keeps what it was given though that changes", async () => {
+  const { transports, lanes, open, settle } = world();
+  await open();
+  const lane = lanes.get(0)!;
+  const area = new Uint8Array(100).fill(1);
+  lane.send(area);
+  lane.send(area.fill(2));
+  await settle();
+  expect(lane.bufferedAmount).toBe(200);
+  const { sent } = transports[0];
+  expect(sent.length).toBe(1);
+  sent[0].take();
+  await settle();
+  sent[1].take();
+  await settle();
+  expect(sent.map(({ bytes }) => bytes[0])).toEqual([1, 2]);
+  expect(lane.bufferedAmount).toBe(0);
+});
+
+it("hands on what comes, each in memory of its own", async () => {
+  const { transports, lanes, open, settle } = world();
+  await open();
+  const got: number[][] = [];
+  lanes.get(0)!.onmessage = ({ data }) => got.push(Array.from(new Uint8Array(data as ArrayBuffer)));
+  transports[0].receive(1, 2, 3);
+  transports[0].receive(4);
+  await settle();
+  expect(got).toEqual([[1, 2, 3], [4]]);
+});
+
+it("says what to take when the control stream opens, and the newest of what changes faster than ten times a second", async () => {
+  const { relay, transports, open } = world();
+  relay.setListen({ forward: [7], mix: null });
+  await open();
+  const said = () => transports[0].control!.lines.map((line) => JSON.parse(line));
+  expect(said()).toEqual([{ type: "listen", forward: [7], mix: null }]);
+  for (let n = 1; n <= 50; n++) relay.setListen({ forward: [n], mix: null });
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(said().map(({ forward }) => forward)).toEqual([[7], [50]]);
+});
+
+it("hears how many listen there, however the lines are cut", async () => {
+  const { relay, transports, changes, open, settle } = world();
+  await open();
+  const control = transports[0].control!;
+  control.answer('{"type":"wan');
+  await settle();
+  expect(relay.wanted).toBe(0);
+  const counts = { rtt_us: 900, forwarded: 5, aged: 1, over_rate: 0, lost: 0, mix_us: null };
+  control.answer(`ted","listeners":2}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
+  await settle();
+  expect(relay.wanted).toBe(2);
+  expect(relay.statistics).toMatchObject(counts);
+  expect(changes()).toBe(2);
+});
+
+it.each(['{"type":"wanted"}\n', '{"type":"other"}\n', "not JSON\n", "x".repeat(20_000)])(
+  "ends a session whose control stream says %j, and opens another",
+  async (text) => {
+    const { relay, transports, lanes, open, settle } = world();
+    await open();
+    transports[0].control!.answer('{"type":"wanted","listeners":1}\n');
+    transports[0].control!.answer(text);
+    await settle();
+    expect(transports[0].closeInfo).toEqual({ closeCode: 0 });
+    expect(lanes.size).toBe(0);
+    expect(relay.wanted).toBe(0);
+    await vi.advanceTimersByTimeAsync(250);
+    expect(transports.length).toBe(2);
+  },
+);
+
+it("opens as many sessions as are asked for, up to four, and its control stream on one of them", async () => {
+  const { relay, transports, lanes, open, settle } = world();
+  relay.setSessions(8);
+  await open();
+  expect(transports.length).toBe(4);
+  expect(transports.map(({ control }) => control !== null)).toEqual([true, false, false, false]);
+  transports[0].fail(null);
+  await settle();
+  expect(transports[1].control?.lines).toEqual([JSON.stringify({ type: "listen", ...NOTHING })]);
+  relay.setSessions(2);
+  expect(Array.from(lanes.keys())).toEqual([1]);
+  expect(transports.slice(2, 4).map(({ closeInfo }) => closeInfo)).toEqual([
+    { closeCode: 0 },
+    { closeCode: 0 },
+  ]);
+});
+
+it("keeps its sessions when only the certificate changes, and makes them anew with another token", async () => {
+  const { relay, transports, settle, open } = world();
+  await open();
+  relay.setOffer({ ...OFFER, certificate_hashes: ["11".repeat(32)] });
+  await settle();
+  expect(transports.length).toBe(1);
+  relay.setOffer({ ...OFFER, token: "f".repeat(32) });
+  await settle();
+  expect(transports[0].closeInfo).toEqual({ closeCode: 0 });
+  expect(transports.length).toBe(2);
+  relay.setOffer(null);
+  expect(transports[1].closeInfo).toEqual({ closeCode: 0 });
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(transports.length).toBe(2);
+});
+
+it("comes back after a failure, ever less often, but not with a token that was refused", async () => {
+  const { transports, open } = world();
+  await open();
+  const attempts: number[] = [];
+  for (let n = 0; n < 8; n++) {
+    transports.at(-1)!.fail(null);
+    const before = transports.length;
+    let waitedMs = 0;
+    for (; transports.length === before; waitedMs += 50) await vi.advanceTimersByTimeAsync(50);
+    attempts.push(waitedMs);
+  }
+  expect(attempts).toEqual([250, 500, 1_000, 2_000, 4_000, 4_000, 4_000, 4_000]);
+  for (const code of [1, 4]) {
+    transports.at(-1)!.fail(code);
+    const before = transports.length;
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(transports.length).toBe(before);
+    await open();
+    expect(transports.length).toBe(before + 1);
+  }
+});
+
+it("opens nothing while the server is known to be away, and at once when it is back", async () => {
+  const { relay, transports, lanes, open, settle } = world();
+  await open();
+  relay.hold();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(lanes.size).toBe(1);
+  transports[0].fail(null);
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(transports.length).toBe(1);
+  relay.setOffer({ ...OFFER, token: "e".repeat(32) });
+  await settle();
+  expect(transports.length).toBe(2);
+});
+
+it("gives up a session that answers no probe any more", async () => {
+  const { relay, transports, answered, open } = world();
+  await open();
+  for (let n = 0; n < 10; n++) {
+    await vi.advanceTimersByTimeAsync(500);
+    answered.set(0, performance.now());
+    relay.review(performance.now());
+  }
+  expect(transports.length).toBe(1);
+  for (let n = 0; n < 10; n++) {
+    await vi.advanceTimersByTimeAsync(500);
+    relay.review(performance.now());
+  }
+  expect(transports.length).toBe(2);
+  expect(transports[0].closeInfo).not.toBeNull();
+});
+
+it("knows every message of the protocol, and no other", () => {
+  expect(parseControl('{"type":"wanted","listeners":3}')).toEqual({ type: "wanted", listeners: 3 });
+  const counts = { rtt_us: 1, forwarded: 2, aged: 3, over_rate: 4, lost: 5, mix_us: 6 };
+  expect(parseControl(JSON.stringify({ type: "statistics", ...counts }))).toMatchObject(counts);
+  for (const line of ["", "null", "3", "[]", '{"type":"wanted","listeners":-1}', '{"type":"statistics"}'])
+    expect(parseControl(line)).toBeNull();
+});
