@@ -332,6 +332,11 @@ impl Far {
         true
     }
 
+    /// Counts that the other end writes too.
+    pub fn faults(&self) -> Arc<Faults> {
+        self.faults.clone()
+    }
+
     /// The next observation.
     pub fn observe(&mut self) -> Option<Observation> {
         self.observations.pop().ok()

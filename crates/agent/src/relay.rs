@@ -33,8 +33,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(2);
-/// Application close codes after which another session with this token would fare no better.
-const FINAL_CODES: [u32; 4] = [0, 1, 3, 4];
+/// Application close codes after which another session would fare no better. Not 1, unknown token: a newer one may be on its way.
+const FINAL_CODES: [u32; 3] = [0, 3, 4];
 
 /// What one takes from the relay: all of it, each time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -71,7 +71,7 @@ pub struct MixSource {
 }
 
 /// What the relay says of one's first session, each second.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct RelayStatistics {
     /// Round trip of the session, us.
     pub rtt_us: u64,
@@ -124,6 +124,7 @@ pub fn endpoint(server: IpAddr) -> io::Result<Endpoint> {
 #[derive(Debug)]
 pub struct Relay {
     sessions: Rc<RefCell<Vec<Option<Session>>>>,
+    target: Rc<RefCell<Dial>>,
     /// Whose turn it is among equals.
     turn: Cell<usize>,
     listen: watch::Sender<Listen>,
@@ -156,19 +157,7 @@ impl Relay {
         listen: Listen,
         events: mpsc::Sender<RelayEvent>,
     ) -> Result<Self, String> {
-        let RelayAddress {
-            port,
-            token,
-            certificate_hashes,
-        } = &config.address;
-        let is_token = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit());
-        if !is_token {
-            return Err("the server's relay has no token".into());
-        }
-        let url = Url::parse(&format!("https://{}:{port}/relay/{token}", config.host))
-            .map_err(|error| error.to_string())?;
-        let client = client_config(certificate_hashes)?;
-        let server = SocketAddr::new(config.server, *port);
+        let target = Rc::new(RefCell::new(Dial::new(config)?));
         let count = config.sessions.clamp(1, MAX_SESSIONS);
         let sessions = Rc::new(RefCell::new(vec![None; count]));
         let (listen, wanted) = watch::channel(listen);
@@ -178,9 +167,7 @@ impl Relay {
                 let lane = Lane {
                     index,
                     endpoint: endpoint.clone(),
-                    client: client.clone(),
-                    server,
-                    url: url.clone(),
+                    target: target.clone(),
                     sessions: sessions.clone(),
                     control: control.clone(),
                     listen: wanted.clone(),
@@ -191,11 +178,21 @@ impl Relay {
             .collect();
         Ok(Self {
             sessions,
+            target,
             turn: Cell::new(0),
             listen,
             tasks,
             dropped: Cell::new(0),
         })
+    }
+
+    /// Where sessions that are made from now on go; those that are open stay.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn update(&self, config: &RelayConfig) -> Result<(), String> {
+        *self.target.borrow_mut() = Dial::new(config)?;
+        Ok(())
     }
 
     /// Sends a datagram on the session with the most room. False if it was dropped: there is no session, or none with room.
@@ -253,6 +250,35 @@ impl Drop for Relay {
     }
 }
 
+/// What a session needs to be made.
+#[derive(Clone, Debug)]
+struct Dial {
+    client: ClientConfig,
+    server: SocketAddr,
+    url: Url,
+}
+
+impl Dial {
+    fn new(config: &RelayConfig) -> Result<Self, String> {
+        let RelayAddress {
+            port,
+            token,
+            certificate_hashes,
+        } = &config.address;
+        let is_token = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_token {
+            return Err("the server's relay has no token".into());
+        }
+        let url = Url::parse(&format!("https://{}:{port}/relay/{token}", config.host))
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            client: client_config(certificate_hashes)?,
+            server: SocketAddr::new(config.server, *port),
+            url,
+        })
+    }
+}
+
 fn client_config(hashes: &[String]) -> Result<ClientConfig, String> {
     let mut decoded = Vec::new();
     for hash in hashes {
@@ -278,9 +304,7 @@ fn client_config(hashes: &[String]) -> Result<ClientConfig, String> {
 struct Lane {
     index: usize,
     endpoint: Endpoint,
-    client: ClientConfig,
-    server: SocketAddr,
-    url: Url,
+    target: Rc<RefCell<Dial>>,
     sessions: Rc<RefCell<Vec<Option<Session>>>>,
     /// Which session has the control stream.
     control: Rc<Cell<Option<usize>>>,
@@ -313,15 +337,20 @@ impl Lane {
     }
 
     async fn connect(&self) -> Result<Session, String> {
-        let host = self.url.host_str().unwrap_or_default();
+        let Dial {
+            client,
+            server,
+            url,
+        } = self.target.borrow().clone();
+        let host = url.host_str().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let connection = self
             .endpoint
-            .connect_with(self.client.clone(), self.server, host)
+            .connect_with(client, server, host)
             .map_err(|error| error.to_string())?
             .await
             .map_err(|error| error.to_string())?;
-        Session::connect(connection, self.url.clone())
+        Session::connect(connection, url)
             .await
             .map_err(|error| error.to_string())
     }

@@ -13,13 +13,13 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
 
 /// SHA-256 of a certificate in DER.
-pub type CertificateHash = [u8; 32];
+pub(crate) type CertificateHash = [u8; 32];
 
 /// Trusts certificates by their hashes; by this machine's roots if there are none.
 ///
 /// # Errors
 /// rustls's own, which a provider with TLS 1.3 does not give.
-pub fn client_config(hashes: &[CertificateHash]) -> Result<ClientConfig, Error> {
+pub(crate) fn client_config(hashes: &[CertificateHash]) -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()?;
     if hashes.is_empty() {
