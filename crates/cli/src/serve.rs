@@ -34,8 +34,9 @@ Examples:
       For others to join: browsers give the microphone to HTTPS pages only.
 
   antiphon serve --public-url https://music.example.org \\
-      --trusted-proxy 127.0.0.1
+      --trusted-proxy 127.0.0.1 --relay-listen 0.0.0.0:8080
       The same behind a proxy on this machine that holds the certificate.
+      The relay's UDP port is open to everyone: no web proxy passes it on.
 
   ANTIPHON_TURN_SECRET=... antiphon serve --turn-url turn:turn.example.org:3478
       Relay through coturn (use-auth-secret) for those whose networks let
@@ -82,6 +83,8 @@ impl Serve {
 async fn serve(config: Config) -> Result<(), Failure> {
     let tls = config.tls.is_some();
     let public_origin = config.public_origin.clone();
+    let relay = config.relay.as_ref();
+    let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
     let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
     let server = Server::bind(config)
         .await
@@ -95,11 +98,17 @@ async fn serve(config: Config) -> Result<(), Failure> {
         address.ip().is_loopback() && public_origin.is_none(),
     );
     if let Some(address) = server.metrics_address() {
-        tracing::info!("metrics on http://{address}/metrics");
+        tracing::info!("for the operator: http://{address}/, metrics on http://{address}/metrics");
     }
     if !has_web_app() {
         tracing::warn!(
             "this binary has no web app in it: run `make build`, then target/release/antiphon"
+        );
+    }
+    if public_origin.is_some() && relay_ip.is_some_and(|ip| ip.is_loopback()) {
+        tracing::warn!(
+            "others cannot reach the relay, because no web proxy passes its UDP on: use --relay-listen 0.0.0.0:PORT \
+             and open that UDP port, or --no-relay"
         );
     }
     if !address.ip().is_loopback() {

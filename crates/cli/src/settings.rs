@@ -7,7 +7,7 @@ use std::{
 };
 
 use antiphon_server::{
-    Config, ConnectionLimits, Secret, TlsFiles,
+    Config, ConnectionLimits, RelayConfig, Secret, TlsFiles,
     ice::{IceConfig, IceServer, TurnService, check_turn_url},
     rooms::RoomLimits,
 };
@@ -103,6 +103,61 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Reaching each other")]
     turn_ttl_s: Option<u64>,
 
+    /// UDP address of the relay, which carries sound for those who cannot reach each other, and mixes [default: that of
+    /// --listen]
+    #[arg(
+        long,
+        env = "ANTIPHON_RELAY_LISTEN",
+        value_name = "ADDRESS:PORT",
+        hide_env = true,
+        help_heading = "Relay"
+    )]
+    relay_listen: Option<SocketAddr>,
+
+    /// The UDP port that pages are told, if a firewall maps it to another [default: the one listened on]
+    #[arg(
+        long,
+        env = "ANTIPHON_RELAY_PORT",
+        value_name = "PORT",
+        hide_env = true,
+        help_heading = "Relay"
+    )]
+    relay_port: Option<u16>,
+
+    /// Certificate chain (PEM) for the relay; without one it makes its own, which pages recognise [default: --tls-cert]
+    #[arg(
+        long,
+        env = "ANTIPHON_RELAY_CERT",
+        value_name = "FILE",
+        hide_env = true,
+        help_heading = "Relay"
+    )]
+    relay_cert: Option<PathBuf>,
+
+    /// That certificate's private key (PEM) [default: --tls-key]
+    #[arg(
+        long,
+        env = "ANTIPHON_RELAY_KEY",
+        value_name = "FILE",
+        hide_env = true,
+        help_heading = "Relay"
+    )]
+    relay_key: Option<PathBuf>,
+
+    /// No relay: sound goes between participants only, or through a TURN server
+    #[arg(
+        long,
+        env = "ANTIPHON_NO_RELAY",
+        value_name = "true|false",
+        hide_env = true,
+        hide_possible_values = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help_heading = "Relay"
+    )]
+    no_relay: Option<bool>,
+
     /// Rooms at once [default: 1000]
     #[arg(
         long,
@@ -163,7 +218,7 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_bytes_per_s: Option<u32>,
 
-    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics [default: nowhere]
+    /// Serve a live page for you at http://ADDRESS:PORT/ and Prometheus metrics at /metrics [default: nowhere]
     #[arg(
         long,
         env = "ANTIPHON_METRICS_LISTEN",
@@ -238,6 +293,11 @@ impl Settings {
             turn_urls: self.turn_urls.or(other.turn_urls),
             turn_secret: self.turn_secret.or(other.turn_secret),
             turn_ttl_s: self.turn_ttl_s.or(other.turn_ttl_s),
+            relay_listen: self.relay_listen.or(other.relay_listen),
+            relay_port: self.relay_port.or(other.relay_port),
+            relay_cert: self.relay_cert.or(other.relay_cert),
+            relay_key: self.relay_key.or(other.relay_key),
+            no_relay: self.no_relay.or(other.no_relay),
             max_rooms: self.max_rooms.or(other.max_rooms),
             max_participants: self.max_participants.or(other.max_participants),
             max_participants_per_room: self
@@ -267,6 +327,11 @@ impl Settings {
             turn_urls: Some(Vec::new()),
             turn_secret: None,
             turn_ttl_s: Some(86_400),
+            relay_listen: None,
+            relay_port: None,
+            relay_cert: None,
+            relay_key: None,
+            no_relay: Some(config.relay.is_none()),
             max_rooms: Some(config.rooms.rooms),
             max_participants: Some(config.rooms.participants),
             max_participants_per_room: Some(config.rooms.participants_per_room),
@@ -288,10 +353,28 @@ impl Settings {
     pub(crate) fn resolve(self) -> Result<Resolved, String> {
         let settings = self.or(Self::defaults());
         let known = "a default stands for what was not set";
-        let tls = match (settings.tls_cert, settings.tls_key) {
-            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
-            (None, None) => None,
-            _ => return Err("--tls-cert and --tls-key go together".into()),
+        let files = |cert, key, mistake: &str| match (cert, key) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key })),
+            (None, None) => Ok(None),
+            _ => Err(mistake.to_owned()),
+        };
+        let tls = files(
+            settings.tls_cert,
+            settings.tls_key,
+            "--tls-cert and --tls-key go together",
+        )?;
+        let relay_tls = files(
+            settings.relay_cert,
+            settings.relay_key,
+            "--relay-cert and --relay-key go together",
+        )?;
+        if settings.relay_port == Some(0) {
+            return Err("--relay-port 0: expected 1 to 65535".into());
+        }
+        let relay = RelayConfig {
+            listen: settings.relay_listen,
+            public_port: settings.relay_port,
+            tls: relay_tls.or_else(|| tls.clone()),
         };
         let turn_urls = settings.turn_urls.expect(known);
         for url in &turn_urls {
@@ -314,6 +397,7 @@ impl Settings {
             listen: settings.listen.expect(known),
             public_origin: settings.public_url.map(|url| origin_of(&url)).transpose()?,
             tls,
+            relay: (!settings.no_relay.expect(known)).then_some(relay),
             metrics_listen: settings.metrics_listen,
             trusted_proxies: settings.trusted_proxies.expect(known),
             ice: IceConfig {

@@ -44,10 +44,12 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
     let file = folder.path().join("antiphon.toml");
     let text = "listen = \"127.0.0.1:1001\"\nmax_rooms = 11\nmax_participants = 12\nmax_messages_per_s = 13\n\
                 ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,hunter2\"]\n\
-                turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter3\"\n";
+                turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter3\"\n\
+                relay_listen = \"0.0.0.0:1002\"\nrelay_port = 14\n";
     fs::write(&file, text).expect("written");
     let file = file.to_str().expect("UTF-8");
     let (code, shown, _) = run(antiphon(&["serve", "--print-config", "--max-rooms", "31"])
+        .args(["--relay-port", "34", "--no-relay"])
         .env("ANTIPHON_CONFIG", file)
         .env("ANTIPHON_MAX_ROOMS", "21")
         .env("ANTIPHON_MAX_PARTICIPANTS", "22")
@@ -59,6 +61,9 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         "max_messages_per_s = 13",
         "max_participants_per_room = 32",
         "listen = \"127.0.0.1:1001\"",
+        "relay_listen = \"0.0.0.0:1002\"",
+        "relay_port = 34",
+        "no_relay = true",
         "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
         "ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,***\"]",
         "turn_secret = \"***\"",
@@ -84,6 +89,9 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
         ),
         (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
         (vec!["--tls-cert", "cert.pem"], "--tls-key"),
+        (vec!["--relay-key", "key.pem"], "--relay-cert"),
+        (vec!["--relay-port", "0"], "1 to 65535"),
+        (vec!["--no-relay=perhaps"], "--no-relay"),
         (vec!["--turn-url", "turn:turn.example.org"], "--turn-secret"),
         (
             vec!["--ice-server", "turn:turn.example.org"],
@@ -178,7 +186,25 @@ fn prints_a_link_serves_it_and_stops_when_told() {
 
 #[test]
 fn warns_about_plain_http_for_others() {
-    let mut command = antiphon(&["serve", "--listen", "0.0.0.0:0"]);
+    warns(&["--listen", "0.0.0.0:0"], &["microphone", "--tls-cert"]);
+}
+
+#[test]
+fn warns_about_a_relay_behind_a_proxy() {
+    warns(
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--public-url",
+            "https://music.example.org",
+        ],
+        &["UDP", "--relay-listen"],
+    );
+}
+
+fn warns(arguments: &[&str], words: &[&str]) {
+    let mut command = antiphon(&["serve"]);
+    command.args(arguments);
     let mut server = Server(
         command
             .stdout(Stdio::null())
@@ -189,9 +215,9 @@ fn warns_about_plain_http_for_others() {
     let mut lines = BufReader::new(server.0.stderr.take().expect("piped"))
         .lines()
         .map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("WARN")
-        && line.contains("microphone")
-        && line.contains("--tls-cert")));
+    assert!(
+        lines.any(|line| line.contains("WARN") && words.iter().all(|word| line.contains(word)))
+    );
 }
 
 #[test]

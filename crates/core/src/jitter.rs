@@ -125,6 +125,8 @@ pub struct JitterBuffer {
     playing: bool,
     /// Frames rendered so far.
     rendered: u64,
+    /// How many of them are ahead of the host's clock; `None` if the host renders when its clock says so.
+    lead: Option<i64>,
     /// `rendered` minus the media time that plays now.
     delay: i64,
     /// Media time after the newest frame received.
@@ -179,6 +181,7 @@ impl JitterBuffer {
             channels: 0,
             playing: false,
             rendered: 0,
+            lead: None,
             delay: 0,
             newest_end: 0,
             played_end: 0,
@@ -210,6 +213,7 @@ impl JitterBuffer {
         self.budget = DEFAULT_BUDGET;
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         self.clocks = Clocks::Unknown;
+        self.lead = None;
         (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
         self.reviews_since_widest = 0;
         self.channels = 0;
@@ -303,6 +307,37 @@ impl JitterBuffer {
         self.excess.filter(|_| self.playing)
     }
 
+    /// Tells by how many frames rendering is ahead of the host's clock, by which arrivals are timed. `None`, as at first, is a sound
+    /// card: it renders when its clock says so.
+    pub fn set_lead(&mut self, frames: Option<i64>) {
+        self.lead = frames;
+    }
+
+    /// True when a [`read`](Self::read) of `frames` frames would miss nothing that may still come: nothing plays, or all of them
+    /// are there. RT: no alloc, no lock, O(frames).
+    pub fn is_ready(&self, frames: usize) -> bool {
+        // Over a skip the frames on both sides of it are there.
+        let (fading, distance) = self
+            .skip
+            .map_or((0, 0), |skip| (skip.fade - skip.done, skip.distance));
+        let rest = frames.saturating_sub(fading);
+        let from = self.playhead().wrapping_add((fading + distance) as u64);
+        // Before the first frame there is nothing to wait for.
+        let waiting = self.counted_from.wrapping_sub(from) as i64;
+        let silent = waiting.clamp(0, rest as i64) as usize;
+        let rest = rest - silent;
+        !self.playing || self.present.run(from.wrapping_add(silent as u64), rest) == rest
+    }
+
+    /// Lets `frames` frames pass unrendered. What plays ends, and starts anew with its next packet.
+    pub fn pass(&mut self, frames: u64) {
+        self.rendered = self.rendered.wrapping_add(frames);
+        if self.playing {
+            self.playing = false;
+            self.forget_arrivals();
+        }
+    }
+
     /// Accounts for `frames` (negative: fewer) that were read beyond what the clocks account for, to trim the delay by them.
     pub fn trim(&mut self, frames: i64) {
         self.rendered = self.rendered.wrapping_sub(frames as u64);
@@ -318,7 +353,8 @@ impl JitterBuffer {
         let frames = usize::from(header.frames);
         let channels = usize::from(header.channels);
         let start = header.timestamp;
-        let arrival_delay = self.rendered.wrapping_sub(start) as i64;
+        let clock = self.rendered.wrapping_sub(self.lead.unwrap_or(0) as u64);
+        let arrival_delay = clock.wrapping_sub(start) as i64;
 
         let late = arrival_delay.wrapping_sub(self.delay);
         let is_straggler = arrival == Arrival::Overtaken;
@@ -338,7 +374,7 @@ impl JitterBuffer {
             || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
         {
             self.resync(arrival_delay, arrival);
-        } else if (frames as i64).saturating_sub(late) > self.depth() {
+        } else if (frames as i64).saturating_sub(self.passed(start)) > self.depth() {
             self.catch_up(arrival_delay, arrival);
         }
         self.channels = channels;
@@ -354,8 +390,8 @@ impl JitterBuffer {
         }
 
         // Frames whose instant has passed are dropped, the rest of the packet still plays.
-        let passed = arrival_delay
-            .wrapping_sub(self.delay)
+        let passed = self
+            .passed(start)
             .max(self.played_end.wrapping_sub(start) as i64)
             .clamp(0, frames as i64) as usize;
         self.counts.late_frames += passed as u64;
@@ -390,7 +426,7 @@ impl JitterBuffer {
             self.review();
         }
         if self.spare > 0 && self.skip.is_none() {
-            self.begin_skip();
+            self.begin_skip(frames);
         }
         let mut done = 0;
         while done < frames {
@@ -487,6 +523,11 @@ impl JitterBuffer {
     /// Media time that plays next.
     fn playhead(&self) -> u64 {
         self.rendered.wrapping_sub(self.delay as u64)
+    }
+
+    /// Frames from a media time to the playhead; negative if it is still to come.
+    fn passed(&self, media: u64) -> i64 {
+        self.playhead().wrapping_sub(media) as i64
     }
 
     /// Frames that may be stored ahead of the playhead; as many slots stay free behind it for the delay to grow.
@@ -688,18 +729,26 @@ impl JitterBuffer {
     }
 
     /// Begins to skip what is spare, as soon as there are frames on both sides of it to fade between.
-    fn begin_skip(&mut self) {
+    fn begin_skip(&mut self, frames: usize) {
         let playhead = self.playhead();
         let at_hand = self.newest_end.wrapping_sub(playhead) as i64;
-        let fade = (at_hand - self.spare as i64).min(FADE_FRAMES as i64);
+        let mut spare = self.spare as i64;
+        if self.lead.is_some() {
+            // Who renders ahead waits for every frame: after the skip there must be enough for this quantum, and more is not skipped.
+            spare = spare.min(at_hand - frames as i64);
+            if spare < SPARE_FRAMES {
+                return;
+            }
+        }
+        let fade = (at_hand - spare).min(FADE_FRAMES as i64);
         if fade < LEAST_FADE_FRAMES as i64 {
             return;
         }
         let fade = fade as usize;
         let is_whole = |from| self.present.run(from, fade) == fade;
-        if is_whole(playhead) && is_whole(playhead.wrapping_add(self.spare as u64)) {
+        if is_whole(playhead) && is_whole(playhead.wrapping_add(spare as u64)) {
             self.skip = Some(Skip {
-                distance: self.spare,
+                distance: spare as usize,
                 fade,
                 done: 0,
             });

@@ -17,7 +17,7 @@
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
-//! [`mix`] gain, pan, mute, solo · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry.
+//! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ pub mod conceal;
 pub mod drift;
 pub mod jitter;
 pub mod ladder;
+pub mod limiter;
 pub mod mix;
 pub mod pcm;
 pub mod player;

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::conceal::{Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
@@ -9,7 +10,9 @@ use crate::jitter::{Clocks, JitterBuffer, JitterCounts, Target};
 use crate::mix::Strip;
 use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
-use crate::wire::{self, AudioHeader, Datagram, MAX_CHANNELS, SampleFormat, SampleRate};
+use crate::wire::{
+    self, AudioHeader, Datagram, MAX_CHANNELS, MAX_PACKET_FRAMES, SampleFormat, SampleRate,
+};
 
 /// Most frames in a quantum.
 pub const MAX_QUANTUM_FRAMES: usize = 1_024;
@@ -167,14 +170,16 @@ struct Steering {
 #[derive(Debug)]
 pub struct Player {
     config: PlayerConfig,
-    streams: Box<[Stream]>,
+    streams: Vec<Stream>,
     kernel: Kernel,
     /// What a stream's resampler takes for a quantum, `[channel][frame]`.
     input: Box<[f32]>,
     /// One stream's quantum, `[channel][frame]`.
     scratch: Box<[f32]>,
-    /// Frames rendered so far: the player's clock.
+    /// Frames rendered so far.
     rendered: u64,
+    /// See [`Player::set_lead`].
+    lead: Option<i64>,
     stray_datagrams: u64,
 }
 
@@ -188,28 +193,71 @@ impl Player {
             (1..=MAX_CHANNELS).contains(&config.output_channels),
             "output_channels out of range"
         );
-        let stream = |_| Stream {
-            id: None,
-            sequence: SequenceTracker::default(),
-            jitter: JitterBuffer::new(config.rate, MAX_CHANNELS, config.buffer_frames),
-            concealer: Concealer::new(config.rate, config.concealment),
-            drift: DriftEstimator::new(config.rate),
-            resampler: Resampler::new(MAX_CHANNELS),
-            steering: Steering::default(),
-            strip: Strip::new(config.rate.hz()),
-            format: None,
-            malformed_packets: 0,
-            ancient_packets: 0,
-            peaks: [0.0; 2],
-        };
         Self {
             config,
-            streams: (0..config.max_streams).map(stream).collect(),
+            streams: (0..config.max_streams)
+                .map(|_| Stream::new(&config))
+                .collect(),
             kernel: Kernel::new(),
             input: vec![0.0; MAX_CHANNELS * MAX_INPUT_FRAMES].into_boxed_slice(),
             scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES].into_boxed_slice(),
             rendered: 0,
+            lead: None,
             stray_datagrams: 0,
+        }
+    }
+
+    /// Makes room for `max_streams` streams, if there is less. For hosts that may allocate: an audio thread's may not.
+    pub fn reserve(&mut self, max_streams: usize) {
+        let Self {
+            config, streams, ..
+        } = self;
+        config.max_streams = config.max_streams.max(max_streams);
+        streams.resize_with(config.max_streams, || Stream::new(config));
+    }
+
+    /// Tells by how many frames rendering is ahead of the host's clock, by which arrivals are timed; it may be behind (negative) by
+    /// [`MAX_PACKET_FRAMES`] at most, and more is taken as that. For a host that does not render when a clock says so but as soon as
+    /// it can ([`is_ready`](Self::is_ready)), and at the latest when the clock has reached the end of the quantum: so each frame has
+    /// as long as its jitter buffer's delay gives it. A sound card's host never calls this.
+    ///
+    /// RT: no alloc, no lock, O(streams).
+    pub fn set_lead(&mut self, frames: i64) {
+        self.lead = Some(frames.max(-(MAX_PACKET_FRAMES as i64)));
+        for stream in &mut self.streams {
+            stream.jitter.set_lead(self.lead);
+        }
+    }
+
+    /// Frames rendered so far, or passed.
+    pub fn rendered_frames(&self) -> u64 {
+        self.rendered
+    }
+
+    /// True when something plays, and the next quantum of `frames` frames would miss nothing that may still come.
+    ///
+    /// RT: no alloc, no lock, O(streams × frames / 64).
+    pub fn is_ready(&self, frames: usize) -> bool {
+        let mut playing = self
+            .streams
+            .iter()
+            .filter(|stream| stream.id.is_some() && stream.jitter.playing_next().is_some())
+            .peekable();
+        playing.peek().is_some()
+            && playing.all(|stream| {
+                stream
+                    .jitter
+                    .is_ready(stream.resampler.frames_needed(frames))
+            })
+    }
+
+    /// Lets `frames` frames pass unrendered: the host was asleep. What plays ends, and starts anew with its next packet.
+    ///
+    /// RT: no alloc, no lock, O(streams × buffer / 64).
+    pub fn pass(&mut self, frames: u64) {
+        self.rendered += frames;
+        for stream in &mut self.streams {
+            stream.jitter.pass(frames);
         }
     }
 
@@ -243,7 +291,7 @@ impl Player {
     ///
     /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
-        let (rate, rendered) = (self.config.rate, self.rendered);
+        let (rate, clock) = (self.config.rate, self.clock());
         let Ok(stream) = self.stream(id) else {
             self.stray_datagrams += 1;
             return;
@@ -251,7 +299,7 @@ impl Player {
         match wire::parse(bytes) {
             Ok(Datagram::Audio(header, samples)) if header.rate == rate => {
                 let format = StreamFormat::Samples(header.format);
-                stream.handle_audio(&header, samples, format, rendered);
+                stream.handle_audio(&header, samples, format, clock);
             }
             // Probes are the host's to answer and Opus is its to decode: here they are as wrong as another rate.
             Ok(_) | Err(_) => stream.malformed_packets += 1,
@@ -263,14 +311,14 @@ impl Player {
     ///
     /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_decoded(&mut self, id: StreamId, bytes: &[u8]) {
-        let (rate, rendered) = (self.config.rate, self.rendered);
+        let (rate, clock) = (self.config.rate, self.clock());
         let Ok(stream) = self.stream(id) else {
             self.stray_datagrams += 1;
             return;
         };
         match wire::parse_decoded(bytes) {
             Ok((header, samples)) if header.rate == rate => {
-                stream.handle_audio(&header, samples, StreamFormat::Opus, rendered);
+                stream.handle_audio(&header, samples, StreamFormat::Opus, clock);
             }
             Ok(_) | Err(_) => stream.malformed_packets += 1,
         }
@@ -348,7 +396,7 @@ impl Player {
         if self.stream(id).is_ok() {
             return Err(CommandError::StreamExists);
         }
-        let rate_hz = self.config.rate.hz();
+        let (rate_hz, lead) = (self.config.rate.hz(), self.lead);
         let stream = self
             .streams
             .iter_mut()
@@ -357,6 +405,7 @@ impl Player {
         stream.id = Some(id);
         stream.sequence = SequenceTracker::default();
         stream.jitter.reset();
+        stream.jitter.set_lead(lead);
         stream.concealer.reset();
         stream.drift.reset();
         stream.resampler.reset();
@@ -369,6 +418,11 @@ impl Player {
         Ok(())
     }
 
+    /// The host's clock, by which arrivals are timed.
+    fn clock(&self) -> u64 {
+        self.rendered.wrapping_sub(self.lead.unwrap_or(0) as u64)
+    }
+
     fn stream(&mut self, id: StreamId) -> Result<&mut Stream, CommandError> {
         self.streams
             .iter_mut()
@@ -378,12 +432,29 @@ impl Player {
 }
 
 impl Stream {
+    fn new(config: &PlayerConfig) -> Self {
+        Self {
+            id: None,
+            sequence: SequenceTracker::default(),
+            jitter: JitterBuffer::new(config.rate, MAX_CHANNELS, config.buffer_frames),
+            concealer: Concealer::new(config.rate, config.concealment),
+            drift: DriftEstimator::new(config.rate),
+            resampler: Resampler::new(MAX_CHANNELS),
+            steering: Steering::default(),
+            strip: Strip::new(config.rate.hz()),
+            format: None,
+            malformed_packets: 0,
+            ancient_packets: 0,
+            peaks: [0.0; 2],
+        }
+    }
+
     fn handle_audio(
         &mut self,
         header: &AudioHeader,
         samples: &[u8],
         format: StreamFormat,
-        rendered: u64,
+        clock: u64,
     ) {
         let is_starved = self.jitter.is_starved();
         let arrival = self.sequence.handle(header.sequence, is_starved);
@@ -391,7 +462,7 @@ impl Stream {
             self.drift.reset();
         }
         if matches!(arrival, Arrival::New | Arrival::Restart) && !samples.is_empty() {
-            self.drift.add(rendered, header.timestamp, header.frames);
+            self.drift.add(clock, header.timestamp, header.frames);
         }
         match arrival {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {

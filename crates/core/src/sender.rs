@@ -171,6 +171,22 @@ impl Sender {
         }
     }
 
+    /// Lets media time pass without frames: the next one pushed is `frames` later. What waits is dropped, and counted.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn pass(&mut self, frames: u64) {
+        self.stats.overrun_frames += self.pushed - self.main.polled;
+        self.pushed += frames;
+        for rendition in [Some(&mut self.main)]
+            .into_iter()
+            .chain(self.others.iter_mut().map(Option::as_mut))
+            .flatten()
+        {
+            rendition.set_config(rendition.config);
+            rendition.polled = self.pushed;
+        }
+    }
+
     /// Writes the main rendition's next datagram into `out` and returns its length in bytes; `None` when too few frames wait
     /// for a packet.
     ///

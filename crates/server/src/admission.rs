@@ -57,7 +57,8 @@ impl Admission {
     }
 }
 
-fn site(address: IpAddr) -> IpAddr {
+/// What counts as one address.
+pub(crate) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(
             address.to_bits() & !u128::from(u64::MAX),

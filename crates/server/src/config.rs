@@ -17,7 +17,10 @@ pub struct Config {
     pub public_origin: Option<String>,
     /// A certificate of one's own, or plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Where to serve `/metrics`, if anywhere. It has a port of its own so that no proxy can publish it by accident.
+    /// The relay, if there is one.
+    pub relay: Option<RelayConfig>,
+    /// Where to serve `/metrics` and the operator's page, if anywhere. A port of their own, so that no proxy can publish
+    /// them by accident.
     pub metrics_listen: Option<SocketAddr>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
@@ -35,6 +38,7 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             public_origin: None,
             tls: None,
+            relay: Some(RelayConfig::default()),
             metrics_listen: None,
             trusted_proxies: Vec::new(),
             ice: IceConfig::default(),
@@ -42,6 +46,17 @@ impl Default for Config {
             connections: ConnectionLimits::default(),
         }
     }
+}
+
+/// Where the relay is, and what it shows for a certificate.
+#[derive(Debug, Clone, Default)]
+pub struct RelayConfig {
+    /// The UDP address to listen on; that of [`Config::listen`], with the port that was really taken, if none is given.
+    pub listen: Option<SocketAddr>,
+    /// The port that pages are told, if a firewall maps it to another than the one listened on.
+    pub public_port: Option<u16>,
+    /// A certificate that browsers trust. Without one the relay makes its own, and pages are told their hashes.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A certificate chain and its key, both PEM. They are read again when they change.

@@ -16,9 +16,10 @@ use tokio::{sync::Notify, time};
 use crate::{
     admission::Admission,
     config::Config,
+    media::Media,
     metrics::{DropReason, Metrics},
     outbox::{End, Full, Outbox},
-    rooms::{ConnectionId, Output, Rooms},
+    rooms::{Arrival, ConnectionId, Output, RoomStatus, Rooms},
     signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
 };
 
@@ -27,6 +28,7 @@ use crate::{
 pub(crate) struct Hub {
     pub(crate) config: Config,
     pub(crate) metrics: Metrics,
+    pub(crate) media: Option<Media>,
     start: Instant,
     state: Mutex<State>,
     deadline_changed: Notify,
@@ -53,18 +55,19 @@ pub(crate) struct Connection {
 }
 
 impl Hub {
-    pub(crate) fn new(config: Config) -> Arc<Self> {
+    pub(crate) fn new(config: Config, metrics: Metrics, media: Option<Media>) -> Arc<Self> {
         Arc::new(Self {
-            metrics: Metrics::default(),
+            metrics,
             start: Instant::now(),
             state: Mutex::new(State {
-                rooms: Rooms::new(config.rooms),
+                rooms: Rooms::new(config.rooms, media.as_ref().map(Media::offer)),
                 admission: Admission::new(config.connections.per_address),
                 outboxes: HashMap::new(),
                 next_connection: 0,
                 open: 0,
             }),
             config,
+            media,
             deadline_changed: Notify::new(),
             emptied: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -116,6 +119,23 @@ impl Hub {
         }
     }
 
+    /// Tells the pages of each change in how the relay is reached, for ever.
+    pub(crate) async fn follow_relay(&self) {
+        let Some(mut media) = self.media.clone() else {
+            return;
+        };
+        loop {
+            media.offer_changed().await;
+            self.with_rooms(|rooms, _| rooms.handle_relay_offer(media.offer()));
+        }
+    }
+
+    /// All rooms, and how many connections are open.
+    pub(crate) fn status(&self) -> (Vec<RoomStatus>, usize) {
+        let state = self.lock();
+        (state.rooms.status(), state.open)
+    }
+
     /// Tells every page that the server stops, and waits for the connections to end.
     pub(crate) async fn shut_down(&self, patience: Duration) {
         self.stopping.store(true, Ordering::Release);
@@ -161,6 +181,12 @@ impl Hub {
                         outbox.end(End::Close(code));
                     }
                 }
+                Output::Media(command) => {
+                    if let Some(media) = &self.media {
+                        media.tell(command);
+                    }
+                }
+                Output::Moderated(what) => self.metrics.count_moderated(what),
                 Output::DroppedWhileAway => self.metrics.count_dropped(DropReason::PeerAway),
             }
         }
@@ -206,10 +232,14 @@ impl Connection {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
-        let ice_servers = self.hub.config.ice.servers_for(hello.id, unix_now_s);
+        let arrival = Arrival {
+            connection: self.id,
+            address: self.address,
+            ice_servers: self.hub.config.ice.servers_for(hello.id, unix_now_s),
+        };
         tracing::info!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
         self.hub
-            .with_rooms(|rooms, _| rooms.handle_hello(self.id, room, hello, ice_servers));
+            .with_rooms(|rooms, now| rooms.handle_hello(arrival, room, hello, now));
         self.hub
             .metrics
             .welcome_seconds
@@ -263,4 +293,81 @@ fn written(message: &ServerMessage) -> Utf8Bytes {
     serde_json::to_string(message)
         .expect("a message is JSON")
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::{
+        media::{CertificateHash, MediaCommand, RelayOffer},
+        outbox::Next,
+        signalling::parse,
+    };
+
+    fn offer(hash: u8) -> RelayOffer {
+        RelayOffer {
+            port: 4433,
+            certificate_hashes: [CertificateHash([hash; 32])].into(),
+        }
+    }
+
+    async fn hear(connection: &Connection) -> serde_json::Value {
+        match connection.outbox.next().await {
+            Next::Send(text) => serde_json::from_str(&text).expect("JSON"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_relay_knows_a_token_before_its_page_and_pages_follow_its_certificate() {
+        let (media, mut relay) = Media::new(offer(1));
+        let metrics = Metrics::new(Registry::default());
+        let hub = Hub::new(Config::default(), metrics, Some(media));
+        let following = Arc::clone(&hub);
+        let following = tokio::spawn(async move { following.follow_relay().await });
+        let connection = hub.admit(IpAddr::from([192, 0, 2, 1])).expect("admitted");
+        let room: RoomName = "hub-room-01234567".parse().expect("a name");
+        let hello = format!(
+            r#"{{"type":"hello","version":1,"secret":"{}","name":"Ann","sample_rate_hz":96000}}"#,
+            "00".repeat(32)
+        );
+        let Ok(ClientMessage::Hello(hello)) = parse(&hello) else {
+            panic!("{hello}")
+        };
+        let participant = hello.id;
+        connection.handle_hello(room.clone(), hello);
+
+        let told = relay.commands.try_recv().expect("it is admitted");
+        let MediaCommand::Admit { token, stream, .. } = told else {
+            panic!("{told:?}")
+        };
+        let sample_rate_hz = 96_000.try_into().expect("a rate");
+        let expected = MediaCommand::Admit {
+            token,
+            room,
+            participant,
+            stream,
+            sample_rate_hz,
+        };
+        assert_eq!(told, expected);
+        let welcome = hear(&connection).await;
+        assert_eq!(welcome["stream"], stream);
+        let access = |hash: &str| {
+            serde_json::json!({
+                "port": 4433, "token": token, "certificate_hashes": [hash.repeat(32)],
+            })
+        };
+        assert_eq!(welcome["relay"], access("01"));
+
+        relay.offer.send(offer(2)).expect("the hub listens");
+        let expected = serde_json::json!({ "type": "relay", "relay": access("02") });
+        assert_eq!(hear(&connection).await, expected);
+
+        connection.handle_message(ClientMessage::Leave);
+        let withdrawn = relay.commands.try_recv();
+        assert_eq!(withdrawn, Ok(MediaCommand::Withdraw { token }));
+        following.abort();
+    }
 }

@@ -10,9 +10,11 @@
 //!                         │ handle_*  ▲ poll_output
 //!                         ▼           │
 //!                        rooms    sans-IO: who is where, and who is told what
+//!
+//! operator ── HTTP, on a port of its own ──▶ status    the live page, and metrics
 //! ```
 //!
-//! The wire is described in `docs/protocol.md`. No audio passes through here.
+//! The wire is described in `docs/protocol.md`.
 
 mod admission;
 mod config;
@@ -20,17 +22,23 @@ mod connection;
 mod headers;
 mod hub;
 pub mod ice;
+mod lock;
+pub mod media;
 mod metrics;
+pub mod mixer;
+mod numbers;
 mod outbox;
 mod rate;
+pub mod relay;
 pub mod rooms;
 mod secret;
 mod server;
 pub mod signalling;
+mod status;
 mod tls;
 mod web;
 
-pub use config::{Config, ConnectionLimits, TlsFiles};
+pub use config::{Config, ConnectionLimits, RelayConfig, TlsFiles};
 pub use secret::Secret;
 pub use server::{Server, StartError};
 pub use web::is_embedded as has_web_app;

@@ -1,6 +1,7 @@
 //! What the server counts, in Prometheus's text format. No label holds a name, a room or an address.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -11,7 +12,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::signalling::ErrorCode;
+use crate::{rooms::Moderated, signalling::ErrorCode};
 
 /// Why something was not accepted, or not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +43,12 @@ pub(crate) enum DropReason {
     ServerFull,
     /// [`ErrorCode::TooFast`].
     TooFast,
+    /// [`ErrorCode::Passphrase`].
+    Passphrase,
+    /// [`ErrorCode::Removed`]: whoever is removed, and each try to come back.
+    Removed,
+    /// [`ErrorCode::NotOwner`].
+    NotOwner,
     /// [`ErrorCode::UnknownPeer`].
     UnknownPeer,
     /// [`ErrorCode::Replaced`].
@@ -51,6 +58,29 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
+    /// All of them.
+    pub(crate) const ALL: [Self; 19] = [
+        Self::ForeignOrigin,
+        Self::TooManyConnections,
+        Self::HelloTimeout,
+        Self::Silent,
+        Self::SlowClient,
+        Self::PeerAway,
+        Self::NotText,
+        Self::Oversized,
+        Self::BadMessage,
+        Self::BadVersion,
+        Self::RoomFull,
+        Self::ServerFull,
+        Self::TooFast,
+        Self::Passphrase,
+        Self::Removed,
+        Self::NotOwner,
+        Self::UnknownPeer,
+        Self::Replaced,
+        Self::ShuttingDown,
+    ];
+
     /// The `reason` label.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -67,6 +97,9 @@ impl DropReason {
             Self::RoomFull => "room_full",
             Self::ServerFull => "server_full",
             Self::TooFast => "too_fast",
+            Self::Passphrase => "passphrase",
+            Self::Removed => "removed",
+            Self::NotOwner => "not_owner",
             Self::UnknownPeer => "unknown_peer",
             Self::Replaced => "replaced",
             Self::ShuttingDown => "shutting_down",
@@ -82,6 +115,9 @@ impl From<ErrorCode> for DropReason {
             ErrorCode::RoomFull => Self::RoomFull,
             ErrorCode::ServerFull => Self::ServerFull,
             ErrorCode::TooFast => Self::TooFast,
+            ErrorCode::Passphrase => Self::Passphrase,
+            ErrorCode::Removed => Self::Removed,
+            ErrorCode::NotOwner => Self::NotOwner,
             ErrorCode::UnknownPeer => Self::UnknownPeer,
             ErrorCode::Replaced => Self::Replaced,
             ErrorCode::ShuttingDown => Self::ShuttingDown,
@@ -92,6 +128,11 @@ impl From<ErrorCode> for DropReason {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByReason {
     reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByAction {
+    action: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -109,11 +150,12 @@ pub(crate) struct Metrics {
     received: Family<ByType, Counter>,
     sent: Family<ByType, Counter>,
     dropped: Family<ByReason, Counter>,
+    moderated: Family<ByAction, Counter>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        let mut registry = Registry::with_prefix("antiphon");
+impl Metrics {
+    /// Adds these to a registry in which other parts of the server have theirs already.
+    pub(crate) fn new(mut registry: Registry) -> Self {
         let metrics = Self {
             rooms: Gauge::default(),
             participants: Gauge::default(),
@@ -122,6 +164,7 @@ impl Default for Metrics {
             received: Family::default(),
             sent: Family::default(),
             dropped: Family::default(),
+            moderated: Family::default(),
             registry: Registry::default(),
         };
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -169,14 +212,17 @@ impl Default for Metrics {
             "What was refused or not delivered, by reason",
             metrics.dropped.clone(),
         );
+        registry.register(
+            "moderated",
+            "What owners did in their rooms, by action",
+            metrics.moderated.clone(),
+        );
         Self {
             registry,
             ..metrics
         }
     }
-}
 
-impl Metrics {
     /// Everything, in the OpenMetrics text format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -200,6 +246,28 @@ impl Metrics {
                 reason: reason.name(),
             })
             .inc();
+    }
+
+    pub(crate) fn count_moderated(&self, what: Moderated) {
+        let action = match what {
+            Moderated::Muted => "mute",
+            Moderated::Unmuted => "unmute",
+            Moderated::Removed => "remove",
+            Moderated::Locked => "lock",
+            Moderated::Unlocked => "unlock",
+        };
+        self.moderated.get_or_create(&ByAction { action }).inc();
+    }
+
+    /// What was dropped since the start, by reason; reasons that did not occur are not there.
+    pub(crate) fn dropped(&self) -> BTreeMap<&'static str, u64> {
+        let count = |reason: DropReason| {
+            let labels = ByReason {
+                reason: reason.name(),
+            };
+            Some((reason.name(), self.dropped.get(&labels)?.get()))
+        };
+        DropReason::ALL.into_iter().filter_map(count).collect()
     }
 }
 

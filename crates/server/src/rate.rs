@@ -24,13 +24,17 @@ impl TokenBucket {
 
     /// Takes `units` if they are there; takes nothing otherwise.
     pub(crate) fn take(&mut self, units: usize, now: Duration) -> bool {
-        self.fill(now);
-        let units = units as f64;
-        let enough = self.tokens >= units;
+        let enough = self.has(units, now);
         if enough {
-            self.tokens -= units;
+            self.tokens -= units as f64;
         }
         enough
+    }
+
+    /// Whether [`TokenBucket::take`] would.
+    pub(crate) fn has(&mut self, units: usize, now: Duration) -> bool {
+        self.fill(now);
+        self.tokens >= units as f64
     }
 
     /// Whether nothing was taken for so long that the bucket is as good as new.

@@ -5,16 +5,21 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    net::IpAddr,
     time::Duration,
 };
 
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
     ice::IceServer,
+    lock::{Guesses, Lock},
+    media::{MediaCommand, RelayOffer, Token},
+    numbers::StreamNumbers,
     signalling::{
-        ClientMessage, ErrorCode, Hello, Name, Participant, ParticipantId, RoomName, SampleRateHz,
-        ServerMessage, VERSION,
+        ClientMessage, ErrorCode, Hello, Moderation, Name, Participant, ParticipantId, Passphrase,
+        Relay, RoomName, SampleRateHz, ServerMessage, VERSION,
     },
 };
 
@@ -46,6 +51,17 @@ impl Default for RoomLimits {
     }
 }
 
+/// A connection that has said hello, as its host knows it.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Which.
+    pub connection: ConnectionId,
+    /// Where it is from: wrong passphrases are counted by address.
+    pub address: IpAddr,
+    /// STUN and TURN servers that it may use.
+    pub ice_servers: Vec<IceServer>,
+}
+
 /// What the host has to do.
 #[derive(Debug, Clone)]
 pub enum Output {
@@ -63,37 +79,86 @@ pub enum Output {
         /// The WebSocket close code.
         code: u16,
     },
+    /// Tell the relay.
+    Media(MediaCommand),
     /// A signal was lost: its receiver is away, and enough waits for it.
     DroppedWhileAway,
+    /// An owner did something, to be counted.
+    Moderated(Moderated),
+}
+
+/// What an owner did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Moderated {
+    /// Muted someone.
+    Muted,
+    /// Unmuted someone.
+    Unmuted,
+    /// Removed someone.
+    Removed,
+    /// Set a passphrase, or another.
+    Locked,
+    /// Took the passphrase away.
+    Unlocked,
+}
+
+/// A room, for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RoomStatus {
+    /// The room as logs write it: its name is its key.
+    pub room: String,
+    /// The room's sample rate.
+    pub sample_rate_hz: SampleRateHz,
+    /// Participants, those who are away included.
+    pub participants: usize,
+    /// Those of them that are away.
+    pub away: usize,
+    /// Those of them that the owner muted.
+    pub muted: usize,
+    /// Whether newcomers need a passphrase.
+    pub locked: bool,
 }
 
 /// What is kept for someone who is away has at most this many bytes of data.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 
+/// How many identities a room refuses. The one that was removed first is forgotten first.
+const MAX_REMOVED: usize = 256;
+
 /// All rooms of a server.
 #[derive(Debug)]
 pub struct Rooms {
     limits: RoomLimits,
+    relay: Option<RelayOffer>,
     rooms: HashMap<RoomName, Room>,
     /// Who speaks on a connection. One entry for each participant that is present.
     seats: HashMap<ConnectionId, (RoomName, ParticipantId)>,
     /// When the grace of those who are away ends.
     deadlines: BTreeSet<(Duration, RoomName, ParticipantId)>,
     participants: usize,
+    guesses: Guesses,
     outputs: VecDeque<Output>,
 }
 
 #[derive(Debug)]
 struct Room {
     sample_rate_hz: SampleRateHz,
-    /// In order of joining.
+    /// In order of joining, so the first one is the owner. Never empty.
     members: Vec<Member>,
+    numbers: StreamNumbers,
+    lock: Option<Lock>,
+    /// Identities that the owner removed.
+    removed: VecDeque<ParticipantId>,
 }
 
 #[derive(Debug)]
 struct Member {
     id: ParticipantId,
+    stream: u16,
     name: Name,
+    muted: bool,
+    /// If there is a relay.
+    token: Option<Token>,
     presence: Presence,
 }
 
@@ -111,14 +176,16 @@ struct Kept {
 }
 
 impl Rooms {
-    /// No rooms yet.
-    pub fn new(limits: RoomLimits) -> Self {
+    /// No rooms yet, and perhaps a relay for those to come.
+    pub fn new(limits: RoomLimits, relay: Option<RelayOffer>) -> Self {
         Self {
             limits,
+            relay,
             rooms: HashMap::new(),
             seats: HashMap::new(),
             deadlines: BTreeSet::new(),
             participants: 0,
+            guesses: Guesses::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -133,21 +200,54 @@ impl Rooms {
         self.participants
     }
 
+    /// All rooms, in any order.
+    pub fn status(&self) -> Vec<RoomStatus> {
+        let count = |room: &Room, which: fn(&Member) -> bool| {
+            room.members.iter().filter(|member| which(member)).count()
+        };
+        let status = |(name, room): (&RoomName, &Room)| RoomStatus {
+            room: format!("{name:?}"),
+            sample_rate_hz: room.sample_rate_hz,
+            participants: room.members.len(),
+            away: count(room, |member| member.connection().is_none()),
+            muted: count(room, |member| member.muted),
+            locked: room.lock.is_some(),
+        };
+        self.rooms.iter().map(status).collect()
+    }
+
+    /// The relay's certificate changed: everyone who may use the relay is told.
+    pub fn handle_relay_offer(&mut self, offer: RelayOffer) {
+        for room in self.rooms.values() {
+            for member in &room.members {
+                if let (Some(connection), Some(token)) = (member.connection(), member.token) {
+                    let relay = relay(&offer, token);
+                    self.outputs.push_back(Output::Send {
+                        to: vec![connection],
+                        message: ServerMessage::Relay { relay },
+                    });
+                }
+            }
+        }
+        self.relay = Some(offer);
+    }
+
     /// A connection says who it is: it joins, resumes, or is refused.
     pub fn handle_hello(
         &mut self,
-        connection: ConnectionId,
+        arrival: Arrival,
         room_name: RoomName,
         hello: Hello,
-        ice_servers: Vec<IceServer>,
+        now: Duration,
     ) {
+        let connection = arrival.connection;
         let resumed = self
             .rooms
             .get(&room_name)
             .is_some_and(|room| room.member(hello.id).is_some());
         if resumed {
             self.resume(connection, &room_name, &hello);
-        } else if let Err((code, message)) = self.join(connection, &room_name, &hello) {
+        } else if let Err((code, message)) = self.join(&arrival, &room_name, &hello, now) {
             return self.refuse(connection, code, message);
         }
         self.seats.insert(connection, (room_name.clone(), hello.id));
@@ -158,18 +258,25 @@ impl Rooms {
             .filter(|member| member.id != hello.id)
             .map(Member::seen)
             .collect();
-        let sample_rate_hz = room.sample_rate_hz;
+        let (sample_rate_hz, owner, locked) =
+            (room.sample_rate_hz, room.owner(), room.lock.is_some());
         let member = room.member_mut(hello.id).expect("it is in the room");
         let before = std::mem::replace(&mut member.presence, Presence::Here(connection));
+        let access = self.relay.as_ref().zip(member.token);
         self.outputs.push_back(Output::Send {
             to: vec![connection],
             message: ServerMessage::Welcome {
                 version: VERSION,
                 id: hello.id,
+                stream: member.stream,
                 room: room_name.clone(),
                 sample_rate_hz,
                 participants,
-                ice_servers,
+                owner,
+                locked,
+                muted: member.muted,
+                ice_servers: arrival.ice_servers,
+                relay: access.map(|(offer, token)| relay(offer, token)),
                 resumed,
             },
         });
@@ -187,14 +294,20 @@ impl Rooms {
 
     fn join(
         &mut self,
-        connection: ConnectionId,
+        arrival: &Arrival,
         room_name: &RoomName,
         hello: &Hello,
+        now: Duration,
     ) -> Result<(), (ErrorCode, &'static str)> {
-        let members = self
-            .rooms
-            .get(room_name)
-            .map_or(0, |room| room.members.len());
+        let room = self.rooms.get(room_name);
+        if room.is_some_and(|room| room.removed.contains(&hello.id)) {
+            return Err((ErrorCode::Removed, "the owner of this room removed you"));
+        }
+        if let Some(lock) = room.and_then(|room| room.lock.as_ref()) {
+            let said = hello.passphrase.as_ref();
+            self.guesses.try_lock(lock, said, arrival.address, now)?;
+        }
+        let members = room.map_or(0, |room| room.members.len());
         if members >= self.limits.participants_per_room {
             return Err((ErrorCode::RoomFull, "this room is full"));
         }
@@ -209,18 +322,33 @@ impl Rooms {
         let room = self.rooms.entry(room_name.clone()).or_insert_with(|| Room {
             sample_rate_hz: hello.sample_rate_hz,
             members: Vec::new(),
+            numbers: StreamNumbers::default(),
+            lock: hello.passphrase.as_ref().map(Lock::new),
+            removed: VecDeque::new(),
         });
-        room.members.push(Member {
-            id: hello.id,
-            name: hello.name.clone(),
-            presence: Presence::Here(connection),
-        });
-        self.participants += 1;
-        let participant = Participant {
-            id: hello.id,
-            name: hello.name.clone(),
-            present: true,
+        let Some(stream) = room.numbers.take() else {
+            return Err((ErrorCode::RoomFull, "this room is full"));
         };
+        let member = Member {
+            id: hello.id,
+            stream,
+            name: hello.name.clone(),
+            muted: false,
+            token: self.relay.as_ref().map(|_| Token::random()),
+            presence: Presence::Here(arrival.connection),
+        };
+        let participant = member.seen();
+        if let Some(token) = member.token {
+            self.outputs.push_back(Output::Media(MediaCommand::Admit {
+                token,
+                room: room_name.clone(),
+                participant: hello.id,
+                stream,
+                sample_rate_hz: room.sample_rate_hz,
+            }));
+        }
+        room.members.push(member);
+        self.participants += 1;
         self.tell_others(room_name, hello.id, ServerMessage::Joined { participant });
         Ok(())
     }
@@ -279,8 +407,11 @@ impl Rooms {
                 room.member_mut(id).expect("a seat has a member").name = name.clone();
                 self.tell_others(&room_name, id, ServerMessage::Renamed { id, name });
             }
+            ClientMessage::Moderate { to, action } => {
+                self.moderate(connection, &room_name, id, to, action)
+            }
+            ClientMessage::Lock { passphrase } => self.lock(connection, &room_name, id, passphrase),
             ClientMessage::Leave => {
-                self.seats.remove(&connection);
                 self.outputs.push_back(Output::Close {
                     connection,
                     code: 1000,
@@ -312,18 +443,78 @@ impl Rooms {
                 }
                 Output::DroppedWhileAway
             }
-            None => {
-                let message = ServerMessage::error(
-                    ErrorCode::UnknownPeer,
-                    format!("{to} is not in this room"),
-                );
-                Output::Send {
-                    to: vec![connection],
-                    message,
-                }
-            }
+            None => return self.tell_unknown(connection, to),
         };
         self.outputs.push_back(output);
+    }
+
+    fn moderate(
+        &mut self,
+        connection: ConnectionId,
+        room_name: &RoomName,
+        from: ParticipantId,
+        to: ParticipantId,
+        action: Moderation,
+    ) {
+        let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
+        if room.owner() != from {
+            return self.tell_not_owner(connection);
+        }
+        let Some(member) = room.member_mut(to) else {
+            return self.tell_unknown(connection, to);
+        };
+        let muted = match action {
+            Moderation::Mute => true,
+            Moderation::Unmute => false,
+            Moderation::Remove => {
+                let there = member.connection();
+                if room.removed.len() >= MAX_REMOVED {
+                    room.removed.pop_front();
+                }
+                room.removed.push_back(to);
+                self.outputs
+                    .push_back(Output::Moderated(Moderated::Removed));
+                if let Some(there) = there {
+                    let why = "the owner of this room removed you";
+                    self.refuse(there, ErrorCode::Removed, why);
+                }
+                return self.remove(room_name, to);
+            }
+        };
+        if member.muted == muted {
+            return;
+        }
+        member.muted = muted;
+        if let Some(token) = member.token {
+            let command = MediaCommand::Mute { token, muted };
+            self.outputs.push_back(Output::Media(command));
+        }
+        self.outputs.push_back(Output::Moderated(match muted {
+            true => Moderated::Muted,
+            false => Moderated::Unmuted,
+        }));
+        self.tell_all(room_name, ServerMessage::Muted { id: to, muted });
+    }
+
+    fn lock(
+        &mut self,
+        connection: ConnectionId,
+        room_name: &RoomName,
+        from: ParticipantId,
+        passphrase: Option<Passphrase>,
+    ) {
+        let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
+        if room.owner() != from {
+            return self.tell_not_owner(connection);
+        }
+        room.lock = passphrase.as_ref().map(Lock::new);
+        let locked = room.lock.is_some();
+        self.outputs.push_back(Output::Moderated(match locked {
+            true => Moderated::Locked,
+            false => Moderated::Unlocked,
+        }));
+        let message = ServerMessage::Locked { locked, passphrase };
+        self.tell_all(room_name, message);
     }
 
     /// A connection is gone, whatever the cause: its participant is away until it resumes or its grace ends.
@@ -362,12 +553,16 @@ impl Rooms {
         self.outputs.pop_front()
     }
 
+    /// Forgets a member, wherever it is.
     fn remove(&mut self, room_name: &RoomName, id: ParticipantId) {
         let room = self
             .rooms
             .get_mut(room_name)
             .expect("a member is in a room");
-        room.members.retain(|member| member.id != id);
+        let owner = room.owner();
+        let at = room.members.iter().position(|member| member.id == id);
+        let member = room.members.remove(at.expect("it is in the room"));
+        room.numbers.give_back(member.stream);
         // Nobody hears from those they do not know.
         for member in &mut room.members {
             if let Presence::Away { kept, .. } = &mut member.presence {
@@ -376,10 +571,26 @@ impl Rooms {
             }
         }
         self.participants -= 1;
+        match member.presence {
+            Presence::Here(connection) => {
+                self.seats.remove(&connection);
+            }
+            Presence::Away { until, .. } => {
+                self.deadlines.remove(&(until, room_name.clone(), id));
+            }
+        }
+        if let Some(token) = member.token {
+            let command = MediaCommand::Withdraw { token };
+            self.outputs.push_back(Output::Media(command));
+        }
         if room.members.is_empty() {
             self.rooms.remove(room_name);
-        } else {
-            self.tell_others(room_name, id, ServerMessage::Left { id });
+            return;
+        }
+        let heir = room.owner();
+        self.tell_all(room_name, ServerMessage::Left { id });
+        if heir != owner {
+            self.tell_all(room_name, ServerMessage::Owner { id: heir });
         }
     }
 
@@ -392,21 +603,51 @@ impl Rooms {
         self.outputs.push_back(Output::Close { connection, code });
     }
 
+    fn tell_unknown(&mut self, connection: ConnectionId, id: ParticipantId) {
+        let why = format!("{id} is not in this room");
+        let message = ServerMessage::error(ErrorCode::UnknownPeer, why);
+        self.tell([connection], message);
+    }
+
+    fn tell_not_owner(&mut self, connection: ConnectionId) {
+        let why = "only the owner of this room may do this";
+        self.tell([connection], ServerMessage::error(ErrorCode::NotOwner, why));
+    }
+
     fn tell_others(&mut self, room_name: &RoomName, id: ParticipantId, message: ServerMessage) {
         let room = self.rooms.get(room_name).expect("a member is in a room");
-        let to: Vec<_> = room
-            .members
-            .iter()
-            .filter(|member| member.id != id)
-            .filter_map(Member::connection)
-            .collect();
+        let others = room.members.iter().filter(|member| member.id != id);
+        let to: Vec<_> = others.filter_map(Member::connection).collect();
+        self.tell(to, message);
+    }
+
+    fn tell_all(&mut self, room_name: &RoomName, message: ServerMessage) {
+        let room = self.rooms.get(room_name).expect("a member is in a room");
+        let to: Vec<_> = room.members.iter().filter_map(Member::connection).collect();
+        self.tell(to, message);
+    }
+
+    fn tell(&mut self, to: impl Into<Vec<ConnectionId>>, message: ServerMessage) {
+        let to = to.into();
         if !to.is_empty() {
             self.outputs.push_back(Output::Send { to, message });
         }
     }
 }
 
+fn relay(offer: &RelayOffer, token: Token) -> Relay {
+    Relay {
+        port: offer.port,
+        token,
+        certificate_hashes: offer.certificate_hashes.clone(),
+    }
+}
+
 impl Room {
+    fn owner(&self) -> ParticipantId {
+        self.members.first().expect("a room is never empty").id
+    }
+
     fn member(&self, id: ParticipantId) -> Option<&Member> {
         self.members.iter().find(|member| member.id == id)
     }
@@ -427,8 +668,10 @@ impl Member {
     fn seen(&self) -> Participant {
         Participant {
             id: self.id,
+            stream: self.stream,
             name: self.name.clone(),
             present: self.connection().is_some(),
+            muted: self.muted,
         }
     }
 }

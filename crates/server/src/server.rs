@@ -9,14 +9,12 @@ use std::{
 };
 
 use axum::{
-    Router,
-    http::header,
-    middleware,
-    response::IntoResponse,
+    Router, middleware,
     routing::{any, get},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use hyper_util::rt::TokioTimer;
+use prometheus_client::registry::Registry;
 use tower_http::compression::CompressionLayer;
 
 use crate::{
@@ -24,7 +22,10 @@ use crate::{
     connection,
     headers::{secure, secure_tls},
     hub::Hub,
-    tls, web,
+    media::Media,
+    metrics::Metrics,
+    relay::{BoundRelay, Lifetime},
+    status, tls, web,
 };
 
 /// How long open connections may take to end after the server was asked to stop.
@@ -64,6 +65,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<RustlsConfig>,
+    relay: Option<BoundRelay>,
     metrics: Option<(TcpListener, SocketAddr)>,
 }
 
@@ -85,11 +87,20 @@ impl Server {
             }
             None => None,
         };
+        let mut registry = Registry::with_prefix("antiphon");
+        let (relay, media) = match bind_relay(&config, address)? {
+            Some((relay, media)) => {
+                registry.register_collector(Box::new(relay.metrics()));
+                (Some(relay), Some(media))
+            }
+            None => (None, None),
+        };
         Ok(Self {
-            hub: Hub::new(config),
+            hub: Hub::new(config, Metrics::new(registry), media),
             listener,
             address,
             tls,
+            relay,
             metrics,
         })
     }
@@ -99,7 +110,12 @@ impl Server {
         self.address
     }
 
-    /// Where it serves metrics, if it does.
+    /// Where the relay listens, if there is one, with the port that was really taken.
+    pub fn relay_address(&self) -> Option<SocketAddr> {
+        self.relay.as_ref().map(BoundRelay::address)
+    }
+
+    /// Where it serves metrics and the operator's page, if it does.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
@@ -110,14 +126,18 @@ impl Server {
             hub,
             listener,
             tls,
+            relay,
             metrics,
             ..
         } = self;
+        let relay = relay.map(BoundRelay::start).transpose()?;
         let timers = Arc::clone(&hub);
         let mut background = tokio::task::JoinSet::new();
         background.spawn(async move { timers.run_timers().await });
+        let followers = Arc::clone(&hub);
+        background.spawn(async move { followers.follow_relay().await });
         if let Some((listener, _)) = metrics {
-            let app = metrics_app(Arc::clone(&hub));
+            let app = operator_app(Arc::clone(&hub));
             let server = impatient(axum_server::from_tcp(listener)?);
             background.spawn(async move {
                 if let Err(error) = server.serve(app.into_make_service()).await {
@@ -126,7 +146,9 @@ impl Server {
             });
         }
         if let (Some(tls), Some(files)) = (&tls, &hub.config.tls) {
-            background.spawn(tls::keep_fresh(tls.clone(), files.clone()));
+            let (tls, named) = (tls.clone(), files.clone());
+            let reload = async move || tls.reload_from_pem_file(&named.cert, &named.key).await;
+            background.spawn(tls::keep_fresh(files.clone(), reload));
         }
 
         let handle = Handle::new();
@@ -154,6 +176,9 @@ impl Server {
             handle.graceful_shutdown(Some(Duration::from_secs(1)));
         };
         let (served, ()) = tokio::join!(serving, stopping);
+        if let Some(relay) = relay {
+            relay.stop().await?;
+        }
         served
     }
 }
@@ -180,6 +205,26 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
     bind().map_err(|source| StartError::Listen { address, source })
 }
 
+/// The relay, if there shall be one. `web` is where the web app is.
+fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Media)>, StartError> {
+    let Some(relay) = &config.relay else {
+        return Ok(None);
+    };
+    let bind = |address| {
+        let origin = config.public_origin.clone();
+        BoundRelay::bind(address, relay, origin, Lifetime::default())
+    };
+    let bound = match relay.listen {
+        Some(address) => bind(address),
+        // The web app may have any free port; the same number need not be free for UDP.
+        None if config.listen.port() == 0 => {
+            bind(web).or_else(|_| bind(SocketAddr::new(web.ip(), 0)))
+        }
+        None => bind(web),
+    };
+    bound.map(Some)
+}
+
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
     let app = Router::new()
         .route("/", get(web::index))
@@ -197,10 +242,13 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
     }
 }
 
-fn metrics_app(hub: Arc<Hub>) -> Router {
-    let metrics = move || async move {
-        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        ([(header::CONTENT_TYPE, content_type)], hub.metrics.text()).into_response()
-    };
-    Router::new().route("/metrics", get(metrics))
+fn operator_app(hub: Arc<Hub>) -> Router {
+    Router::new()
+        .route("/", get(status::page))
+        .route("/operator.css", get(status::css))
+        .route("/operator.js", get(status::js))
+        .route("/status.json", get(status::json))
+        .route("/metrics", get(status::metrics))
+        .layer(middleware::from_fn(secure))
+        .with_state(hub)
 }

@@ -13,7 +13,11 @@ use ring::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use crate::ice::IceServer;
+use crate::{
+    ice::IceServer,
+    media::{CertificateHash, Token},
+    secret::Secret,
+};
 
 /// The signalling version that this server speaks.
 pub const VERSION: u32 = 1;
@@ -23,6 +27,9 @@ pub const MAX_MESSAGE_BYTES: usize = 65_536;
 
 /// A name has 1 to this many characters (Unicode code points).
 pub const MAX_NAME_CHARACTERS: usize = 64;
+
+/// A passphrase has 1 to this many characters (Unicode code points).
+pub const MAX_PASSPHRASE_CHARACTERS: usize = 128;
 
 /// A room's name: 16 to 64 characters of `A–Z a–z 0–9 - _`. Who knows it may enter, so it is treated as a secret.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,10 +148,48 @@ impl TryFrom<String> for Name {
     }
 }
 
+/// What opens a locked room. `Debug` hides it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Passphrase(Secret);
+
+impl Passphrase {
+    /// The text itself: to be compared, or for those who are in the room already.
+    pub fn reveal(&self) -> &str {
+        self.0.reveal()
+    }
+}
+
+impl TryFrom<String> for Passphrase {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if (1..=MAX_PASSPHRASE_CHARACTERS).contains(&text.chars().count()) {
+            Ok(Self(text.into()))
+        } else {
+            Err("a passphrase has 1 to 128 characters")
+        }
+    }
+}
+
+/// Shows it: the one place for that is the `locked` message.
+impl Serialize for Passphrase {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.reveal())
+    }
+}
+
 /// The sample rate that everyone in a room uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32")]
 pub struct SampleRateHz(u32);
+
+impl SampleRateHz {
+    /// Frames per second.
+    pub const fn hz(self) -> u32 {
+        self.0
+    }
+}
 
 impl TryFrom<u32> for SampleRateHz {
     type Error = &'static str;
@@ -174,8 +219,32 @@ pub enum ClientMessage {
         /// The new name.
         name: Name,
     },
+    /// The owner does something about someone.
+    Moderate {
+        /// Whom.
+        to: ParticipantId,
+        /// What.
+        action: Moderation,
+    },
+    /// The owner asks newcomers for a passphrase, or no longer.
+    Lock {
+        /// None opens the room.
+        passphrase: Option<Passphrase>,
+    },
     /// Leaves without the grace period.
     Leave,
+}
+
+/// What the owner can do about a participant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moderation {
+    /// Nobody hears it.
+    Mute,
+    /// Everybody hears it again.
+    Unmute,
+    /// It has to go, and cannot come back as the one it was.
+    Remove,
 }
 
 /// Who a page says it is. The secret is turned into the id at once and kept nowhere.
@@ -187,6 +256,8 @@ pub struct Hello {
     pub name: Name,
     /// Wanted, if the room is new.
     pub sample_rate_hz: SampleRateHz,
+    /// Opens a locked room, and locks a new one.
+    pub passphrase: Option<Passphrase>,
 }
 
 impl ClientMessage {
@@ -196,6 +267,8 @@ impl ClientMessage {
             Self::Hello(_) => "hello",
             Self::Signal { .. } => "signal",
             Self::Rename { .. } => "rename",
+            Self::Moderate { .. } => "moderate",
+            Self::Lock { .. } => "lock",
             Self::Leave => "leave",
         }
     }
@@ -242,6 +315,7 @@ pub fn parse(text: &str) -> Result<ClientMessage, ParseError> {
                 id: fields.secret.0,
                 name: fields.name,
                 sample_rate_hz: fields.sample_rate_hz,
+                passphrase: fields.passphrase,
             }))
         }
         "signal" => {
@@ -257,6 +331,19 @@ pub fn parse(text: &str) -> Result<ClientMessage, ParseError> {
         "rename" => {
             let fields: RenameFields = serde_json::from_str(text)?;
             Ok(ClientMessage::Rename { name: fields.name })
+        }
+        "moderate" => {
+            let fields: ModerateFields = serde_json::from_str(text)?;
+            Ok(ClientMessage::Moderate {
+                to: fields.to,
+                action: fields.action,
+            })
+        }
+        "lock" => {
+            let fields: LockFields = serde_json::from_str(text)?;
+            Ok(ClientMessage::Lock {
+                passphrase: fields.passphrase,
+            })
         }
         "leave" => {
             let LeaveFields { .. } = serde_json::from_str(text)?;
@@ -284,6 +371,15 @@ struct HelloFields {
     secret: ProvenId,
     name: Name,
     sample_rate_hz: SampleRateHz,
+    #[serde(default, deserialize_with = "not_null")]
+    passphrase: Option<Passphrase>,
+}
+
+/// A field that may be absent, but not null.
+fn not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -301,6 +397,25 @@ struct RenameFields {
     #[serde(rename = "type")]
     _kind: IgnoredAny,
     name: Name,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModerateFields {
+    #[serde(rename = "type")]
+    _kind: IgnoredAny,
+    to: ParticipantId,
+    action: Moderation,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LockFields {
+    #[serde(rename = "type")]
+    _kind: IgnoredAny,
+    // Named, because a plain `Option` may also be absent, and no mistake shall open a room.
+    #[serde(deserialize_with = "Option::deserialize")]
+    passphrase: Option<Passphrase>,
 }
 
 #[derive(Deserialize)]
@@ -340,14 +455,24 @@ pub enum ServerMessage {
         version: u32,
         /// Your own id.
         id: ParticipantId,
+        /// Your own stream's number.
+        stream: u16,
         /// The room.
         room: RoomName,
         /// The sample rate of the room, which may not be the one wanted.
         sample_rate_hz: SampleRateHz,
         /// The others, in order of joining.
         participants: Vec<Participant>,
+        /// Who may moderate.
+        owner: ParticipantId,
+        /// Whether newcomers need a passphrase.
+        locked: bool,
+        /// Whether the owner muted you.
+        muted: bool,
         /// STUN and TURN servers to use.
         ice_servers: Vec<IceServer>,
+        /// How to reach the relay, if there is one.
+        relay: Option<Relay>,
         /// Whether the room still knew you.
         resumed: bool,
     },
@@ -355,6 +480,30 @@ pub enum ServerMessage {
     Joined {
         /// Who.
         participant: Participant,
+    },
+    /// Someone else may moderate now.
+    Owner {
+        /// Who.
+        id: ParticipantId,
+    },
+    /// The owner muted someone, or no longer.
+    Muted {
+        /// Whom.
+        id: ParticipantId,
+        /// Which of the two.
+        muted: bool,
+    },
+    /// The owner asks newcomers for a passphrase, or no longer.
+    Locked {
+        /// Which of the two.
+        locked: bool,
+        /// To be said in the next hello: a server that was restarted makes the room again, and locks it.
+        passphrase: Option<Passphrase>,
+    },
+    /// The relay's certificate changed.
+    Relay {
+        /// What holds from now on.
+        relay: Relay,
     },
     /// Someone's connection to the server broke.
     Away {
@@ -408,6 +557,10 @@ impl ServerMessage {
         match self {
             Self::Welcome { .. } => "welcome",
             Self::Joined { .. } => "joined",
+            Self::Owner { .. } => "owner",
+            Self::Muted { .. } => "muted",
+            Self::Locked { .. } => "locked",
+            Self::Relay { .. } => "relay",
             Self::Away { .. } => "away",
             Self::Back { .. } => "back",
             Self::Renamed { .. } => "renamed",
@@ -423,10 +576,25 @@ impl ServerMessage {
 pub struct Participant {
     /// Who.
     pub id: ParticipantId,
+    /// Its stream's number: 1 to 65,534.
+    pub stream: u16,
     /// Its name.
     pub name: Name,
     /// False while its connection to the server is broken.
     pub present: bool,
+    /// Whether the owner muted it.
+    pub muted: bool,
+}
+
+/// How one participant reaches the relay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Relay {
+    /// The UDP port, on the page's own host.
+    pub port: u16,
+    /// Its own.
+    pub token: Token,
+    /// Of the certificates it may meet; empty if browsers trust them anyway.
+    pub certificate_hashes: Arc<[CertificateHash]>,
 }
 
 /// What was refused. The table is in `docs/protocol.md`.
@@ -443,7 +611,13 @@ pub enum ErrorCode {
     ServerFull,
     /// More messages than the limit.
     TooFast,
-    /// `signal` to an id that is not in the room.
+    /// The room is locked, and the passphrase is missing or wrong.
+    Passphrase,
+    /// The owner removed this identity.
+    Removed,
+    /// `moderate` or `lock` by someone else than the owner.
+    NotOwner,
+    /// `signal` or `moderate` to an id that is not in the room.
     UnknownPeer,
     /// Another connection resumed this identity.
     Replaced,
@@ -455,14 +629,16 @@ impl ErrorCode {
     /// The WebSocket close code that follows this error, if it ends the connection.
     pub fn close_code(self) -> Option<u16> {
         match self {
-            Self::UnknownPeer => None,
+            Self::UnknownPeer | Self::NotOwner => None,
             Self::Replaced => Some(1000),
             Self::ShuttingDown => Some(1001),
             Self::BadMessage
             | Self::BadVersion
             | Self::RoomFull
             | Self::ServerFull
-            | Self::TooFast => Some(1008),
+            | Self::TooFast
+            | Self::Passphrase
+            | Self::Removed => Some(1008),
         }
     }
 }
@@ -548,8 +724,60 @@ mod tests {
             ("sample_rate_hz", "48000.5"),
             ("sample_rate_hz", ""),
             ("surplus", "1"),
+            ("passphrase", "\"\""),
+            ("passphrase", "null"),
+            ("passphrase", "7"),
+            ("passphrase", &long(129)),
         ] {
             assert!(is_bad(&hello(&[(field, value)])), "{field}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_passphrase_is_read_and_hidden_from_logs() {
+        let longest = format!("\"{}\"", "é".repeat(128));
+        for text in ["\"x\"", "\" open sesame \"", &longest] {
+            let read = parse(&hello(&[("passphrase", text)])).expect("valid");
+            assert!(format!("{read:?}").contains("Passphrase(***)"), "{read:?}");
+            let ClientMessage::Hello(Hello { passphrase, .. }) = read else {
+                panic!("{read:?}")
+            };
+            let written = serde_json::to_string(&passphrase).expect("serialises");
+            assert_eq!(written, text, "not a character is changed");
+        }
+        let lock = |passphrase: &str| format!(r#"{{"type":"lock"{passphrase}}}"#);
+        assert!(matches!(
+            parse(&lock(r#","passphrase":null"#)),
+            Ok(ClientMessage::Lock { passphrase: None })
+        ));
+        assert!(matches!(
+            parse(&lock(r#","passphrase":"x""#)),
+            Ok(ClientMessage::Lock {
+                passphrase: Some(_)
+            })
+        ));
+        for bad in ["", r#","passphrase":"""#, r#","passphrase":false"#] {
+            assert!(is_bad(&lock(bad)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moderation_is_one_of_three() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let moderate =
+            |action: &str| format!(r#"{{"type":"moderate","to":"{id}","action":"{action}"}}"#);
+        for (action, expected) in [
+            ("mute", Moderation::Mute),
+            ("unmute", Moderation::Unmute),
+            ("remove", Moderation::Remove),
+        ] {
+            let Ok(ClientMessage::Moderate { to, action }) = parse(&moderate(action)) else {
+                panic!("{action} refused")
+            };
+            assert_eq!((to.to_string().as_str(), action), (id, expected));
+        }
+        for bad in ["Mute", "ban", ""] {
+            assert!(is_bad(&moderate(bad)), "{bad}");
         }
     }
 

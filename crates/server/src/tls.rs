@@ -15,14 +15,17 @@ pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
     RustlsConfig::from_pem_file(&files.cert, &files.key).await
 }
 
-/// Reads the files again after every SIGHUP and after every change, for ever. What cannot be read changes nothing.
+/// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
 /// From the moment of the call, a SIGHUP no longer ends the process.
-pub(crate) fn keep_fresh(config: RustlsConfig, files: TlsFiles) -> impl Future<Output = ()> {
+pub(crate) fn keep_fresh(
+    files: TlsFiles,
+    read: impl AsyncFn() -> io::Result<()>,
+) -> impl Future<Output = ()> {
     let hang_ups = HangUps::new();
-    reload(config, files, hang_ups)
+    reload(files, read, hang_ups)
 }
 
-async fn reload(config: RustlsConfig, files: TlsFiles, mut hang_ups: HangUps) {
+async fn reload(files: TlsFiles, read: impl AsyncFn() -> io::Result<()>, mut hang_ups: HangUps) {
     let mut seen = modified(&files);
     loop {
         let asked = tokio::select! {
@@ -33,7 +36,7 @@ async fn reload(config: RustlsConfig, files: TlsFiles, mut hang_ups: HangUps) {
         if !asked && now == seen {
             continue;
         }
-        match config.reload_from_pem_file(&files.cert, &files.key).await {
+        match read().await {
             Ok(()) => {
                 seen = now;
                 tracing::info!(cert = %files.cert.display(), "certificate read again");

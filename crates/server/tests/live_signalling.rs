@@ -26,17 +26,21 @@ async fn people_join_talk_rename_and_leave() {
     assert_eq!(
         welcome,
         json!({
-            "type": "welcome", "version": 1, "id": ann_id, "room": ROOM, "sample_rate_hz": 48000,
-            "participants": [], "ice_servers": [], "resumed": false,
+            "type": "welcome", "version": 1, "id": ann_id, "stream": 1, "room": ROOM, "sample_rate_hz": 48000,
+            "participants": [], "owner": ann_id, "locked": false, "muted": false, "ice_servers": [], "relay": null,
+            "resumed": false,
         })
     );
     let (mut bob, welcome) = server.join(2).await;
     let bob_id = welcome["id"].clone();
     assert_eq!(
         welcome["participants"],
-        json!([{ "id": ann_id, "name": "Person 1", "present": true }])
+        json!([{ "id": ann_id, "stream": 1, "name": "Person 1", "present": true, "muted": false }])
     );
-    let joined = json!({ "type": "joined", "participant": { "id": bob_id, "name": "Person 2", "present": true } });
+    let joined = json!({
+        "type": "joined",
+        "participant": { "id": bob_id, "stream": 2, "name": "Person 2", "present": true, "muted": false },
+    });
     assert_eq!(ann.hear().await, joined);
 
     ann.say(json!({ "type": "signal", "to": bob_id, "data": { "kind": "lanes", "count": 4 } }))
@@ -207,6 +211,78 @@ async fn rooms_and_the_server_can_be_full() {
         ),
         (1, 1)
     );
+}
+
+#[tokio::test]
+async fn an_owner_mutes_removes_and_hands_on() {
+    let server = Running::start(|_| {}).await;
+    let (mut ann, welcome) = server.join(1).await;
+    let ann_id = welcome["id"].clone();
+    let (mut bob, welcome) = server.join(2).await;
+    let bob_id = welcome["id"].clone();
+    let (mut cem, welcome) = server.join(3).await;
+    let cem_id = welcome["id"].clone();
+    for _ in 0..2 {
+        assert_eq!(ann.hear().await["type"], "joined");
+    }
+    assert_eq!(bob.hear().await["type"], "joined");
+    let mute = json!({ "type": "moderate", "to": bob_id, "action": "mute" });
+    cem.say(mute.clone()).await;
+    assert_eq!(cem.hear().await["code"], "not_owner");
+    ann.say(mute).await;
+    for page in [&mut ann, &mut bob, &mut cem] {
+        let muted = json!({ "type": "muted", "id": bob_id, "muted": true });
+        assert_eq!(page.hear().await, muted);
+    }
+    ann.say(json!({ "type": "moderate", "to": bob_id, "action": "remove" }))
+        .await;
+    assert_eq!(bob.refused().await, ("removed".into(), 1008));
+    let mut bob = server.connect().await;
+    bob.say(hello(2)).await;
+    assert_eq!(bob.refused().await, ("removed".into(), 1008));
+    ann.say(json!({ "type": "leave" })).await;
+    for message in [
+        json!({ "type": "left", "id": bob_id }),
+        json!({ "type": "left", "id": ann_id }),
+        json!({ "type": "owner", "id": cem_id }),
+    ] {
+        assert_eq!(cem.hear().await, message);
+    }
+    for (action, count) in [("mute", 1), ("remove", 1), ("lock", 0)] {
+        let metric = format!("antiphon_moderated_total{{action=\"{action}\"}}");
+        assert_eq!(server.metric(&metric).await, count, "{action}");
+    }
+    assert_eq!(
+        (
+            server.dropped("removed").await,
+            server.dropped("not_owner").await
+        ),
+        (2, 1)
+    );
+}
+
+#[tokio::test]
+async fn a_locked_room_asks_for_its_passphrase() {
+    let server = Running::start(|_| {}).await;
+    let (mut ann, _) = server.join(1).await;
+    ann.say(json!({ "type": "lock", "passphrase": "open sesame" }))
+        .await;
+    let locked = json!({ "type": "locked", "locked": true, "passphrase": "open sesame" });
+    assert_eq!(ann.hear().await, locked);
+    let with = |person, passphrase: &str| {
+        let mut hello = hello(person);
+        hello["passphrase"] = passphrase.into();
+        hello
+    };
+    for hello in [hello(2), with(2, "open")] {
+        let mut page = server.connect().await;
+        page.say(hello).await;
+        assert_eq!(page.refused().await, ("passphrase".into(), 1008));
+    }
+    let mut bob = server.connect().await;
+    bob.say(with(2, "open sesame")).await;
+    assert_eq!(bob.hear().await["locked"], true);
+    assert_eq!(server.dropped("passphrase").await, 2);
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ mod running;
 
 use std::{fs, sync::Arc, time::Duration};
 
-use antiphon_server::{TlsFiles, has_web_app};
+use antiphon_server::{TlsFiles, has_web_app, signalling::RoomName};
 use running::{ROOM, Running, get};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,6 +18,7 @@ use tokio_rustls::{
         pki_types::{CertificateDer, ServerName},
     },
 };
+use tokio_tungstenite::tungstenite::Message;
 
 #[tokio::test]
 async fn every_answer_isolates_the_page_and_hides_where_it_is() {
@@ -234,4 +236,60 @@ async fn get_tls(server: &Running, trusted: CertificateDer<'static>) -> Option<r
         .await
         .ok()?;
     Some(get(stream, "localhost", "/healthz", &[]).await)
+}
+
+#[tokio::test]
+async fn the_operator_sees_what_happens_and_no_visitor_does() {
+    let server = Running::start(|_| {}).await;
+    let (_ann, welcome) = server.join(1).await;
+    let mut page = server.connect().await;
+    page.send(Message::text("no JSON")).await;
+    assert_eq!(page.refused().await, ("bad_message".into(), 1008));
+    server.expect_metric("antiphon_connections", 1).await;
+
+    let answer = server.operator("/status.json").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    let status: Value = serde_json::from_str(&answer.body).expect("JSON");
+    let name: RoomName = ROOM.parse().expect("a name");
+    assert_eq!(
+        status["rooms"],
+        json!([{
+            "room": format!("{name:?}"), "sample_rate_hz": 48_000, "participants": 1, "away": 0, "muted": 0,
+            "locked": false,
+        }])
+    );
+    assert_eq!(status["dropped"], json!({ "bad_message": 1 }));
+    assert_eq!(
+        (&status["connections"], &status["relay"]),
+        (&json!(1), &Value::Null)
+    );
+    assert!(status["uptime_s"].is_u64());
+    for secret in [ROOM, welcome["id"].as_str().expect("an id"), "Person 1"] {
+        assert!(!answer.body.contains(secret), "{secret}: {}", answer.body);
+    }
+
+    for (path, content_type) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/operator.css", "text/css; charset=utf-8"),
+        ("/operator.js", "text/javascript; charset=utf-8"),
+    ] {
+        let answer = server.operator(path).await;
+        assert_eq!(
+            (answer.status, &*answer.headers["content-type"]),
+            (200, content_type)
+        );
+        assert!(
+            answer.headers["content-security-policy"]
+                .starts_with("default-src 'none'; script-src 'self'"),
+            "{path}"
+        );
+        assert!(
+            !answer.body.contains("://"),
+            "{path} fetches nothing foreign"
+        );
+    }
+    for path in ["/status.json", "/operator.js", "/metrics"] {
+        assert_eq!(server.get(path, &[]).await.status, 404, "{path} in public");
+    }
 }

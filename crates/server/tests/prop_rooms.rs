@@ -1,13 +1,18 @@
-//! Whatever happens in whatever order, everyone in a room sees the same people, and nothing is left over at the end.
+//! Whatever happens in whatever order, everyone in a room sees the same people with the same numbers, the same owner and
+//! the same lock; the relay knows just those people; and nothing is left over at the end.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     time::Duration,
 };
 
 use antiphon_server::{
-    rooms::{ConnectionId, Output, RoomLimits, Rooms},
-    signalling::{ClientMessage, Name, ParticipantId, RoomName, ServerMessage, parse},
+    media::{MediaCommand, RelayOffer, Token},
+    rooms::{Arrival, ConnectionId, Output, RoomLimits, Rooms},
+    signalling::{
+        ClientMessage, ErrorCode, Name, Participant, ParticipantId, RoomName, ServerMessage, parse,
+    },
 };
 use proptest::prelude::*;
 
@@ -16,31 +21,95 @@ const ROOMS: [&str; 3] = [
     "prop-room-1111111",
     "prop-room-2222222",
 ];
+const ACTIONS: [&str; 3] = ["mute", "unmute", "remove"];
 const GRACE: Duration = Duration::from_secs(15);
 
 /// What can happen. `who` picks one of the connections that are open.
 #[derive(Debug, Clone)]
 enum Step {
-    Hello { room: usize, person: u8, name: u8 },
-    Rename { who: prop::sample::Index, name: u8 },
-    Signal { who: prop::sample::Index, to: u8 },
-    Leave { who: prop::sample::Index },
-    HelloAgain { who: prop::sample::Index },
-    Break { who: prop::sample::Index },
-    Pass { ms: u64 },
+    Hello {
+        room: usize,
+        person: u8,
+        name: u8,
+        passphrase: u8,
+    },
+    Rename {
+        who: prop::sample::Index,
+        name: u8,
+    },
+    Signal {
+        who: prop::sample::Index,
+        to: u8,
+    },
+    Moderate {
+        who: prop::sample::Index,
+        to: u8,
+        action: usize,
+    },
+    Lock {
+        who: prop::sample::Index,
+        passphrase: u8,
+    },
+    Certificate {
+        port: u16,
+    },
+    Leave {
+        who: prop::sample::Index,
+    },
+    HelloAgain {
+        who: prop::sample::Index,
+    },
+    Break {
+        who: prop::sample::Index,
+    },
+    Pass {
+        ms: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let who = any::<prop::sample::Index>;
     prop_oneof![
-        5 => (0..ROOMS.len(), 0_u8..8, 0_u8..3).prop_map(|(room, person, name)| Step::Hello { room, person, name }),
+        8 => (0..ROOMS.len(), 0_u8..8, 0_u8..3, 0_u8..3)
+            .prop_map(|(room, person, name, passphrase)| Step::Hello { room, person, name, passphrase }),
         1 => (who(), 0_u8..3).prop_map(|(who, name)| Step::Rename { who, name }),
         2 => (who(), 0_u8..8).prop_map(|(who, to)| Step::Signal { who, to }),
+        2 => (who(), 0_u8..8, 0..ACTIONS.len()).prop_map(|(who, to, action)| Step::Moderate { who, to, action }),
+        1 => (who(), 0_u8..3).prop_map(|(who, passphrase)| Step::Lock { who, passphrase }),
+        1 => any::<u16>().prop_map(|port| Step::Certificate { port }),
         1 => who().prop_map(|who| Step::Leave { who }),
         1 => who().prop_map(|who| Step::HelloAgain { who }),
         3 => who().prop_map(|who| Step::Break { who }),
         2 => (0_u64..20_000).prop_map(|ms| Step::Pass { ms }),
     ]
+}
+
+/// Someone as a page sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    stream: u16,
+    name: String,
+    present: bool,
+    muted: bool,
+}
+
+impl From<&Participant> for Seen {
+    fn from(participant: &Participant) -> Self {
+        Self {
+            stream: participant.stream,
+            name: text(&participant.name),
+            present: participant.present,
+            muted: participant.muted,
+        }
+    }
+}
+
+/// Everyone in a room, its owner, and whether it is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Everything {
+    people: BTreeMap<ParticipantId, Seen>,
+    owner: ParticipantId,
+    locked: bool,
 }
 
 /// What one page knows, from the messages it got.
@@ -49,7 +118,13 @@ struct View {
     room: Option<RoomName>,
     id: Option<ParticipantId>,
     name: String,
-    others: BTreeMap<ParticipantId, (String, bool)>,
+    stream: u16,
+    muted: bool,
+    owner: Option<ParticipantId>,
+    locked: bool,
+    port: Option<u16>,
+    token: Option<Token>,
+    others: BTreeMap<ParticipantId, Seen>,
 }
 
 impl View {
@@ -57,34 +132,58 @@ impl View {
         match message {
             ServerMessage::Welcome {
                 id,
+                stream,
                 room,
                 participants,
+                owner,
+                locked,
+                muted,
+                relay,
                 ..
             } => {
                 assert!(self.id.is_none(), "one welcome for each connection");
                 self.id = Some(*id);
                 self.room = Some(room.clone());
-                for other in participants {
-                    self.others
-                        .insert(other.id, (text(&other.name), other.present));
-                }
+                (self.stream, self.muted) = (*stream, *muted);
+                (self.owner, self.locked) = (Some(*owner), *locked);
+                let relay = relay.as_ref().expect("there is one");
+                (self.port, self.token) = (Some(relay.port), Some(relay.token));
+                self.others = participants
+                    .iter()
+                    .map(|other| (other.id, other.into()))
+                    .collect();
             }
             ServerMessage::Joined { participant } => {
-                let known = self.others.insert(
-                    participant.id,
-                    (text(&participant.name), participant.present),
-                );
+                let known = self.others.insert(participant.id, participant.into());
                 assert!(known.is_none(), "joined twice");
             }
+            ServerMessage::Owner { id } => {
+                assert_ne!(self.owner.replace(*id), Some(*id), "it was already");
+            }
+            ServerMessage::Muted { id, muted } => {
+                let before = match self.id == Some(*id) {
+                    true => &mut self.muted,
+                    false => &mut self.other(id).muted,
+                };
+                assert_ne!(std::mem::replace(before, *muted), *muted, "it was already");
+            }
+            ServerMessage::Locked { locked, passphrase } => {
+                assert_eq!(*locked, passphrase.is_some());
+                self.locked = *locked;
+            }
+            ServerMessage::Relay { relay } => {
+                assert_eq!(self.token, Some(relay.token), "somebody else's");
+                self.port = Some(relay.port);
+            }
             ServerMessage::Away { id } => assert!(
-                std::mem::replace(&mut self.other(id).1, false),
+                std::mem::replace(&mut self.other(id).present, false),
                 "away twice"
             ),
             ServerMessage::Back { id } => assert!(
-                !std::mem::replace(&mut self.other(id).1, true),
+                !std::mem::replace(&mut self.other(id).present, true),
                 "back twice"
             ),
-            ServerMessage::Renamed { id, name } => self.other(id).0 = text(name),
+            ServerMessage::Renamed { id, name } => self.other(id).name = text(name),
             ServerMessage::Left { id } => assert!(self.others.remove(id).is_some(), "left twice"),
             ServerMessage::Signal { from, .. } => {
                 assert!(
@@ -92,19 +191,69 @@ impl View {
                     "a signal from a stranger"
                 );
             }
-            ServerMessage::Error { .. } => {}
+            ServerMessage::Error { code, .. } => {
+                if *code == ErrorCode::NotOwner {
+                    assert_ne!(self.owner, self.id, "the owner was refused");
+                }
+            }
         }
     }
 
-    fn other(&mut self, id: &ParticipantId) -> &mut (String, bool) {
+    fn other(&mut self, id: &ParticipantId) -> &mut Seen {
         self.others.get_mut(id).expect("news of a stranger")
     }
 
-    /// Everyone in the room, oneself included.
-    fn everyone(&self) -> BTreeMap<ParticipantId, (String, bool)> {
-        let mut everyone = self.others.clone();
-        everyone.insert(self.id.expect("welcomed"), (self.name.clone(), true));
-        everyone
+    /// All it knows of its room, itself included.
+    fn everything(&self) -> Everything {
+        let own = Seen {
+            stream: self.stream,
+            name: self.name.clone(),
+            present: true,
+            muted: self.muted,
+        };
+        let mut people = self.others.clone();
+        people.insert(self.id.expect("welcomed"), own);
+        Everything {
+            people,
+            owner: self.owner.expect("welcomed"),
+            locked: self.locked,
+        }
+    }
+}
+
+/// What the relay knows, from the commands it got.
+#[derive(Debug, Default)]
+struct Relay {
+    used: HashSet<Token>,
+    admitted: HashMap<Token, (RoomName, ParticipantId, u16, bool)>,
+}
+
+impl Relay {
+    fn handle(&mut self, command: MediaCommand) {
+        match command {
+            MediaCommand::Admit {
+                token,
+                room,
+                participant,
+                stream,
+                ..
+            } => {
+                assert!(self.used.insert(token), "a token is admitted once");
+                for (there, who, number, _) in self.admitted.values() {
+                    let twice = *who == participant || *number == stream;
+                    assert!(*there != room || !twice, "someone is there already");
+                }
+                let known = (room, participant, stream, false);
+                self.admitted.insert(token, known);
+            }
+            MediaCommand::Withdraw { token } => {
+                assert!(self.admitted.remove(&token).is_some(), "withdrawn twice");
+            }
+            MediaCommand::Mute { token, muted } => {
+                let known = self.admitted.get_mut(&token).expect("a stranger is muted");
+                assert_ne!(std::mem::replace(&mut known.3, muted), muted);
+            }
+        }
     }
 }
 
@@ -112,10 +261,15 @@ fn text(name: &Name) -> String {
     serde_json::to_string(name).expect("JSON")
 }
 
-fn hello(person: u8, name: u8) -> ClientMessage {
+/// Passphrase 0 is none.
+fn hello(person: u8, name: u8, passphrase: u8) -> ClientMessage {
     let secret = format!("{person:02x}").repeat(32);
+    let passphrase = match passphrase {
+        0 => String::new(),
+        n => format!(r#","passphrase":"P{n}""#),
+    };
     parse(&format!(
-        r#"{{"type":"hello","version":1,"secret":"{secret}","name":"N{name}","sample_rate_hz":48000}}"#
+        r#"{{"type":"hello","version":1,"secret":"{secret}","name":"N{name}","sample_rate_hz":48000{passphrase}}}"#
     ))
     .expect("a hello")
 }
@@ -124,7 +278,16 @@ struct World {
     rooms: Rooms,
     now: Duration,
     views: BTreeMap<ConnectionId, View>,
+    relay: Relay,
+    port: u16,
     next: u64,
+}
+
+fn offer(port: u16) -> RelayOffer {
+    RelayOffer {
+        port,
+        certificate_hashes: [].into(),
+    }
 }
 
 impl World {
@@ -133,8 +296,13 @@ impl World {
         let pick =
             |who: &prop::sample::Index| (!open.is_empty()).then(|| open[who.index(open.len())]);
         match step {
-            Step::Hello { room, person, name } => {
-                let ClientMessage::Hello(hello) = hello(*person, *name) else {
+            Step::Hello {
+                room,
+                person,
+                name,
+                passphrase,
+            } => {
+                let ClientMessage::Hello(hello) = hello(*person, *name, *passphrase) else {
                     unreachable!("it is one")
                 };
                 let connection = ConnectionId(self.next);
@@ -147,11 +315,16 @@ impl World {
                     },
                 );
                 let room = ROOMS[*room].parse().expect("a name");
-                self.rooms.handle_hello(connection, room, hello, vec![]);
+                let arrival = Arrival {
+                    connection,
+                    address: IpAddr::from([192, 0, 2, *person]),
+                    ice_servers: vec![],
+                };
+                self.rooms.handle_hello(arrival, room, hello, self.now);
             }
             Step::Rename { who, name } => {
                 let Some(connection) = pick(who) else { return };
-                let ClientMessage::Hello(hello) = hello(0, *name) else {
+                let ClientMessage::Hello(hello) = hello(0, *name, 0) else {
                     unreachable!("it is one")
                 };
                 self.views.get_mut(&connection).expect("open").name = text(&hello.name);
@@ -159,11 +332,35 @@ impl World {
             }
             Step::Signal { who, to } => {
                 let Some(connection) = pick(who) else { return };
-                let ClientMessage::Hello(to) = hello(*to, 0) else {
+                let ClientMessage::Hello(to) = hello(*to, 0, 0) else {
                     unreachable!("it is one")
                 };
                 let text = format!(r#"{{"type":"signal","to":"{}","data":{{}}}}"#, to.id);
                 self.say(connection, parse(&text).expect("a signal"));
+            }
+            Step::Moderate { who, to, action } => {
+                let Some(connection) = pick(who) else { return };
+                let ClientMessage::Hello(to) = hello(*to, 0, 0) else {
+                    unreachable!("it is one")
+                };
+                let text = format!(
+                    r#"{{"type":"moderate","to":"{}","action":"{}"}}"#,
+                    to.id, ACTIONS[*action]
+                );
+                self.say(connection, parse(&text).expect("a moderation"));
+            }
+            Step::Lock { who, passphrase } => {
+                let Some(connection) = pick(who) else { return };
+                let passphrase = match passphrase {
+                    0 => "null".to_owned(),
+                    n => format!(r#""P{n}""#),
+                };
+                let text = format!(r#"{{"type":"lock","passphrase":{passphrase}}}"#);
+                self.say(connection, parse(&text).expect("a lock"));
+            }
+            Step::Certificate { port } => {
+                self.port = *port;
+                self.rooms.handle_relay_offer(offer(*port));
             }
             Step::Leave { who } => {
                 let Some(connection) = pick(who) else { return };
@@ -171,7 +368,7 @@ impl World {
             }
             Step::HelloAgain { who } => {
                 let Some(connection) = pick(who) else { return };
-                self.say(connection, hello(0, 0));
+                self.say(connection, hello(0, 0, 0));
             }
             Step::Break { who } => {
                 let Some(connection) = pick(who) else { return };
@@ -204,29 +401,46 @@ impl World {
                 Output::Close { connection, .. } => {
                     self.views.remove(&connection).expect("closed twice");
                 }
-                Output::DroppedWhileAway => {}
+                Output::Media(command) => self.relay.handle(command),
+                Output::DroppedWhileAway | Output::Moderated(_) => {}
             }
         }
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let mut rooms: HashMap<&RoomName, BTreeMap<ParticipantId, (String, bool)>> = HashMap::new();
+        let mut rooms: HashMap<&RoomName, Everything> = HashMap::new();
         for view in self.views.values() {
             let Some(room) = &view.room else { continue };
-            let everyone = view.everyone();
-            let seen = rooms.entry(room).or_insert_with(|| everyone.clone());
-            prop_assert_eq!(&*seen, &everyone, "two in a room see different people");
+            let everything = view.everything();
+            let seen = rooms.entry(room).or_insert_with(|| everything.clone());
+            prop_assert_eq!(&*seen, &everything, "two in a room see different things");
+            prop_assert_eq!(view.port, Some(self.port));
+            let known = self.relay.admitted.get(&view.token.expect("welcomed"));
+            let id = view.id.expect("welcomed");
+            let expected = (room.clone(), id, view.stream, view.muted);
+            prop_assert_eq!(known, Some(&expected), "the relay knows something else");
+        }
+        for everything in rooms.values() {
+            let people = &everything.people;
+            prop_assert!(people.contains_key(&everything.owner), "the owner is gone");
+            let streams: BTreeSet<u16> = people.values().map(|seen| seen.stream).collect();
+            prop_assert_eq!(streams.len(), people.len(), "a number of two people");
+            prop_assert!(streams.iter().all(|stream| (1..=65_534).contains(stream)));
         }
         let present = rooms
             .values()
-            .flat_map(|people| people.values())
-            .filter(|(_, present)| *present)
+            .flat_map(|everything| everything.people.values())
+            .filter(|seen| seen.present)
             .count();
         let welcomed = self.views.values().filter(|view| view.id.is_some()).count();
         prop_assert_eq!(present, welcomed, "present is who has a connection");
         prop_assert!(rooms.len() <= self.rooms.room_count());
-        let seen: usize = rooms.values().map(BTreeMap::len).sum();
+        let seen: usize = rooms
+            .values()
+            .map(|everything| everything.people.len())
+            .sum();
         prop_assert!(seen <= self.rooms.participant_count());
+        prop_assert_eq!(self.relay.admitted.len(), self.rooms.participant_count());
         if let Some(deadline) = self.rooms.poll_timeout() {
             prop_assert!(deadline > self.now && deadline <= self.now + GRACE);
         }
@@ -240,16 +454,26 @@ proptest! {
     #[test]
     fn everyone_in_a_room_sees_the_same_people(steps in proptest::collection::vec(step(), 1..120)) {
         let limits = RoomLimits { rooms: 2, participants: 7, participants_per_room: 5, grace: GRACE };
-        let mut world = World { rooms: Rooms::new(limits), now: Duration::ZERO, views: BTreeMap::new(), next: 0 };
+        let mut world = World {
+            rooms: Rooms::new(limits, Some(offer(1))),
+            now: Duration::ZERO,
+            views: BTreeMap::new(),
+            relay: Relay::default(),
+            port: 1,
+            next: 0,
+        };
         for step in &steps {
             world.run(step);
             world.check()?;
             prop_assert!(world.rooms.room_count() <= 2 && world.rooms.participant_count() <= 7);
         }
-        for connection in world.views.keys() {
-            world.rooms.handle_closed(*connection, world.now);
+        while let Some((connection, _)) = world.views.pop_first() {
+            world.rooms.handle_closed(connection, world.now);
+            world.deliver();
         }
         world.rooms.handle_timeout(world.now + GRACE);
+        world.deliver();
+        prop_assert!(world.relay.admitted.is_empty());
         prop_assert_eq!((world.rooms.room_count(), world.rooms.participant_count()), (0, 0));
         prop_assert_eq!(world.rooms.poll_timeout(), None);
     }

@@ -8,11 +8,18 @@ fn valid() -> impl Strategy<Value = String> {
     let secret = "[0-9a-fA-F]{64}";
     let id = "[0-9a-f]{32}";
     let name = "[a-z é👩‍🎤]{0,20}[A-Z]";
+    let passphrase = r"[ !#-\[\]-~é]{1,128}";
     let object = r#"\{("[a-z]{0,5}":(null|[1-9][0-9]{0,4}|"[a-z]{0,9}"|\[\]))?\}"#;
     prop_oneof![
         (secret, name).prop_map(|(secret, name)| format!(
             r#"{{"type":"hello","version":1,"secret":"{secret}","name":"{name}","sample_rate_hz":48000}}"#
         )),
+        (secret, name, passphrase).prop_map(|(secret, name, passphrase)| format!(
+            r#"{{"type":"hello","version":1,"secret":"{secret}","name":"{name}","sample_rate_hz":48000,"passphrase":"{passphrase}"}}"#
+        )),
+        (id, "mute|unmute|remove").prop_map(|(id, action)| format!(r#"{{"type":"moderate","to":"{id}","action":"{action}"}}"#)),
+        passphrase.prop_map(|passphrase| format!(r#"{{"type":"lock","passphrase":"{passphrase}"}}"#)),
+        Just(r#"{"type":"lock","passphrase":null}"#.to_owned()),
         (id, object).prop_map(|(id, data)| format!(r#"{{"type":"signal","to":"{id}","data":{data}}}"#)),
         name.prop_map(|name| format!(r#"{{"type":"rename","name":"{name}"}}"#)),
         Just(r#"{"type":"leave"}"#.to_owned()),

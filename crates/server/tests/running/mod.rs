@@ -39,6 +39,7 @@ impl Running {
         let mut config = Config {
             listen: any,
             metrics_listen: Some(any),
+            relay: None,
             ..Config::default()
         };
         change(&mut config);
@@ -68,10 +69,15 @@ impl Running {
         .await
     }
 
+    /// From the operator's port.
+    pub async fn operator(&self, path: &str) -> Answer {
+        let stream = TcpStream::connect(self.metrics).await.expect("connects");
+        get(stream, "localhost", path, &[]).await
+    }
+
     /// A value from `/metrics`; 0 if it is not there.
     pub async fn metric(&self, name: &str) -> u64 {
-        let stream = TcpStream::connect(self.metrics).await.expect("connects");
-        let answer = get(stream, "localhost", "/metrics", &[]).await;
+        let answer = self.operator("/metrics").await;
         let line = answer
             .body
             .lines()

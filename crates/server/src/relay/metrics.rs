@@ -1,0 +1,119 @@
+//! What Prometheus is told of the relay. Who has left has no series any more; a room is named by its hash, a participant by the
+//! first digits of its id, as in logs.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet},
+    metrics::{MetricType, counter::ConstCounter},
+    registry::Unit,
+};
+use tokio::sync::watch;
+
+use super::{latency::Latencies, room::Counts};
+
+/// All that is counted, as it was at one time. The media thread makes one each second, so that a scrape costs it nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(super) participants: Vec<Traffic>,
+    pub(super) forward: Latencies,
+    pub(super) mix: Latencies,
+    pub(super) lag: Latencies,
+}
+
+/// One participant's datagrams.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    pub(super) room: String,
+    pub(super) participant: String,
+    pub(super) counts: Counts,
+    /// Packets to it that QUIC found lost.
+    pub(super) lost: u64,
+}
+
+/// Shows the newest snapshot at each scrape.
+#[derive(Debug)]
+pub(crate) struct RelayMetrics(pub(super) watch::Receiver<Arc<Snapshot>>);
+
+impl Collector for RelayMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let snapshot = Arc::clone(&self.0.borrow());
+        for (index, (name, help)) in NAMES.into_iter().enumerate() {
+            if snapshot.participants.is_empty() {
+                break;
+            }
+            let name = format!("relay_datagrams_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            for traffic in &snapshot.participants {
+                let labels = [
+                    ("room", traffic.room.as_str()),
+                    ("participant", traffic.participant.as_str()),
+                ];
+                let counter = ConstCounter::new(traffic.values()[index]);
+                counter.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        for (name, help, latencies) in [
+            (
+                "relay_forward_latency",
+                "From a datagram's arrival until its last copy was handed to QUIC",
+                &snapshot.forward,
+            ),
+            (
+                "relay_mix_latency",
+                "From the last frame a mix needed until its datagram was handed to QUIC",
+                &snapshot.mix,
+            ),
+            (
+                "relay_loop_lag",
+                "How long a task of the media thread that is ready waits for its turn",
+                &snapshot.lag,
+            ),
+        ] {
+            let mut histogram = encoder.encode_descriptor(
+                name,
+                help,
+                Some(&Unit::Seconds),
+                MetricType::Histogram,
+            )?;
+            let (sum, count) = (latencies.sum().as_secs_f64(), latencies.count());
+            histogram.encode_histogram::<NoLabelSet>(sum, count, &latencies.octaves(), None)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is counted of each participant, and what of.
+const NAMES: [(&str, &str); 6] = [
+    ("received", "From a participant"),
+    (
+        "malformed",
+        "From a participant, dropped because they match the protocol in no way",
+    ),
+    (
+        "over_rate",
+        "From a participant, dropped because they were over its rate",
+    ),
+    ("sent", "To a participant"),
+    (
+        "aged",
+        "To a participant, dropped because no session had room",
+    ),
+    ("lost", "To a participant, in packets that QUIC found lost"),
+];
+
+impl Traffic {
+    /// In the order of [`NAMES`].
+    fn values(&self) -> [u64; NAMES.len()] {
+        let Counts {
+            received,
+            malformed,
+            over_rate,
+            sent,
+            aged,
+            ..
+        } = self.counts;
+        [received, malformed, over_rate, sent, aged, self.lost]
+    }
+}

@@ -1,0 +1,495 @@
+//! The relay: carries datagrams between the pages of a room, over WebTransport (`docs/protocol.md`, "Relay").
+//!
+//! ```text
+//! hub ── media::MediaCommand ──▶ Relay      who may have sessions
+//!                                  │
+//! page ══ QUIC ══▶ session ─────▶ room      one task reads a session's datagrams, and sends on what
+//!                     │ control     │       each listener takes, before it waits again
+//!                     ▼             ▼
+//!                  control        other sessions ══ QUIC ══▶ pages
+//! ```
+//!
+//! All of it, QUIC included, runs on one thread of its own with a real-time priority: a datagram meets no other thread, and no lock that
+//! another thread holds, on its way through. A session that does not read only loses its own oldest datagrams.
+//! Why it is so: `docs/adr/0019-relay.md`.
+
+mod certificate;
+pub mod control;
+mod latency;
+mod metrics;
+mod quic;
+mod realtime;
+mod room;
+mod session;
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use tokio::{
+    runtime::{Builder, LocalOptions},
+    sync::{Notify, mpsc, oneshot, watch},
+    task, time,
+};
+use web_transport_quinn::{
+    Session,
+    quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig},
+};
+
+use self::{
+    certificate::{Certificate, Rotation},
+    latency::Latencies,
+    metrics::Snapshot,
+    quic::CloseCode,
+    room::Room,
+    session::Seat,
+};
+use crate::{
+    admission::Admission,
+    config::{RelayConfig, TlsFiles},
+    media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
+    server::StartError,
+    signalling::RoomName,
+    tls,
+};
+
+pub use self::certificate::Lifetime;
+pub(crate) use self::metrics::RelayMetrics;
+
+/// Sessions that one address may have: those of as many participants as a room has by default, and of some who have gone.
+const SESSIONS_PER_ADDRESS: u32 = 256;
+/// Handshakes at once, beyond which an address has to prove that it is its own, and twice that, beyond which nobody gets one.
+const HANDSHAKES: usize = 64;
+/// How long sessions may take to end after the relay was asked to stop.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often the loop's lag is measured.
+const LAG_INTERVAL: Duration = Duration::from_millis(50);
+/// How often the snapshots are made.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// A certificate of the relay's own is looked at this often, because a host may sleep.
+const ROTATION_CHECK: Duration = Duration::from_secs(60);
+
+/// A relay with its socket bound and its certificate read, ready to [`BoundRelay::start`].
+#[derive(Debug)]
+pub struct BoundRelay {
+    socket: UdpSocket,
+    address: SocketAddr,
+    identity: Identity,
+    config: ServerConfig,
+    transport: Arc<TransportConfig>,
+    public_origin: Option<String>,
+    end: MediaEnd,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+/// Where the certificate is from.
+#[derive(Debug)]
+enum Identity {
+    Files(TlsFiles),
+    Own(Rotation),
+}
+
+impl BoundRelay {
+    /// Binds the socket and reads the certificate, or makes one that lives as long as `lifetime` says. Pages of `public_origin` may
+    /// connect, besides those of the host that they connect to.
+    ///
+    /// # Errors
+    /// The address is taken, or the files are no certificate with its key.
+    pub fn bind(
+        listen: SocketAddr,
+        config: &RelayConfig,
+        public_origin: Option<String>,
+        lifetime: Lifetime,
+    ) -> Result<(Self, Media), StartError> {
+        let transport = quic::transport();
+        let (identity, server_config, hashes) = match &config.tls {
+            Some(files) => {
+                let server_config = read(files, &transport).map_err(|source| StartError::Tls {
+                    cert: files.cert.clone(),
+                    key: files.key.clone(),
+                    source,
+                })?;
+                (
+                    Identity::Files(files.clone()),
+                    server_config,
+                    Arc::default(),
+                )
+            }
+            None => {
+                let own = Rotation::new(lifetime, SystemTime::now());
+                let hashes = own.hashes();
+                let server_config = own.server_config(&transport);
+                (Identity::Own(own), server_config, hashes)
+            }
+        };
+        let bind = || {
+            let socket = quic::bind(listen)?;
+            let address = socket.local_addr()?;
+            Ok((socket, address))
+        };
+        let (socket, address) = bind().map_err(|source| StartError::Listen {
+            address: listen,
+            source,
+        })?;
+        let (media, end) = Media::new(RelayOffer {
+            port: config.public_port.unwrap_or(address.port()),
+            certificate_hashes: hashes,
+        });
+        let relay = Self {
+            socket,
+            address,
+            identity,
+            config: server_config,
+            transport,
+            public_origin,
+            end,
+            snapshots: watch::Sender::default(),
+        };
+        Ok((relay, media))
+    }
+
+    /// Where it listens, with the port that was really taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What Prometheus may ask of it.
+    pub(crate) fn metrics(&self) -> RelayMetrics {
+        RelayMetrics(self.snapshots.subscribe())
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system gives no thread, or none of what its event loop needs.
+    pub fn start(self) -> io::Result<RunningRelay> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = || {
+            Builder::new_current_thread()
+                .enable_all()
+                .build_local(LocalOptions::default())
+        };
+        let thread = thread::Builder::new().name("antiphon-media".into());
+        let thread = thread.spawn(move || {
+            match realtime::prefer_this_thread() {
+                Ok(()) => tracing::debug!("the relay runs at a real-time priority"),
+                Err(error) => tracing::info!(%error, "the relay runs at no real-time priority"),
+            }
+            runtime()?.block_on(self.run(stopped))
+        })?;
+        Ok(RunningRelay { stop, thread })
+    }
+
+    async fn run(self, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+        let Self {
+            socket,
+            identity,
+            config,
+            transport,
+            public_origin,
+            end,
+            snapshots,
+            ..
+        } = self;
+        let endpoint = Endpoint::new(
+            EndpointConfig::default(),
+            Some(config),
+            socket,
+            Arc::new(TokioRuntime),
+        )?;
+        let relay = Rc::new(Relay {
+            start: Instant::now(),
+            public_origin,
+            handshakes: Cell::new(0),
+            mixes_changed: Rc::default(),
+            state: RefCell::default(),
+        });
+        task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
+        task::spawn_local(renew(identity, endpoint.clone(), transport, end.offer));
+        task::spawn_local(mix_on_time(Rc::clone(&relay)));
+        task::spawn_local(measure_lag(Rc::clone(&relay)));
+        task::spawn_local(report(Rc::clone(&relay), end.status, snapshots));
+        tokio::select! {
+            _ = stopped => {}
+            () = follow(&relay, end.commands) => {}
+        }
+        for seat in relay.state.borrow().seats.values() {
+            seat.room.borrow().close_all(CloseCode::Stopping);
+        }
+        // Nobody new while the others take their leave.
+        endpoint.set_server_config(None);
+        if time::timeout(PATIENCE, endpoint.wait_idle()).await.is_err() {
+            tracing::debug!("sessions did not end in time");
+        }
+        Ok(())
+    }
+}
+
+/// The relay at work, on its own thread.
+#[derive(Debug)]
+pub struct RunningRelay {
+    stop: oneshot::Sender<()>,
+    thread: thread::JoinHandle<io::Result<()>>,
+}
+
+impl RunningRelay {
+    /// Closes every session, and returns when all have ended or two seconds later.
+    ///
+    /// # Errors
+    /// The thread could not serve at all, or panicked.
+    pub async fn stop(self) -> io::Result<()> {
+        // Fails if the relay has ended already.
+        let _ = self.stop.send(());
+        let joined = task::spawn_blocking(|| self.thread.join()).await;
+        match joined {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(io::Error::other("the relay's thread panicked")),
+        }
+    }
+}
+
+/// What the tasks of the media thread share.
+#[derive(Debug)]
+struct Relay {
+    start: Instant,
+    public_origin: Option<String>,
+    /// Connections that are no session yet.
+    handshakes: Cell<usize>,
+    /// A mix may be due sooner than any was before.
+    mixes_changed: Rc<Notify>,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    seats: HashMap<Token, Seat>,
+    rooms: HashMap<RoomName, Rc<RefCell<Room>>>,
+    admission: Admission,
+    /// Of rooms that are gone.
+    forward: Latencies,
+    mix: Latencies,
+    lag: Latencies,
+    reported_lag: Latencies,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            seats: HashMap::new(),
+            rooms: HashMap::new(),
+            admission: Admission::new(SESSIONS_PER_ADDRESS),
+            forward: Latencies::default(),
+            mix: Latencies::default(),
+            lag: Latencies::default(),
+            reported_lag: Latencies::default(),
+        }
+    }
+}
+
+impl Relay {
+    /// The place of a session that asks for one, or why it is closed. Each one let in must be given back to [`Relay::left`].
+    fn admit(&self, address: IpAddr, token: Token, session: &Session) -> Result<Seat, CloseCode> {
+        let mut state = self.state.borrow_mut();
+        if !state.admission.handle_opened(address, self.start.elapsed()) {
+            return Err(CloseCode::TooManySessions);
+        }
+        let seat = state.seats.get(&token).cloned();
+        let seated = seat.ok_or(CloseCode::UnknownToken).and_then(|seat| {
+            seat.room.borrow_mut().open(seat.stream, session)?;
+            Ok(seat)
+        });
+        if seated.is_err() {
+            state.admission.handle_closed(address);
+        }
+        seated
+    }
+
+    fn left(&self, address: IpAddr) {
+        self.state.borrow_mut().admission.handle_closed(address);
+    }
+
+    fn handle_command(&self, command: MediaCommand) {
+        let mut state = self.state.borrow_mut();
+        match command {
+            MediaCommand::Admit {
+                token,
+                room,
+                participant,
+                stream,
+                sample_rate_hz,
+            } => {
+                let new = || {
+                    let mixes_changed = Rc::clone(&self.mixes_changed);
+                    let room = Room::new(room.clone(), sample_rate_hz, self.start, mixes_changed);
+                    Rc::new(RefCell::new(room))
+                };
+                let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
+                room.borrow_mut().admit(stream, participant);
+                state.seats.insert(token, Seat { room, stream });
+            }
+            MediaCommand::Withdraw { token } => {
+                let Some(Seat { room, stream }) = state.seats.remove(&token) else {
+                    return;
+                };
+                let mut room = room.borrow_mut();
+                room.withdraw(stream);
+                if room.is_empty() {
+                    state.forward.merge(&room.forward);
+                    state.mix.merge(&room.mix);
+                    state.rooms.remove(&room.name);
+                }
+            }
+            MediaCommand::Mute { token, muted } => {
+                if let Some(seat) = state.seats.get(&token) {
+                    seat.room.borrow_mut().mute(seat.stream, muted);
+                }
+            }
+        }
+    }
+}
+
+/// Does what the hub says, until it is gone.
+async fn follow(relay: &Relay, mut commands: mpsc::UnboundedReceiver<MediaCommand>) {
+    while let Some(command) = commands.recv().await {
+        relay.handle_command(command);
+    }
+}
+
+async fn accept(relay: Rc<Relay>, endpoint: Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        let handshakes = relay.handshakes.get();
+        if handshakes >= 2 * HANDSHAKES {
+            incoming.refuse();
+        } else if handshakes >= HANDSHAKES && incoming.may_retry() {
+            // Only an `Incoming` that may not be retried is given back.
+            let _ = incoming.retry();
+        } else {
+            task::spawn_local(session::serve(Rc::clone(&relay), incoming));
+        }
+    }
+}
+
+/// Keeps the certificate fresh. Sessions that are open keep the one that they have.
+async fn renew(
+    identity: Identity,
+    endpoint: Endpoint,
+    transport: Arc<TransportConfig>,
+    offers: watch::Sender<RelayOffer>,
+) {
+    match identity {
+        Identity::Files(files) => {
+            let reload = async || {
+                endpoint.set_server_config(Some(read(&files, &transport)?));
+                Ok(())
+            };
+            tls::keep_fresh(files.clone(), reload).await;
+        }
+        Identity::Own(mut own) => loop {
+            let remaining = own.remaining(SystemTime::now());
+            if !remaining.is_zero() {
+                time::sleep(remaining.min(ROTATION_CHECK)).await;
+                continue;
+            }
+            own.advance(SystemTime::now());
+            endpoint.set_server_config(Some(own.server_config(&transport)));
+            offers.send_modify(|offer| offer.certificate_hashes = own.hashes());
+            tracing::info!("the relay goes on to its next certificate");
+        },
+    }
+}
+
+fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
+    let certificate = Certificate::read(files)?;
+    let config = certificate.server_config(transport);
+    config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Sends each mix that is due although something is missing in it. What is complete has left before that, with its last frame.
+async fn mix_on_time(relay: Rc<Relay>) {
+    loop {
+        let due = {
+            let state = relay.state.borrow();
+            let rooms = state.rooms.values();
+            rooms.filter_map(|room| room.borrow().poll_timeout()).min()
+        };
+        let wait = async {
+            match due {
+                Some(due) => time::sleep_until((relay.start + due).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = wait => {
+                for room in relay.state.borrow().rooms.values() {
+                    room.borrow_mut().handle_timeout();
+                }
+            }
+            () = relay.mixes_changed.notified() => {}
+        }
+    }
+}
+
+/// How long a task that is ready waits for its turn, again and again.
+async fn measure_lag(relay: Rc<Relay>) {
+    loop {
+        time::sleep(LAG_INTERVAL).await;
+        let ready = Instant::now();
+        task::yield_now().await;
+        relay.state.borrow_mut().lag.record(ready.elapsed());
+    }
+}
+
+/// Makes the snapshots for the operator and for Prometheus.
+async fn report(
+    relay: Rc<Relay>,
+    statuses: watch::Sender<Arc<MediaStatus>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+) {
+    let mut before = Instant::now();
+    loop {
+        time::sleep(REPORT_INTERVAL).await;
+        let mut state = relay.state.borrow_mut();
+        let elapsed = before.elapsed();
+        before += elapsed;
+        snapshots.send_replace(Arc::new(state.snapshot()));
+        statuses.send_replace(Arc::new(state.status(elapsed)));
+    }
+}
+
+impl State {
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot {
+            participants: Vec::with_capacity(self.seats.len()),
+            forward: self.forward.clone(),
+            mix: self.mix.clone(),
+            lag: self.lag.clone(),
+        };
+        for room in self.rooms.values() {
+            let room = room.borrow();
+            snapshot.forward.merge(&room.forward);
+            snapshot.mix.merge(&room.mix);
+            snapshot.participants.extend(room.traffic());
+        }
+        snapshot
+    }
+
+    fn status(&mut self, elapsed: Duration) -> MediaStatus {
+        let recent_lag = self.lag.since(&self.reported_lag);
+        self.reported_lag = self.lag.clone();
+        let mut rooms = self.rooms.values();
+        MediaStatus {
+            loop_lag_us: recent_lag.quantiles(),
+            rooms: rooms
+                .by_ref()
+                .filter_map(|room| room.borrow_mut().report(elapsed))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! One room's sound: who is in it, over which sessions, who takes what from whom, and the way of each datagram.
+//!
+//! Only the media thread has rooms, so nothing here is locked; and nothing here waits.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use antiphon_core::{
+    SampleFormat, SampleRate,
+    wire::{self, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
+};
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{Notify, watch};
+use web_transport_quinn::{Session, quinn::Connection};
+
+use super::{
+    control::{ControlError, Listen, Mix, Statistics},
+    latency::Latencies,
+    metrics::Traffic,
+    quic::{CloseCode, SESSION_PREFIX},
+};
+use crate::{
+    media::{ParticipantMedia, RoomMedia},
+    mixer::{Mixer, Source},
+    rate::TokenBucket,
+    signalling::{ParticipantId, RoomName, SampleRateHz},
+};
+
+/// Sessions of one participant.
+const MAX_SESSIONS: usize = 4;
+/// Datagrams that a participant may send per second in the long run; half as many at once.
+const DATAGRAMS_PER_S: u32 = 4_000;
+/// Bytes that a participant may send per second in the long run; half as many at once.
+const BYTES_PER_S: u32 = 1_500_000;
+/// Messages that a participant may send on its control streams per second, and at once.
+const MESSAGES_PER_S: u32 = 20;
+/// Mixers that a participant may have made per second in the long run, and at once: making one takes the media thread's time.
+const MIXERS_PER_S: u32 = 1;
+const MIXERS_AT_ONCE: u32 = 4;
+
+/// Everyone in a room who may have sessions, by number.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) name: RoomName,
+    rate: SampleRate,
+    /// When the relay began: the zero of its clock.
+    start: Instant,
+    /// Told when [`Room::poll_timeout`] may be sooner than before.
+    mixes_changed: Rc<Notify>,
+    participants: BTreeMap<u16, Participant>,
+    /// From a datagram's arrival until its last copy was handed to QUIC.
+    pub(super) forward: Latencies,
+    /// From the last frame a mix needed until its datagram was handed to QUIC.
+    pub(super) mix: Latencies,
+    /// Both as of the last report.
+    reported: (Latencies, Latencies),
+}
+
+#[derive(Debug)]
+struct Participant {
+    id: ParticipantId,
+    muted: bool,
+    sessions: Vec<Session>,
+    /// Which session was used last.
+    turn: usize,
+    listen: Listen,
+    mixer: Option<Mixer>,
+    /// Who takes this one's stream as it is.
+    forwarded_to: Vec<u16>,
+    /// In whose mixes this one's stream is.
+    mixed_for: Vec<u16>,
+    /// How many take this one's stream.
+    wanted: watch::Sender<u32>,
+    allowance: Allowance,
+    counts: Counts,
+    /// The counts as of the last report.
+    reported: Counts,
+    /// How long its mixes took since its page was told last, and how many they were.
+    mixing: (Duration, u32),
+}
+
+/// What a participant may do.
+#[derive(Debug)]
+struct Allowance {
+    datagrams: TokenBucket,
+    bytes: TokenBucket,
+    messages: TokenBucket,
+    mixers: TokenBucket,
+}
+
+impl Allowance {
+    fn new(now: Duration) -> Self {
+        Self {
+            datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
+            bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
+            messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
+            mixers: TokenBucket::new(MIXERS_AT_ONCE, MIXERS_PER_S, now),
+        }
+    }
+
+    fn datagram(&mut self, bytes: usize, now: Duration) -> bool {
+        self.datagrams.take(1, now) && self.bytes.take(bytes, now)
+    }
+}
+
+/// Since the participant was admitted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Datagrams from it.
+    pub(super) received: u64,
+    /// Of these, what matched the protocol in no way.
+    pub(super) malformed: u64,
+    /// Of these, what was over its rate.
+    pub(super) over_rate: u64,
+    /// Datagrams to it.
+    pub(super) sent: u64,
+    /// Dropped for it because no session had room.
+    pub(super) aged: u64,
+    /// Packets to it that were lost on sessions that have ended.
+    lost_before: u64,
+}
+
+impl Room {
+    /// With nobody in it.
+    pub(super) fn new(
+        name: RoomName,
+        sample_rate_hz: SampleRateHz,
+        start: Instant,
+        mixes_changed: Rc<Notify>,
+    ) -> Self {
+        let rate = SampleRate::from_hz(sample_rate_hz.hz());
+        Self {
+            name,
+            rate: rate.expect("rooms have the engine's rates"),
+            start,
+            mixes_changed,
+            participants: BTreeMap::new(),
+            forward: Latencies::default(),
+            mix: Latencies::default(),
+            reported: Default::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.participants.is_empty()
+    }
+
+    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId) {
+        let participant = Participant {
+            id,
+            muted: false,
+            sessions: Vec::new(),
+            turn: 0,
+            listen: Listen::default(),
+            mixer: None,
+            forwarded_to: Vec::new(),
+            mixed_for: Vec::new(),
+            wanted: watch::Sender::new(0),
+            allowance: Allowance::new(self.start.elapsed()),
+            counts: Counts::default(),
+            reported: Counts::default(),
+            mixing: (Duration::ZERO, 0),
+        };
+        self.participants.insert(stream, participant);
+        self.connect_listeners();
+    }
+
+    pub(super) fn withdraw(&mut self, stream: u16) {
+        if let Some(participant) = self.participants.remove(&stream) {
+            for session in participant.sessions {
+                CloseCode::Left.close(&session);
+            }
+        }
+        self.connect_listeners();
+    }
+
+    pub(super) fn mute(&mut self, stream: u16, muted: bool) {
+        if let Some(participant) = self.participants.get_mut(&stream) {
+            participant.muted = muted;
+        }
+    }
+
+    pub(super) fn close_all(&self, code: CloseCode) {
+        for participant in self.participants.values() {
+            for session in &participant.sessions {
+                code.close(session);
+            }
+        }
+    }
+
+    /// A session of this participant was accepted.
+    ///
+    /// # Errors
+    /// It has to be closed: the participant has enough, or has left meanwhile.
+    pub(super) fn open(&mut self, stream: u16, session: &Session) -> Result<(), CloseCode> {
+        let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
+        if participant.sessions.len() == MAX_SESSIONS {
+            return Err(CloseCode::TooManySessions);
+        }
+        participant.sessions.push(session.clone());
+        Ok(())
+    }
+
+    /// A session has ended. Who has none any more hears nothing, so it takes nothing.
+    pub(super) fn ended(&mut self, stream: u16, session: &Session) {
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return;
+        };
+        participant.sessions.retain(|other| other != session);
+        participant.counts.lost_before += lost(session);
+        if participant.sessions.is_empty() {
+            participant.listen = Listen::default();
+            participant.mixer = None;
+            self.connect_listeners();
+        }
+    }
+
+    /// A page said what its participant takes from now on.
+    ///
+    /// # Errors
+    /// It says too much, or has too many mixers made.
+    pub(super) fn handle_listen(
+        &mut self,
+        stream: u16,
+        listen: Listen,
+    ) -> Result<(), ControlError> {
+        let now = self.start.elapsed();
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return Ok(());
+        };
+        let Allowance {
+            messages, mixers, ..
+        } = &mut participant.allowance;
+        let shape = participant.listen.mix.as_ref().map(Mix::shape);
+        let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
+        if !messages.take(1, now) || (other.is_some() && !mixers.take(1, now)) {
+            return Err(ControlError::TooFast);
+        }
+        if let Some(mix) = other {
+            let format = SampleFormat::from_bits(mix.format);
+            let format = format.expect("a control message has the engine's formats");
+            participant.mixer = Some(Mixer::new(self.rate, format, mix.packet_frames, now));
+        } else if listen.mix.is_none() {
+            participant.mixer = None;
+        }
+        participant.listen = listen;
+        self.connect_listeners();
+        Ok(())
+    }
+
+    /// Finds out anew who takes whose stream. Nobody takes their own.
+    fn connect_listeners(&mut self) {
+        for participant in self.participants.values_mut() {
+            participant.forwarded_to.clear();
+            participant.mixed_for.clear();
+        }
+        let present: Vec<u16> = self.participants.keys().copied().collect();
+        for listener in &present {
+            let Some(participant) = self.participants.get_mut(listener) else {
+                continue;
+            };
+            let others = present.iter().filter(|number| *number != listener);
+            let mixed = participant.set_sources(others.clone());
+            let forwarded: Vec<u16> = others
+                .filter(|number| participant.listen.forward.binary_search(number).is_ok())
+                .copied()
+                .collect();
+            for number in forwarded {
+                if let Some(sender) = self.participants.get_mut(&number) {
+                    sender.forwarded_to.push(*listener);
+                }
+            }
+            for number in mixed {
+                if let Some(sender) = self.participants.get_mut(&number) {
+                    sender.mixed_for.push(*listener);
+                }
+            }
+        }
+        for participant in self.participants.values() {
+            let forwarded_to = &participant.forwarded_to;
+            let mixed_for = participant.mixed_for.iter();
+            let only_mixed = mixed_for.filter(|listener| !forwarded_to.contains(listener));
+            let listeners = (forwarded_to.len() + only_mixed.count()) as u32;
+            participant.wanted.send_if_modified(|wanted| {
+                let changed = *wanted != listeners;
+                *wanted = listeners;
+                changed
+            });
+        }
+        self.mixes_changed.notify_one();
+    }
+
+    /// Tells how many take a participant's stream, now and on every change.
+    pub(super) fn wanted(&self, stream: u16) -> Option<watch::Receiver<u32>> {
+        Some(self.participants.get(&stream)?.wanted.subscribe())
+    }
+
+    /// What a participant's page is told, on this session.
+    pub(super) fn statistics(&mut self, stream: u16, session: &Session) -> Option<Statistics> {
+        let participant = self.participants.get_mut(&stream)?;
+        let rtt_us = session.rtt().as_micros();
+        let (mixing, mixes) = std::mem::take(&mut participant.mixing);
+        Some(Statistics {
+            rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
+            forwarded: participant.counts.sent,
+            aged: participant.counts.aged,
+            over_rate: participant.counts.over_rate,
+            lost: participant.lost(),
+            mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
+        })
+    }
+
+    /// What a participant sent goes where it has to. `raw` is as QUIC delivered it, at `arrived`.
+    pub(super) fn handle_datagram(
+        &mut self,
+        from: u16,
+        session: &Session,
+        raw: Bytes,
+        arrived: Instant,
+    ) {
+        let clock = arrived.duration_since(self.start);
+        let Some(sender) = self.participants.get_mut(&from) else {
+            return;
+        };
+        sender.counts.received += 1;
+        if !sender.allowance.datagram(raw.len(), clock) {
+            sender.counts.over_rate += 1;
+            return;
+        }
+        let routed = match raw.split_first() {
+            Some((&SESSION_PREFIX, datagram)) => wire::route(datagram).ok(),
+            _ => None,
+        };
+        match routed {
+            Some((Kind::Audio, 0)) => {
+                if !sender.muted {
+                    self.handle_audio(from, raw, arrived);
+                }
+            }
+            Some((Kind::Probe, 0)) => {
+                let reply = answered(raw, clock);
+                // A session that has just ended needs no reply.
+                let _ = Connection::send_datagram(session, reply);
+            }
+            Some((kind, to)) if kind != Kind::Audio && (1..MIX_STREAM).contains(&to) => {
+                if let Some(receiver) = self.participants.get_mut(&to) {
+                    receiver.send(numbered(raw, kind, from));
+                }
+            }
+            _ => sender.counts.malformed += 1,
+        }
+    }
+
+    /// Audio goes to those who take it as it is, then into the mixes; each of these leaves at once if this was all that it waited for.
+    fn handle_audio(&mut self, from: u16, raw: Bytes, arrived: Instant) {
+        let Some(sender) = self.participants.get_mut(&from) else {
+            return;
+        };
+        let forwarded_to = std::mem::take(&mut sender.forwarded_to);
+        let mixed_for = std::mem::take(&mut sender.mixed_for);
+        let outgoing = numbered(raw, Kind::Audio, from);
+        for listener in &forwarded_to {
+            if let Some(listener) = self.participants.get_mut(listener) {
+                listener.send(outgoing.clone());
+            }
+        }
+        if !forwarded_to.is_empty() {
+            self.forward.record(arrived.elapsed());
+        }
+        let clock = arrived.duration_since(self.start);
+        for listener in &mixed_for {
+            let Some(listener) = self.participants.get_mut(listener) else {
+                continue;
+            };
+            if let Some(mixer) = &mut listener.mixer {
+                mixer.handle_audio(from, &outgoing[1..], clock);
+            }
+            listener.send_mix(self.start, &mut self.mix);
+        }
+        if let Some(sender) = self.participants.get_mut(&from) {
+            sender.forwarded_to = forwarded_to;
+            sender.mixed_for = mixed_for;
+        }
+    }
+
+    /// When a mix is due, whatever is missing in it; on the relay's clock.
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        let participants = self.participants.values();
+        let mixers = participants.filter_map(|participant| participant.mixer.as_ref());
+        mixers.filter_map(Mixer::poll_timeout).min()
+    }
+
+    /// Sends the mixes that are due.
+    pub(super) fn handle_timeout(&mut self) {
+        for participant in self.participants.values_mut() {
+            participant.send_mix(self.start, &mut self.mix);
+        }
+    }
+
+    /// For the operator's page: those with a session, and what happened since the last call, `elapsed` ago. None if there is nobody.
+    pub(super) fn report(&mut self, elapsed: Duration) -> Option<RoomMedia> {
+        let (forward, mix) = &self.reported;
+        let forward_us = self.forward.since(forward).quantiles();
+        let mix_us = self.mix.since(mix).quantiles();
+        self.reported = (self.forward.clone(), self.mix.clone());
+        let participants: Vec<_> = self
+            .participants
+            .iter_mut()
+            .filter(|(_, participant)| !participant.sessions.is_empty())
+            .map(|(number, participant)| participant.report(*number, elapsed))
+            .collect();
+        (!participants.is_empty()).then(|| RoomMedia {
+            room: self.name.clone(),
+            forward_us,
+            mix_us,
+            participants,
+        })
+    }
+
+    /// For Prometheus: those who have sent anything.
+    pub(super) fn traffic(&self) -> impl Iterator<Item = Traffic> {
+        let participants = self.participants.values();
+        let active = participants.filter(|participant| participant.counts.received > 0);
+        active.map(|participant| Traffic {
+            room: format!("{:?}", self.name),
+            participant: format!("{:?}", participant.id),
+            counts: participant.counts,
+            lost: participant.lost(),
+        })
+    }
+}
+
+impl Participant {
+    /// Gives its mixer those of the sources it wants who are present, and answers their numbers.
+    fn set_sources<'a>(&mut self, present: impl Iterator<Item = &'a u16> + Clone) -> Vec<u16> {
+        let (Some(mixer), Some(mix)) = (&mut self.mixer, &self.listen.mix) else {
+            return Vec::new();
+        };
+        let wanted = mix.sources.iter().copied();
+        let sources: Vec<Source> = wanted
+            .filter(|source| present.clone().any(|number| *number == source.stream))
+            .collect();
+        mixer.set_sources(&sources);
+        sources.iter().map(|source| source.stream).collect()
+    }
+
+    /// Sends what its mix has by now.
+    fn send_mix(&mut self, start: Instant, latencies: &mut Latencies) {
+        let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
+        while let Some(mixed) = self
+            .mixer
+            .as_mut()
+            .and_then(|mixer| mixer.poll_datagram(start.elapsed(), &mut outgoing[1..]))
+        {
+            self.send(Bytes::copy_from_slice(&outgoing[..1 + mixed.length]));
+            if let Some(complete_at) = mixed.complete_at {
+                let latency = start.elapsed().saturating_sub(complete_at);
+                latencies.record(latency);
+                self.mixing = (self.mixing.0 + latency, self.mixing.1 + 1);
+            }
+        }
+    }
+
+    /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
+    /// waits on that session.
+    fn send(&mut self, outgoing: Bytes) {
+        let count = self.sessions.len();
+        self.turn = (self.turn + 1) % count.max(1);
+        let in_turn = (0..count).map(|index| &self.sessions[(self.turn + index) % count]);
+        let with_room =
+            in_turn.map(|session| (Connection::datagram_send_buffer_space(session), session));
+        let Some((room, session)) = with_room.min_by_key(|(room, _)| Reverse(*room)) else {
+            return;
+        };
+        if room < outgoing.len() {
+            self.counts.aged += 1;
+        }
+        if Connection::send_datagram(session, outgoing).is_ok() {
+            self.counts.sent += 1;
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.counts.lost_before + self.sessions.iter().map(lost).sum::<u64>()
+    }
+
+    fn report(&mut self, stream: u16, elapsed: Duration) -> ParticipantMedia {
+        let per_s = |now: u64, before: u64| ((now - before) as f64 / elapsed.as_secs_f64()) as u32;
+        let quickest = self.sessions.iter().map(|session| session.rtt()).min();
+        let report = ParticipantMedia {
+            participant: self.id,
+            stream,
+            sessions: self.sessions.len() as u8,
+            forwarded: self.listen.forward.len() as u16,
+            mixed: self.listen.mix.is_some(),
+            rtt_us: quickest.map(|rtt| rtt.as_micros() as u32),
+            packets_in_per_s: per_s(self.counts.received, self.reported.received),
+            packets_out_per_s: per_s(self.counts.sent, self.reported.sent),
+            lost: self.lost(),
+            aged: self.counts.aged,
+            over_rate: self.counts.over_rate,
+        };
+        self.reported = self.counts;
+        report
+    }
+}
+
+/// Packets that QUIC sent on a session and found lost.
+fn lost(session: &Session) -> u64 {
+    Connection::stats(session).path.lost_packets
+}
+
+/// The datagram with its sender's number in it. Copied only where QUIC still needs the bytes for another.
+fn numbered(raw: Bytes, kind: Kind, from: u16) -> Bytes {
+    let mut outgoing = writable(raw);
+    kind.set_stream(&mut outgoing[1..], from);
+    outgoing.freeze()
+}
+
+/// The reply to a probe of the relay itself.
+fn answered(raw: Bytes, clock: Duration) -> Bytes {
+    let mut reply = writable(raw);
+    reply[2] = Kind::ProbeReply as u8;
+    let replied = u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX);
+    reply[17..25].copy_from_slice(&replied.to_le_bytes());
+    reply.freeze()
+}
+
+fn writable(raw: Bytes) -> BytesMut {
+    raw.try_into_mut()
+        .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_participant_may_send_so_much_and_no_more() {
+        let second = Duration::from_secs(1);
+        let count = |bytes: usize, allowance: &mut Allowance, now| {
+            (0..20_000)
+                .filter(|_| allowance.datagram(bytes, now))
+                .count()
+        };
+        let mut allowance = Allowance::new(second);
+        assert_eq!(count(100, &mut allowance, second), 2_000, "at once");
+        assert_eq!(count(100, &mut allowance, second + second / 4), 1_000);
+        let mut allowance = Allowance::new(second);
+        assert_eq!(count(1_000, &mut allowance, second), 750, "bytes count too");
+        assert_eq!(count(1_000, &mut allowance, second + second / 10), 150);
+    }
+}

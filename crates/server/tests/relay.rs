@@ -1,0 +1,721 @@
+//! The relay over real QUIC, on the loopback interface: what a page sends, and what others get of it, byte for byte.
+
+use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
+
+use antiphon_core::{
+    SampleFormat, SampleRate,
+    wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
+};
+use antiphon_server::{
+    RelayConfig,
+    media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
+    relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
+    signalling::ParticipantId,
+};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::{runtime, task::AbortHandle, time::timeout};
+use web_transport_quinn::{
+    Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
+    WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+const ROOM: &str = "k3J9x0aQbW2mT7uYpL5sNg";
+
+/// A relay, and the hub's end of the seam.
+struct Relay {
+    running: RunningRelay,
+    media: Media,
+    address: SocketAddr,
+}
+
+impl Relay {
+    fn start() -> Self {
+        Self::start_with(Lifetime::default())
+    }
+
+    fn start_with(lifetime: Lifetime) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (relay, media) =
+            BoundRelay::bind(any, &RelayConfig::default(), None, lifetime).expect("binds");
+        let address = relay.address();
+        assert_eq!(media.offer().port, address.port());
+        let running = relay.start().expect("starts");
+        Self {
+            running,
+            media,
+            address,
+        }
+    }
+
+    fn admit_to(&self, room: &str, stream: u16) -> Token {
+        let token = Token::random();
+        self.media.tell(MediaCommand::Admit {
+            token,
+            room: room.parse().expect("a room"),
+            participant: ParticipantId::of_secret(&[stream as u8; 32]),
+            stream,
+            sample_rate_hz: 48_000.try_into().expect("a rate"),
+        });
+        token
+    }
+
+    fn admit(&self, stream: u16) -> Token {
+        self.admit_to(ROOM, stream)
+    }
+
+    fn request(&self, token: Token) -> ConnectRequest {
+        let token = serde_json::to_string(&token).expect("serialises");
+        let url = format!("https://{}/relay/{}", self.address, token.trim_matches('"'));
+        ConnectRequest::new(url.parse::<url::Url>().expect("a URL"))
+    }
+
+    async fn connect(&self, token: Token) -> Session {
+        let client = client(&self.media.offer().certificate_hashes);
+        client.connect(self.request(token)).await.expect("connects")
+    }
+
+    /// Admits and connects.
+    async fn join(&self, stream: u16) -> Page {
+        let token = self.admit(stream);
+        let session = self.connect(token).await;
+        Page { token, session }
+    }
+
+    /// Waits until the operator's view of a participant is as wanted.
+    async fn expect(&self, stream: u16, wanted: impl Fn(&ParticipantMedia) -> bool) {
+        let reached = async {
+            loop {
+                let status = self.media.status();
+                let mut participants = status.rooms.iter().flat_map(|room| &room.participants);
+                if participants.any(|one| one.stream == stream && wanted(one)) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(SOON, reached).await.expect("the status is reached");
+    }
+}
+
+/// A client that takes these certificates, and no others.
+fn client(hashes: &[CertificateHash]) -> Client {
+    let hashes = hashes.iter().map(|hash| hash.0.to_vec()).collect();
+    ClientBuilder::new()
+        .with_server_certificate_hashes(hashes)
+        .expect("a client")
+}
+
+struct Page {
+    token: Token,
+    session: Session,
+}
+
+impl Page {
+    fn send(&self, datagram: &[u8]) {
+        self.session
+            .send_datagram(Bytes::copy_from_slice(datagram))
+            .expect("sent");
+    }
+
+    async fn receive(&self) -> Bytes {
+        timeout(SOON, self.session.read_datagram())
+            .await
+            .expect("a datagram in time")
+            .expect("a datagram")
+    }
+
+    /// Opens the control stream and says what to forward. The relay knows it when the others hear of it: [`Control::wanted`].
+    async fn listen(&self, forward: &[u16]) -> Control {
+        let mut control = Control::open(&self.session).await;
+        control.listen(forward).await;
+        control
+    }
+
+    /// The code that the relay closes the session with.
+    async fn closed(&self) -> u32 {
+        closed(&self.session).await
+    }
+}
+
+async fn closed(session: &Session) -> u32 {
+    match timeout(SOON, session.closed())
+        .await
+        .expect("closed in time")
+    {
+        SessionError::WebTransportError(WebTransportError::Closed(code, reason)) => {
+            assert!(!reason.is_empty());
+            code
+        }
+        other => panic!("closed without a code: {other}"),
+    }
+}
+
+struct Control {
+    sender: SendStream,
+    receiver: RecvStream,
+    unread: Vec<u8>,
+}
+
+impl Control {
+    async fn open(session: &Session) -> Self {
+        let (sender, receiver) = session.open_bi().await.expect("opens");
+        Self {
+            sender,
+            receiver,
+            unread: Vec::new(),
+        }
+    }
+
+    async fn say(&mut self, message: Value) {
+        let line = format!("{message}\n");
+        self.sender.write_all(line.as_bytes()).await.expect("said");
+    }
+
+    async fn listen(&mut self, forward: &[u16]) {
+        let message = json!({"type": "listen", "forward": forward, "mix": null});
+        self.say(message).await;
+    }
+
+    /// Waits until so many take the stream.
+    async fn wanted(&mut self, listeners: u64) {
+        while self.hear("wanted").await["listeners"] != listeners {}
+    }
+
+    /// The next message of a type.
+    async fn hear(&mut self, kind: &str) -> Value {
+        let next = async {
+            loop {
+                if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = self.unread.drain(..=end).collect();
+                    let message: Value = serde_json::from_slice(&line).expect("JSON");
+                    if message["type"] == kind {
+                        return message;
+                    }
+                    continue;
+                }
+                let mut chunk = [0; 1_024];
+                let read = self.receiver.read(&mut chunk).await.expect("readable");
+                let length = read.expect("not at its end");
+                self.unread.extend_from_slice(&chunk[..length]);
+            }
+        };
+        timeout(SOON, next).await.expect("something to hear")
+    }
+}
+
+/// An audio datagram of 128 stereo frames, all of whose bytes tell which it is.
+fn audio(sequence: u32) -> Vec<u8> {
+    let header = AudioHeader {
+        format: SampleFormat::S16,
+        rate: SampleRate::Hz48000,
+        channels: 2,
+        stream: 0,
+        frames: 128,
+        sequence,
+        timestamp: u64::from(sequence) * 128,
+    };
+    let mut bytes = vec![sequence as u8; header.datagram_bytes()];
+    header.write(&mut bytes);
+    bytes
+}
+
+/// The same as others get it.
+fn audio_from(stream: u16, sequence: u32) -> Vec<u8> {
+    let mut bytes = audio(sequence);
+    bytes[4..6].copy_from_slice(&stream.to_le_bytes());
+    bytes
+}
+
+fn probe(stream: u16, id: u32) -> [u8; 24] {
+    let probe = Probe {
+        stream,
+        id,
+        time_ns: 7_000,
+        replied_ns: None,
+    };
+    probe.to_bytes()
+}
+
+#[tokio::test]
+async fn two_hear_each_other_to_the_byte() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[2, 1]).await;
+    let mut b_control = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    b_control.wanted(1).await;
+    for sequence in 0..100 {
+        a.send(&audio(sequence));
+        assert_eq!(b.receive().await, audio_from(1, sequence));
+        b.send(&audio(sequence + 1));
+        assert_eq!(
+            a.receive().await,
+            audio_from(2, sequence + 1),
+            "and not its own"
+        );
+    }
+    let statistics = loop {
+        let statistics = b_control.hear("statistics").await;
+        if statistics["forwarded"] == 100 {
+            break statistics;
+        }
+    };
+    assert_eq!(statistics["aged"], 0);
+    assert_eq!(statistics["over_rate"], 0);
+    assert_eq!(statistics["mix_us"], Value::Null);
+    assert!(statistics["rtt_us"].as_u64().is_some_and(|us| us > 0));
+    relay.running.stop().await.expect("stops");
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_who_did_not_ask() {
+    let relay = Relay::start();
+    let (a, b, c) = (
+        relay.join(1).await,
+        relay.join(2).await,
+        relay.join(3).await,
+    );
+    let elsewhere = relay.admit_to("another-room-of-others", 1);
+    let elsewhere = relay.connect(elsewhere).await;
+    let mut a_control = a.listen(&[]).await;
+    let mut b_control = b.listen(&[1]).await;
+    let mut other_control = Control::open(&elsewhere).await;
+    other_control.listen(&[1, 2, 3]).await;
+    assert_eq!(other_control.hear("wanted").await["listeners"], 0);
+    a_control.wanted(1).await;
+    a.send(&audio(1));
+    assert_eq!(b.receive().await, audio_from(1, 1));
+    // Whatever else had been sent would come before this.
+    a.send(&probe(3, 1));
+    assert_eq!(c.receive().await[..], probe(1, 1));
+
+    b_control.listen(&[]).await;
+    a_control.wanted(0).await;
+    a.send(&audio(2));
+    a.send(&probe(2, 2));
+    assert_eq!(
+        b.receive().await[..],
+        probe(1, 2),
+        "not what it no longer takes"
+    );
+    let elsewhere = timeout(Duration::ZERO, elsewhere.read_datagram()).await;
+    assert!(elsewhere.is_err(), "numbers are those of one room");
+}
+
+#[tokio::test]
+async fn probes_and_reports_go_where_their_number_says() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    a.send(&probe(0, 9));
+    let reply = a.receive().await;
+    assert_eq!((reply[1], &reply[2..16]), (3, &probe(0, 9)[2..16]));
+    let replied = |reply: &[u8]| u64::from_le_bytes(reply[16..24].try_into().expect("8 bytes"));
+    assert_ne!(replied(&reply), 0);
+    a.send(&probe(0, 10));
+    let later = a.receive().await;
+    assert!(replied(&later) > replied(&reply), "the clock goes on");
+
+    a.send(&probe(2, 11));
+    let mut arrived = b.receive().await.to_vec();
+    assert_eq!(arrived, probe(1, 11));
+    // As a page answers: the number it came with, and so back to where it came from.
+    arrived[1] = 3;
+    arrived[16..24].copy_from_slice(&5_u64.to_le_bytes());
+    b.send(&arrived);
+    let mut expected = arrived.clone();
+    expected[2..4].copy_from_slice(&2_u16.to_le_bytes());
+    assert_eq!(a.receive().await, expected);
+
+    let mut report = [7; 92];
+    report[..2].copy_from_slice(&[1, 4]);
+    report[54..56].copy_from_slice(&2_u16.to_le_bytes());
+    a.send(&report);
+    report[54..56].copy_from_slice(&1_u16.to_le_bytes());
+    assert_eq!(b.receive().await[..], report);
+    // To nobody: no harm.
+    a.send(&probe(77, 1));
+    a.send(&probe(0, 12));
+    assert_eq!(a.receive().await[4], 12);
+}
+
+#[tokio::test]
+async fn what_does_not_match_the_protocol_is_dropped_and_the_rest_goes_on() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    let changed = |mut bytes: Vec<u8>, at: usize, value: u8| {
+        bytes[at] = value;
+        bytes
+    };
+    let mut report = [0; 92];
+    report[..2].copy_from_slice(&[1, 4]);
+    let too_long = [audio(1), vec![0; MAX_DATAGRAM_BYTES]].concat();
+    let malformed = [
+        vec![],
+        vec![1],
+        vec![0; 300],
+        audio(1)[..20].to_vec(),
+        too_long[..MAX_DATAGRAM_BYTES + 1].to_vec(),
+        changed(audio(1), 0, 2),
+        changed(audio(1), 1, 5),
+        changed(audio(1), 4, 2),
+        changed(audio(1), 5, 0xff),
+        probe(2, 1)[..23].to_vec(),
+        changed(probe(0, 1).to_vec(), 1, 3),
+        report.to_vec(),
+        changed(report.to_vec(), 54, 0xff)[..91].to_vec(),
+    ];
+    for bytes in &malformed {
+        a.send(bytes);
+    }
+    a.send(&audio(9));
+    assert_eq!(b.receive().await, audio_from(1, 9));
+    let longest = &too_long[..MAX_DATAGRAM_BYTES];
+    a.send(longest);
+    assert_eq!(b.receive().await[6..], longest[6..]);
+}
+
+#[tokio::test]
+async fn the_muted_are_not_heard_but_still_measured() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    let mute = |muted| {
+        relay.media.tell(MediaCommand::Mute {
+            token: a.token,
+            muted,
+        });
+    };
+    mute(true);
+    // The relay has done as it was told before it reads what is sent now.
+    relay.join(3).await;
+    a.send(&audio(1));
+    a.send(&probe(2, 1));
+    assert_eq!(b.receive().await[..], probe(1, 1));
+    mute(false);
+    relay.join(4).await;
+    a.send(&audio(2));
+    assert_eq!(b.receive().await, audio_from(1, 2));
+}
+
+#[tokio::test]
+async fn sessions_share_the_work_and_the_fifth_is_too_many() {
+    let relay = Relay::start();
+    let a = relay.join(1).await;
+    let b = relay.admit(2);
+    let mut lanes = Vec::new();
+    for _ in 0..4 {
+        lanes.push(relay.connect(b).await);
+    }
+    assert_eq!(closed(&relay.connect(b).await).await, 3);
+    let mut b_control = Control::open(&lanes[3]).await;
+    b_control.listen(&[1]).await;
+    let mut a_control = a.listen(&[]).await;
+    a_control.wanted(1).await;
+    for turn in 0..8 {
+        a.send(&audio(turn));
+        let mut reading: Vec<_> = lanes
+            .iter()
+            .map(|lane| Box::pin(lane.read_datagram()))
+            .collect();
+        let (first, ..) = timeout(SOON, futures_util::future::select_all(&mut reading))
+            .await
+            .expect("one of them brings it");
+        assert_eq!(first.expect("a datagram"), audio_from(1, turn));
+    }
+    relay
+        .expect(2, |b| b.sessions == 4 && b.forwarded == 1)
+        .await;
+    // One goes, and the others do its part; its place is free again.
+    lanes.swap_remove(0).close(0, b"");
+    relay
+        .expect(2, |b| b.sessions == 3 && b.forwarded == 1)
+        .await;
+    let again = relay.connect(b).await;
+    again
+        .send_datagram(Bytes::copy_from_slice(&probe(0, 1)))
+        .expect("sent");
+    let reply = timeout(SOON, again.read_datagram()).await;
+    assert_eq!(reply.expect("in time").expect("a reply")[4], 1);
+}
+
+#[tokio::test]
+async fn who_has_no_session_left_takes_nothing() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    b.session.close(0, b"");
+    a_control.wanted(0).await;
+}
+
+#[tokio::test]
+async fn strangers_are_closed_and_other_sites_refused() {
+    let relay = Relay::start();
+    assert_eq!(closed(&relay.connect(Token::random()).await).await, 1);
+    let client = client(&relay.media.offer().certificate_hashes);
+    let refusal = async |path: &str, origin: Option<&str>| {
+        let url = format!("https://{}{path}", relay.address);
+        let mut request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+        if let Some(origin) = origin {
+            let origin = HeaderValue::from_str(origin).expect("a header");
+            request = request.with_header(header::ORIGIN, origin);
+        }
+        match client.connect(request).await {
+            Ok(session) => closed(&session).await.to_string(),
+            Err(ClientError::HttpError(error)) => error.to_string(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(refusal("/elsewhere", None).await.contains("404"));
+    assert_eq!(refusal("/relay/1234", None).await, "1");
+    let token = "0123456789abcdef0123456789abcdef";
+    let path = format!("/relay/{token}");
+    assert!(
+        refusal(&path, Some("https://evil.example"))
+            .await
+            .contains("403")
+    );
+    assert!(refusal(&path, Some("null")).await.contains("403"));
+    let own = format!("http://{}:8080", relay.address.ip());
+    assert_eq!(refusal(&path, Some(&own)).await, "1");
+}
+
+#[tokio::test]
+async fn who_has_left_is_closed_and_no_longer_heard() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut b_control = b.listen(&[]).await;
+    let _listening = a.listen(&[2]).await;
+    b_control.wanted(1).await;
+    relay.media.tell(MediaCommand::Withdraw { token: a.token });
+    assert_eq!(a.closed().await, 4);
+    b_control.wanted(0).await;
+    assert_eq!(
+        closed(&relay.connect(a.token).await).await,
+        1,
+        "its token is void"
+    );
+}
+
+#[tokio::test]
+async fn malformed_control_ends_the_session() {
+    let relay = Relay::start();
+    let too_long = format!("\"{}\"\n", "x".repeat(MAX_LINE_BYTES));
+    let endless = "x".repeat(MAX_LINE_BYTES + 2_048);
+    let nothing = "{\"type\":\"listen\",\"forward\":[],\"mix\":null}\n";
+    let shapes: String = (16..26)
+        .map(|frames| {
+            let mix = format!("{{\"format\":16,\"packet_frames\":{frames},\"sources\":[]}}");
+            nothing.replace("null", &mix)
+        })
+        .collect();
+    let surplus = nothing.replace("null", "null,\"x\":1");
+    for (stream, said) in [
+        (1, "{}\n"),
+        (2, "\n"),
+        (3, "not JSON\n"),
+        (4, surplus.as_str()),
+        (5, too_long.as_str()),
+        (6, endless.as_str()),
+        (7, &nothing.repeat(100)),
+        (8, &shapes),
+    ] {
+        let page = relay.join(stream).await;
+        let mut control = Control::open(&page.session).await;
+        // The relay may have closed before all of it is written.
+        let _ = control.sender.write_all(said.as_bytes()).await;
+        assert_eq!(page.closed().await, 2, "{stream}");
+    }
+}
+
+/// A musician whose every sample is the same, one packet of 128 frames each 2.67 ms, until dropped.
+fn play(session: Session, sample: i16) -> AbortOnDrop {
+    let playing = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_nanos(128 * 1_000_000_000 / 48_000));
+        for sequence in 0.. {
+            ticks.tick().await;
+            let mut datagram = audio(sequence);
+            for bytes in datagram[20..].chunks_exact_mut(2) {
+                bytes.copy_from_slice(&sample.to_le_bytes());
+            }
+            if session.send_datagram(datagram.into()).is_err() {
+                return;
+            }
+        }
+    });
+    AbortOnDrop(playing.abort_handle())
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
+    let relay = Relay::start();
+    let (a, b, c) = (
+        relay.join(1).await,
+        relay.join(2).await,
+        relay.join(3).await,
+    );
+    let mut a_control = a.listen(&[]).await;
+    let mut c_control = Control::open(&c.session).await;
+    let mix = |b_is_muted: bool| {
+        let source = |stream: u16, muted: bool| json!({"stream": stream, "gain": 1, "pan": 0, "muted": muted});
+        let sources = [
+            source(1, false),
+            source(2, b_is_muted),
+            source(3, false),
+            source(9, false),
+        ];
+        json!({"type": "listen", "forward": [],
+            "mix": {"format": 24, "packet_frames": 64, "sources": sources}})
+    };
+    c_control.say(mix(false)).await;
+    a_control.wanted(1).await;
+    let _playing = [
+        play(a.session.clone(), 4_000),
+        play(b.session.clone(), 2_000),
+        play(c.session.clone(), 1_000),
+    ];
+    let mut last: Option<AudioHeader> = None;
+    let mut until_all_are = async |wanted: i32| {
+        let heard = async {
+            loop {
+                let datagram = c.receive().await;
+                let Ok(Datagram::Audio(header, samples)) = parse(&datagram) else {
+                    panic!("a mix is audio: {datagram:?}")
+                };
+                let expected = AudioHeader {
+                    format: SampleFormat::S24,
+                    rate: SampleRate::Hz48000,
+                    channels: 2,
+                    stream: MIX_STREAM,
+                    frames: 64,
+                    sequence: last.map_or(header.sequence, |last| last.sequence + 1),
+                    timestamp: last.map_or(header.timestamp, |last| last.timestamp + 64),
+                };
+                assert_eq!(header, expected, "nothing is missing");
+                last = Some(header);
+                let mut samples = samples
+                    .chunks_exact(3)
+                    .map(|bytes| i32::from_le_bytes([0, bytes[0], bytes[1], bytes[2]]) >> 8);
+                if samples.all(|sample| sample == wanted * 256) {
+                    return;
+                }
+            }
+        };
+        timeout(SOON, heard)
+            .await
+            .expect("the mix becomes what it should");
+    };
+    until_all_are(6_000).await;
+    c_control.say(mix(true)).await;
+    until_all_are(4_000).await;
+    let statistics = loop {
+        let statistics = c_control.hear("statistics").await;
+        if !statistics["mix_us"].is_null() {
+            break statistics;
+        }
+    };
+    assert!(
+        statistics["forwarded"]
+            .as_u64()
+            .is_some_and(|count| count > 0)
+    );
+    relay.expect(3, |c| c.mixed && c.forwarded == 0).await;
+}
+
+#[tokio::test]
+async fn a_page_that_is_gone_does_not_delay_another() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+
+    // A third one listens, and then reads and acknowledges nothing: its thread stops.
+    let token = relay.admit(3);
+    let request = relay.request(token);
+    let hashes = relay.media.offer().certificate_hashes;
+    let (release, released) = mpsc::channel::<()>();
+    let frozen = thread::spawn(move || {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let session = client(&hashes).connect(request).await.expect("connects");
+            let mut control = Control::open(&session).await;
+            control.listen(&[1]).await;
+            control.hear("wanted").await;
+            let _ = released.recv();
+        });
+    });
+    a_control.wanted(2).await;
+    for sequence in 0..1_000 {
+        a.send(&audio(sequence));
+        assert_eq!(b.receive().await, audio_from(1, sequence));
+    }
+    relay.expect(3, |gone| gone.aged > 0).await;
+    relay.expect(2, |b| b.aged == 0).await;
+    drop(release);
+    frozen.join().expect("ended");
+}
+
+#[tokio::test]
+async fn certificates_rotate_and_sessions_stay() {
+    let relay = Relay::start_with(Lifetime {
+        used: Duration::from_secs(4),
+        margin: Duration::from_secs(60),
+    });
+    let offered = relay.media.offer();
+    let [first, second] = *offered.certificate_hashes else {
+        panic!("two hashes")
+    };
+    let page = relay.join(1).await;
+    let mut media = relay.media.clone();
+    timeout(SOON, media.offer_changed()).await.expect("in time");
+    let changed = media.offer();
+    assert_eq!(changed.certificate_hashes[0], second);
+    assert!(!changed.certificate_hashes.contains(&first));
+    assert_eq!(changed.port, offered.port);
+    page.send(&probe(0, 1));
+    assert_eq!(
+        page.receive().await[4],
+        1,
+        "the session that was open stays"
+    );
+
+    let request = relay.request(page.token);
+    let late = client(&[first]).connect(request.clone()).await;
+    assert!(late.is_err(), "the first is no longer shown");
+    // A page that heard only what was offered at first.
+    let session = client(&offered.certificate_hashes).connect(request).await;
+    let session = session.expect("connects by the second hash");
+    session
+        .send_datagram(Bytes::copy_from_slice(&probe(0, 2)))
+        .expect("sent");
+    assert_eq!(session.read_datagram().await.expect("a reply")[4], 2);
+}
+
+#[tokio::test]
+async fn a_stop_is_said_to_everyone() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let address = relay.address;
+    let (stopped, a_code, b_code) =
+        tokio::join!(relay.running.stop(), closed(&a.session), closed(&b.session));
+    stopped.expect("in good order");
+    assert_eq!((a_code, b_code), (5, 5));
+    std::net::UdpSocket::bind(address).expect("its port is free again");
+}

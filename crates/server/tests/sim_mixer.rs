@@ -1,0 +1,448 @@
+//! Musicians, a network and a mix for each of them, in virtual time.
+//!
+//! Every musician's frames carry a digit in a place of their own, so that a sum still tells what is in it: frame *m* of musician *k*
+//! is `(m mod 6 + 1) × 7^k` of 2^23. A digit 0 is nothing of that musician.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, OpusHeader};
+use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
+use antiphon_server::mixer::{Mixer, Source};
+
+const RATE: SampleRate = SampleRate::Hz48000;
+const PACKET: usize = 128;
+/// Frames that a musician's packets hold.
+const SENT: usize = 64;
+const MS: u64 = 1_000_000;
+
+fn digit(media: u64) -> u32 {
+    (media % 6) as u32 + 1
+}
+
+fn place(of: usize) -> u32 {
+    7u32.pow(of as u32)
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+}
+
+struct Musician {
+    sender: Sender,
+    ppm: f64,
+    captured: u64,
+    /// What it plays at a media time.
+    play: fn(of: usize, media: u64) -> f32,
+    /// Plays nothing, and sends nothing, between these times, ns.
+    absent_ns: std::ops::Range<u64>,
+    /// When each frame came to the server, ns.
+    arrived_ns: Vec<u64>,
+}
+
+/// A datagram of a mix, as it left.
+struct Emitted {
+    at_ns: u64,
+    complete_at: Option<Duration>,
+    timestamp: u64,
+    /// Left channel, in units of 2^-23.
+    samples: Vec<i32>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Capture(usize),
+    Arrival(usize, Vec<u8>),
+}
+
+struct Room {
+    musicians: Vec<Musician>,
+    mixers: Vec<Mixer>,
+    heard: Vec<Vec<Emitted>>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    scheduled: u64,
+    random: Random,
+    jitter_ns: u64,
+    now_ns: u64,
+}
+
+fn tagged(of: usize, media: u64) -> f32 {
+    (digit(media) * place(of)) as f32 / 8_388_608.0
+}
+
+fn source(stream: usize) -> Source {
+    Source {
+        stream: stream as u16,
+        gain: 1.0,
+        pan: 0.0,
+        muted: false,
+    }
+}
+
+impl Room {
+    /// Musicians with clocks of so many ppm, each with a mix of all others.
+    fn new(seed: u64, ppm: &[f64], jitter_ms: f64) -> Self {
+        let count = ppm.len();
+        let mut room = Self {
+            musicians: Vec::new(),
+            mixers: Vec::new(),
+            heard: (0..count).map(|_| Vec::new()).collect(),
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            random: Random(seed),
+            jitter_ns: (jitter_ms * MS as f64) as u64,
+            now_ns: 0,
+        };
+        for (of, &ppm) in ppm.iter().enumerate() {
+            room.musicians.push(Musician {
+                sender: Sender::new(SenderConfig {
+                    rate: RATE,
+                    format: SampleFormat::S24,
+                    channels: 1,
+                    packet_frames: SENT,
+                }),
+                ppm,
+                captured: 0,
+                play: tagged,
+                absent_ns: 0..0,
+                arrived_ns: Vec::new(),
+            });
+            let mut mixer = Mixer::new(RATE, SampleFormat::S24, PACKET, Duration::ZERO);
+            let others: Vec<_> = (0..count)
+                .filter(|&other| other != of)
+                .map(source)
+                .collect();
+            mixer.set_sources(&others);
+            room.mixers.push(mixer);
+            let begin_ns = room.random.below(3 * MS);
+            room.schedule(begin_ns, Event::Capture(of));
+        }
+        room
+    }
+
+    fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at_ns, self.scheduled, event)));
+    }
+
+    fn run_until(&mut self, end_ns: u64) {
+        loop {
+            let event_ns = self.events.peek().map_or(u64::MAX, |next| next.0.0);
+            let timeouts = self.mixers.iter().filter_map(Mixer::poll_timeout);
+            let timeout_ns = timeouts.min().map_or(u64::MAX, |due| due.as_nanos() as u64);
+            let next_ns = event_ns.min(timeout_ns).max(self.now_ns);
+            if next_ns >= end_ns {
+                break;
+            }
+            self.now_ns = next_ns;
+            if event_ns <= timeout_ns
+                && let Some(Reverse((_, _, event))) = self.events.pop()
+            {
+                match event {
+                    Event::Capture(of) => self.capture(of),
+                    Event::Arrival(of, bytes) => self.arrive(of, &bytes),
+                }
+            }
+            self.emit();
+        }
+        self.now_ns = end_ns;
+    }
+
+    fn capture(&mut self, of: usize) {
+        let now_ns = self.now_ns;
+        let musician = &mut self.musicians[of];
+        let first = musician.captured;
+        musician.captured += SENT as u64;
+        let next_ns = now_ns as f64 + SENT as f64 / 48_000.0 * 1e9 / (1.0 + musician.ppm * 1e-6);
+        let frames: Vec<f32> = (first..first + SENT as u64)
+            .map(|media| (musician.play)(of, media))
+            .collect();
+        musician.sender.push(&frames, SENT);
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        while let Some(length) = self.musicians[of].sender.poll_datagram(&mut bytes) {
+            if self.musicians[of].absent_ns.contains(&now_ns) {
+                continue;
+            }
+            let delay_ns = 2 * MS + self.random.below(self.jitter_ns.max(1));
+            self.schedule(
+                now_ns + delay_ns,
+                Event::Arrival(of, bytes[..length].into()),
+            );
+        }
+        self.schedule(next_ns as u64, Event::Capture(of));
+    }
+
+    fn arrive(&mut self, of: usize, bytes: &[u8]) {
+        let Ok(Datagram::Audio(header, _)) = wire::parse(bytes) else {
+            panic!("a sender made no audio");
+        };
+        let end = header.timestamp as usize + usize::from(header.frames);
+        let arrived_ns = &mut self.musicians[of].arrived_ns;
+        arrived_ns.resize(arrived_ns.len().max(end), u64::MAX);
+        arrived_ns[header.timestamp as usize..end].fill(self.now_ns);
+        for mixer in &mut self.mixers {
+            mixer.handle_audio(of as u16, bytes, Duration::from_nanos(self.now_ns));
+        }
+    }
+
+    fn emit(&mut self) {
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        for (mixer, heard) in self.mixers.iter_mut().zip(&mut self.heard) {
+            while let Some(mixed) =
+                mixer.poll_datagram(Duration::from_nanos(self.now_ns), &mut bytes)
+            {
+                let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..mixed.length])
+                else {
+                    panic!("a mix is audio");
+                };
+                assert_eq!((header.stream, header.channels), (MIX_STREAM, 2));
+                let before = heard.last();
+                let end = before.map_or(0, |last| last.timestamp + last.samples.len() as u64);
+                assert!(header.timestamp >= end, "{} after {end}", header.timestamp);
+                assert_eq!(header.sequence as usize, heard.len());
+                let left =
+                    |frame: &[u8]| i32::from_le_bytes([0, frame[0], frame[1], frame[2]]) >> 8;
+                heard.push(Emitted {
+                    at_ns: self.now_ns,
+                    complete_at: mixed.complete_at,
+                    timestamp: header.timestamp,
+                    samples: samples.chunks_exact(6).map(left).collect(),
+                });
+            }
+        }
+    }
+
+    /// The digits of one musician in what another heard.
+    fn digits(&self, listener: usize, of: usize) -> Vec<u32> {
+        let heard = self.heard[listener].iter();
+        heard
+            .flat_map(|emitted| &emitted.samples)
+            .map(|&sample| sample as u32 / place(of) % 7)
+            .collect()
+    }
+}
+
+const CLOCKS: [f64; 8] = [-200.0, 200.0, -150.0, 120.0, -60.0, 30.0, 0.0, 180.0];
+
+#[test]
+fn each_hears_every_frame_of_all_others_in_its_place_and_never_themselves() {
+    let mut room = Room::new(1, &CLOCKS, 3.0);
+    // All have begun, and are faded in. What came before the first packet to arrive was late.
+    room.run_until(50 * MS);
+    let late = |room: &Room, listener: usize, of: usize| {
+        let stats = room.mixers[listener].source_stats(of as u16);
+        stats.map(|stats| stats.jitter.late_frames)
+    };
+    let before: [[_; 8]; 8] =
+        core::array::from_fn(|listener| core::array::from_fn(|of| late(&room, listener, of)));
+    let begin = room.heard.iter().map(|heard| heard.len() * PACKET).max();
+    let begin = begin.expect("mixes");
+    // Until the first review, when delays begin to be shortened.
+    room.run_until(900 * MS);
+    for listener in 0..8 {
+        for of in 0..8 {
+            assert_eq!(late(&room, listener, of), before[listener][of]);
+            let digits = &room.digits(listener, of)[begin..];
+            if of == listener {
+                assert!(digits.iter().all(|&digit| digit == 0), "{of} hears itself");
+                continue;
+            }
+            let first = u64::from(digits[0]).wrapping_sub(1);
+            for (n, &found) in (0..).zip(digits) {
+                assert_eq!(found, digit(first + n), "{listener} hears {of}, frame {n}");
+            }
+            let stats = room.mixers[listener].source_stats(of as u16);
+            let jitter = stats.expect("is in the mix").jitter;
+            assert_eq!(jitter.concealed_frames, 0, "{listener} hears {of}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_leaves_with_the_last_frame_that_it_needs_and_not_at_a_tick() {
+    let mut room = Room::new(2, &CLOCKS, 3.0);
+    room.run_until(900 * MS);
+    for listener in 0..8 {
+        let heard = &room.heard[listener];
+        let end = heard.last().expect("a mix");
+        let end = end.timestamp + end.samples.len() as u64;
+        // While delays do not change, a source's media time runs beside the mix's.
+        let behind: Vec<_> = (0..8)
+            .filter(|&of| of != listener)
+            .map(|of| {
+                let stats = room.mixers[listener].source_stats(of as u16);
+                (of, end - stats.expect("is there").playhead.expect("plays"))
+            })
+            .collect();
+        let settled = 48_000 * 100 / 1_000;
+        for pair in heard.windows(2).filter(|pair| pair[0].timestamp > settled) {
+            let [before, emitted] = pair else {
+                unreachable!("two in a row");
+            };
+            let complete_ns = behind.iter().flat_map(|&(of, behind)| {
+                let first = (emitted.timestamp - behind) as usize;
+                &room.musicians[of].arrived_ns[first..first + PACKET]
+            });
+            let complete_ns = *complete_ns.max().expect("sources");
+            assert_eq!(emitted.at_ns, complete_ns.max(before.at_ns));
+            assert_eq!(
+                emitted.complete_at,
+                Some(Duration::from_nanos(emitted.at_ns))
+            );
+        }
+    }
+}
+
+#[test]
+fn clocks_apart_are_followed_and_nothing_is_concealed_but_what_is_late() {
+    let mut room = Room::new(3, &CLOCKS, 3.0);
+    room.run_until(40_000 * MS);
+    for listener in 0..8 {
+        for of in (0..8).filter(|&of| of != listener) {
+            let stats = room.mixers[listener].source_stats(of as u16);
+            let stats = stats.expect("is in the mix");
+            let jitter = stats.jitter;
+            assert_eq!(stats.is_resampled, CLOCKS[of] != 0.0, "{of} {stats:?}");
+            // The budget of what may come late is one in a thousand.
+            let heard = jitter.played_frames + jitter.concealed_frames;
+            assert!(jitter.concealed_frames * 1_000 < heard, "{of}: {jitter:?}");
+            assert_eq!((jitter.underruns, jitter.resyncs), (0, 0), "{of}");
+        }
+        let late = |emitted: &&Emitted| emitted.complete_at.is_none();
+        let heard = &room.heard[listener];
+        let due = heard.iter().filter(late).count();
+        assert!(due * 100 < heard.len(), "{due} of {}", heard.len());
+    }
+}
+
+#[test]
+fn who_stops_delays_the_others_no_longer_than_to_the_deadline_and_returns() {
+    let mut room = Room::new(4, &CLOCKS[..4], 1.0);
+    room.musicians[3].absent_ns = 500 * MS..3_000 * MS;
+    room.run_until(5_000 * MS);
+    let frame_ns = |frame: u64| frame * 1_000_000_000 / 48_000;
+    for emitted in &room.heard[0] {
+        let end = emitted.timestamp + PACKET as u64;
+        assert!(emitted.at_ns <= frame_ns(end) + 1, "overdue");
+    }
+    let within = |from_ms: u64, to_ms: u64| {
+        let range = from_ms * MS..to_ms * MS;
+        let heard = room.heard[0].iter();
+        heard.filter(move |emitted| range.contains(&emitted.at_ns))
+    };
+    // For a second it may come back any moment; then it is not waited for.
+    assert!(within(550, 1_400).all(|emitted| emitted.complete_at.is_none()));
+    assert!(within(1_700, 2_900).all(|emitted| emitted.complete_at.is_some()));
+    let of_3 = |emitted: &Emitted| {
+        emitted
+            .samples
+            .iter()
+            .all(|&s| s as u32 / place(3) % 7 != 0)
+    };
+    assert!(within(4_000, 5_000).all(of_3));
+    assert!(within(4_000, 5_000).count() > 370);
+}
+
+#[test]
+fn many_at_full_scale_are_limited_and_gain_and_mute_are_each_listeners_own() {
+    let mut room = Room::new(5, &[0.0; 8], 1.0);
+    for musician in &mut room.musicians {
+        musician.play = |of, media| {
+            let is_up = media / (40 + of as u64) % 2 == 0;
+            if is_up { 0.999 } else { -0.999 }
+        };
+    }
+    let quiet: Vec<_> = (1..8)
+        .map(|of| Source {
+            gain: 0.1,
+            muted: of > 3,
+            ..source(of)
+        })
+        .collect();
+    room.mixers[0].set_sources(&quiet);
+    room.run_until(800 * MS);
+    let peak = |listener: usize| {
+        let heard = room.heard[listener].iter();
+        let settled = heard.filter(|emitted| emitted.at_ns > 500 * MS);
+        let peak = settled
+            .flat_map(|emitted| &emitted.samples)
+            .map(|s| s.unsigned_abs());
+        peak.max().expect("is heard") as f32 / 8_388_608.0
+    };
+    assert!((peak(0) - 0.2997).abs() < 1e-4, "{}", peak(0));
+    assert!((0.9..1.0).contains(&peak(1)), "{}", peak(1));
+}
+
+#[test]
+fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut mixer = Mixer::new(RATE, SampleFormat::S16, PACKET, Duration::ZERO);
+    assert_eq!(mixer.poll_timeout(), None);
+    assert_eq!(
+        mixer.poll_datagram(Duration::from_secs(1), &mut bytes),
+        None
+    );
+    mixer.set_sources(&[source(1)]);
+    let mut opus = [7; 60];
+    OpusHeader {
+        channels: 1,
+        stream: 0,
+        frames: 120,
+        sequence: 0,
+        timestamp: 0,
+    }
+    .write(&mut opus);
+    let now = Duration::from_secs(3_600);
+    for stream in [1, 2] {
+        mixer.handle_audio(stream, &opus, now);
+    }
+    assert_eq!(mixer.unmixable(), 1);
+    // After an hour without sources, the mix goes on at the clock's time: silent, one packet, the next when it is due.
+    let first = mixer.poll_datagram(now, &mut bytes).expect("is due");
+    let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..first.length]) else {
+        panic!("a mix is audio");
+    };
+    assert_eq!(
+        (header.timestamp, header.sequence),
+        (3_600 * 48_000 - 128, 0)
+    );
+    assert!(samples.iter().all(|&byte| byte == 0));
+    assert_eq!(first.complete_at, None);
+    assert_eq!(mixer.poll_datagram(now, &mut bytes), None);
+    let due = now + Duration::from_nanos(128_000_000_000 / 48_000 + 1);
+    assert_eq!(mixer.poll_timeout(), Some(due));
+    assert!(mixer.poll_datagram(due, &mut bytes).is_some());
+}
+
+#[test]
+fn packets_of_every_size_are_whole() {
+    for (packet_frames, datagrams) in [(16, 1), (245, 1), (246, 2), (512, 3), (5, 1)] {
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        let mut mixer = Mixer::new(RATE, SampleFormat::S16, packet_frames, Duration::ZERO);
+        mixer.set_sources(&[source(1), source(1)]);
+        let due = mixer.poll_timeout().expect("has sources");
+        let early = due - Duration::from_nanos(1);
+        assert_eq!(mixer.poll_datagram(early, &mut bytes), None);
+        let mut frames = 0;
+        for n in 0..datagrams {
+            let mixed = mixer.poll_datagram(due, &mut bytes).expect("is due");
+            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..mixed.length]) else {
+                panic!("a mix is audio");
+            };
+            assert_eq!((header.timestamp, header.sequence), (frames, n));
+            frames += u64::from(header.frames);
+        }
+        assert_eq!(frames, packet_frames.max(16) as u64);
+        assert_eq!(mixer.poll_datagram(due, &mut bytes), None);
+    }
+}
