@@ -1,9 +1,11 @@
 //! The `antiphon` command.
 
 mod browsers;
+mod join;
 mod open;
 mod serve;
 mod settings;
+mod view;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,7 @@ use clap::{Parser, Subcommand};
 Examples:
   antiphon serve        try it on this computer; prints a room's link
   antiphon open LINK    enter a room with the lowest latency of your browser
+  antiphon join LINK    enter a room without a browser, from a sound card
 
 `antiphon help COMMAND` says more about a command.")]
 struct Cli {
@@ -32,6 +35,7 @@ struct Cli {
 enum Command {
     Serve(Box<serve::Serve>),
     Open(open::Open),
+    Join(Box<join::Join>),
 }
 
 /// What to tell the user, and the exit code: 2 for a mistake in what was asked, 1 for what went wrong doing it.
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::Open(open) => open.run(),
+        Command::Join(join) => join.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

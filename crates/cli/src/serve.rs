@@ -225,7 +225,7 @@ fn start_log(level: LevelFilter, format: LogFormat) {
 }
 
 /// Ready after the first SIGINT or SIGTERM; the second one ends the process at once.
-async fn stopped() {
+pub(crate) async fn stopped() {
     signal().await;
     tokio::spawn(async {
         signal().await;

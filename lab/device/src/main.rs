@@ -3,7 +3,6 @@
 //! distance between a sound in a take and the same sound in a recording is the mouth-to-ear latency in frames, with
 //! no clock to compare. The device adds exactly one quantum of its own: see `--help`.
 
-mod jack;
 mod process;
 mod take;
 
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use jack::Client;
+use antiphon_jack::Client;
 use process::{Device, Progress, Run};
 
 const TEACH: &str = "\

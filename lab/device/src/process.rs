@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::jack::{Cycle, Events, Handler, InPort, OutPort};
+use antiphon_jack::{Cycle, Events, Handler, InPort, OutPort};
 
 /// What the audio thread and the main thread tell each other.
 #[derive(Default)]

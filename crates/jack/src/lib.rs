@@ -1,4 +1,4 @@
-//! The sixteen functions of the JACK API that the device needs, from whatever libjack the loader finds (under `pw-jack`
+//! The functions of the JACK API that the project needs, from whatever libjack the loader finds (under `pw-jack`
 //! that is PipeWire's). Loaded at run time, so that the workspace builds on machines without JACK's headers; the crates
 //! `jack` and `jack-sys` load at run time too, but their build script demands the headers on Linux all the same.
 
@@ -21,6 +21,7 @@ const AUDIO: &CStr = c"32 bit float mono audio";
 const NO_START_SERVER: c_int = 0x01;
 const PORT_IS_INPUT: c_ulong = 0x1;
 const PORT_IS_OUTPUT: c_ulong = 0x2;
+const PORT_IS_PHYSICAL: c_ulong = 0x4;
 const ALREADY_CONNECTED: c_int = 17; // EEXIST
 
 macro_rules! api {
@@ -53,6 +54,7 @@ api! {
     jack_on_shutdown: fn(*mut RawClient, unsafe extern "C" fn(*mut c_void), *mut c_void);
     jack_get_sample_rate: fn(*mut RawClient) -> u32;
     jack_get_buffer_size: fn(*mut RawClient) -> u32;
+    jack_set_buffer_size: fn(*mut RawClient, u32) -> c_int;
     jack_last_frame_time: fn(*const RawClient) -> u32;
     jack_port_register: fn(*mut RawClient, *const c_char, *const c_char, c_ulong, c_ulong) -> *mut RawPort;
     jack_port_name: fn(*const RawPort) -> *const c_char;
@@ -63,7 +65,7 @@ api! {
 }
 
 /// What is called on the audio thread once per cycle, and beside it.
-pub(crate) trait Handler: Send {
+pub trait Handler: Send {
     /// RT: no alloc, no lock, no system call.
     fn process(&mut self, cycle: &Cycle<'_>);
     /// Another thread than the audio thread may call these, at the same time as `process`.
@@ -71,14 +73,19 @@ pub(crate) trait Handler: Send {
 }
 
 /// What JACK reports beside the audio thread. RT: as `process`.
-pub(crate) trait Events: Send + Sync {
+pub trait Events: Send + Sync {
+    /// A cycle was late.
     fn xrun(&self);
+    /// The server shut down: nothing is called any more.
     fn server_gone(&self);
 }
 
-/// A port of ours; `in` hears, `out` plays. Belongs to the client that registered it.
-pub(crate) struct InPort(NonNull<RawPort>);
-pub(crate) struct OutPort(NonNull<RawPort>);
+/// A port of ours that hears. Belongs to the client that registered it.
+#[derive(Debug)]
+pub struct InPort(NonNull<RawPort>);
+/// A port of ours that plays. Belongs to the client that registered it.
+#[derive(Debug)]
+pub struct OutPort(NonNull<RawPort>);
 
 // SAFETY: a port handle is only an address, used by the audio thread inside its cycle.
 unsafe impl Send for InPort {}
@@ -86,21 +93,22 @@ unsafe impl Send for InPort {}
 unsafe impl Send for OutPort {}
 
 /// One cycle of the graph: the only access to the ports' buffers.
-pub(crate) struct Cycle<'a> {
+pub struct Cycle<'a> {
     api: &'a Api,
     client: *mut RawClient,
     /// Frames in this cycle.
-    pub(crate) frames: u32,
+    pub frames: u32,
 }
 
 impl Cycle<'_> {
     /// First frame of this cycle on the graph's clock; wraps.
-    pub(crate) fn start(&self) -> u32 {
+    pub fn start(&self) -> u32 {
         // SAFETY: the client is alive while its process callback runs.
         unsafe { (self.api.jack_last_frame_time)(self.client) }
     }
 
-    pub(crate) fn heard(&self, port: &InPort) -> &[f32] {
+    /// What a port hears in this cycle.
+    pub fn heard(&self, port: &InPort) -> &[f32] {
         // SAFETY: JACK hands out `frames` samples, valid until the process callback returns, and nobody writes them.
         unsafe {
             let samples = (self.api.jack_port_get_buffer)(port.0.as_ptr(), self.frames);
@@ -108,11 +116,12 @@ impl Cycle<'_> {
         }
     }
 
+    /// What a port is to play in this cycle: whatever it holds is old.
     #[expect(
         clippy::mut_from_ref,
         reason = "the slice is JACK's memory, guarded by the borrow of the port"
     )]
-    pub(crate) fn to_play(&self, port: &mut OutPort) -> &mut [f32] {
+    pub fn to_play(&self, port: &mut OutPort) -> &mut [f32] {
         // SAFETY: as in `heard`; the exclusive borrow of the port makes this the only slice into its buffer.
         unsafe {
             let samples = (self.api.jack_port_get_buffer)(port.0.as_ptr(), self.frames);
@@ -156,13 +165,17 @@ unsafe extern "C" fn on_shutdown<H: Handler>(argument: *mut c_void) {
 }
 
 /// A connection to the JACK server.
-pub(crate) struct Client {
+pub struct Client {
     api: Api,
     raw: *mut RawClient,
 }
 
 impl Client {
-    pub(crate) fn open(name: &str) -> Result<Self, String> {
+    /// Connects to a server that runs; starts none.
+    ///
+    /// # Errors
+    /// In words for the user: no libjack, or no server.
+    pub fn open(name: &str) -> Result<Self, String> {
         let api = Api::load().map_err(|e| {
             format!("no libjack ({e}): run it under pw-jack (Debian package pipewire-jack), or install jackd2")
         })?;
@@ -178,24 +191,38 @@ impl Client {
         Ok(Self { api, raw })
     }
 
-    pub(crate) fn sample_rate_hz(&self) -> u32 {
+    /// Frames per second of the graph.
+    pub fn sample_rate_hz(&self) -> u32 {
         // SAFETY: `raw` is an open client.
         unsafe { (self.api.jack_get_sample_rate)(self.raw) }
     }
 
-    pub(crate) fn quantum_frames(&self) -> u32 {
+    /// Frames of a cycle, until somebody changes them.
+    pub fn quantum_frames(&self) -> u32 {
         // SAFETY: `raw` is an open client.
         unsafe { (self.api.jack_get_buffer_size)(self.raw) }
     }
 
+    /// Asks for cycles of so many frames, for the whole graph. The server may refuse, or take another number.
+    pub fn set_quantum_frames(&self, frames: u32) -> bool {
+        // SAFETY: `raw` is an open client.
+        unsafe { (self.api.jack_set_buffer_size)(self.raw, frames) == 0 }
+    }
+
     /// Registers a port that hears; returns it and its full name.
-    pub(crate) fn in_port(&self, name: &str) -> Result<(InPort, String), String> {
+    ///
+    /// # Errors
+    /// In words for the user.
+    pub fn in_port(&self, name: &str) -> Result<(InPort, String), String> {
         self.register(name, PORT_IS_INPUT)
             .map(|(port, name)| (InPort(port), name))
     }
 
     /// Registers a port that plays; returns it and its full name.
-    pub(crate) fn out_port(&self, name: &str) -> Result<(OutPort, String), String> {
+    ///
+    /// # Errors
+    /// In words for the user.
+    pub fn out_port(&self, name: &str) -> Result<(OutPort, String), String> {
         self.register(name, PORT_IS_OUTPUT)
             .map(|(port, name)| (OutPort(port), name))
     }
@@ -215,7 +242,7 @@ impl Client {
     }
 
     /// Links two ports by their full names.
-    pub(crate) fn connect(&self, source: &str, target: &str) -> Result<(), String> {
+    pub fn connect(&self, source: &str, target: &str) -> Result<(), String> {
         let (from, to) = (c_string(source)?, c_string(target)?);
         // SAFETY: `raw` is an open client, and the strings outlive the call.
         match unsafe { (self.api.jack_connect)(self.raw, from.as_ptr(), to.as_ptr()) } {
@@ -225,11 +252,25 @@ impl Client {
     }
 
     /// Full names of all audio ports.
-    pub(crate) fn ports(&self) -> Vec<String> {
+    pub fn ports(&self) -> Vec<String> {
+        self.list(0)
+    }
+
+    /// Full names of the ports of sound cards that can be heard.
+    pub fn microphones(&self) -> Vec<String> {
+        self.list(PORT_IS_PHYSICAL | PORT_IS_OUTPUT)
+    }
+
+    /// Full names of the ports of sound cards that play.
+    pub fn speakers(&self) -> Vec<String> {
+        self.list(PORT_IS_PHYSICAL | PORT_IS_INPUT)
+    }
+
+    fn list(&self, flags: c_ulong) -> Vec<String> {
         let mut names = Vec::new();
         // SAFETY: JACK returns null or an array of strings that ends in null, to be freed by jack_free.
         unsafe {
-            let list = (self.api.jack_get_ports)(self.raw, ptr::null(), AUDIO.as_ptr(), 0);
+            let list = (self.api.jack_get_ports)(self.raw, ptr::null(), AUDIO.as_ptr(), flags);
             if !list.is_null() {
                 let mut next = list;
                 while !(*next).is_null() {
@@ -243,7 +284,7 @@ impl Client {
     }
 
     /// Runs `handler` on the audio thread for as long as `body` runs on this one, and gives it back.
-    pub(crate) fn run<H: Handler, R>(
+    pub fn run<H: Handler, R>(
         &self,
         handler: H,
         body: impl FnOnce() -> R,

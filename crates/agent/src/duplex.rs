@@ -1,0 +1,344 @@
+//! What happens on the audio thread: captured frames out to the network thread, datagrams in, one quantum of the mix.
+//!
+//! [`pair`] makes both ends: the [`Duplex`] belongs to the audio thread, the [`Far`] to the network thread. Between them are
+//! wait-free rings only; one that is full drops what is new, and that is counted.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use antiphon_core::conceal::Concealment;
+use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES};
+use antiphon_core::{Command, Player, PlayerConfig, SampleRate, StreamId, StreamStats};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::clock;
+use crate::wake::{self, Sleeper, Waker};
+
+/// Most frames of a quantum.
+pub const MAX_QUANTUM_FRAMES: usize = antiphon_core::player::MAX_QUANTUM_FRAMES;
+/// Most streams heard at a time.
+pub const MAX_STREAMS: usize = 64;
+/// Slots of each jitter buffer.
+const BUFFER_FRAMES: usize = 16_384;
+/// Captured samples that may wait: a network thread that is held up for a third of a second, with 4 channels at 48 kHz, loses none.
+const CAPTURE_SAMPLES: usize = 65_536;
+/// Datagrams that may wait for the next quantum.
+const DATAGRAMS: usize = 2_048;
+/// Datagrams that one quantum takes: the network must not decide how long it takes.
+const MAX_DATAGRAMS_PER_QUANTUM: usize = 512;
+/// Between two observations, in frames.
+const OBSERVE_FRAMES: u32 = 2_400;
+
+/// A datagram for a stream.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    stream: StreamId,
+    length: u16,
+    bytes: [u8; MAX_DATAGRAM_BYTES],
+}
+
+/// One captured block; its samples are in the other ring, `[channel][frame]`.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    frames: u32,
+    /// Frames before it that found no room: their time passes all the same.
+    lost: u32,
+    /// When the audio thread had it, ns of the local clock.
+    at_ns: u64,
+}
+
+/// What the audio thread tells, some twenty times a second.
+#[derive(Clone, Copy, Debug)]
+pub enum Observation {
+    /// Of one stream.
+    Stream {
+        /// Which.
+        id: StreamId,
+        /// All that is known of it.
+        stats: StreamStats,
+        /// Left, right; linear, since the last time, before gain.
+        peaks: [f32; 2],
+    },
+    /// Of the mix; comes after the streams.
+    Mix {
+        /// Linear, since the last time.
+        peaks: [f32; 2],
+        /// Frames rendered so far.
+        rendered: u64,
+        /// When this quantum began, ns of the local clock: before these frames were rendered.
+        at_ns: u64,
+        /// Frames of this quantum.
+        quantum: u32,
+    },
+}
+
+/// Counts of what does not go as it should. Written by the audio thread and its device, read by all.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// Quanta that came late, as the device counts them.
+    pub xruns: AtomicU64,
+    /// Captured frames that found no room on their way to the network thread.
+    pub lost_capture_frames: AtomicU64,
+    /// Datagrams that found no room on their way to the audio thread.
+    pub lost_datagrams: AtomicU64,
+}
+
+/// Shape of the sound.
+#[derive(Clone, Copy, Debug)]
+pub struct DuplexConfig {
+    /// The room's.
+    pub rate: SampleRate,
+    /// Channels captured, 1 to [`MAX_CHANNELS`].
+    pub input_channels: usize,
+    /// Channels played, 1 to [`MAX_CHANNELS`].
+    pub output_channels: usize,
+}
+
+/// The audio thread's end.
+#[derive(Debug)]
+pub struct Duplex {
+    config: DuplexConfig,
+    player: Player,
+    datagrams: Consumer<Record>,
+    commands: Consumer<Command>,
+    samples: Producer<f32>,
+    blocks: Producer<Block>,
+    observations: Producer<Observation>,
+    waker: Waker,
+    faults: Arc<Faults>,
+    /// The streams that the player has.
+    streams: [Option<StreamId>; MAX_STREAMS],
+    lost: u32,
+    rendered: u64,
+    unobserved: u32,
+    peaks: [f32; 2],
+}
+
+/// The network thread's end.
+#[derive(Debug)]
+pub struct Far {
+    datagrams: Producer<Record>,
+    commands: Producer<Command>,
+    samples: Consumer<f32>,
+    blocks: Consumer<Block>,
+    observations: Consumer<Observation>,
+    channels: usize,
+    /// A block, `[channel][frame]`.
+    scratch: Vec<f32>,
+    faults: Arc<Faults>,
+}
+
+/// Both ends, and what the network thread waits on.
+///
+/// # Errors
+/// The system's, for want of an event counter.
+///
+/// # Panics
+/// If a number of channels is out of its range.
+pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
+    assert!((1..=MAX_CHANNELS).contains(&config.input_channels));
+    // The clock's start, before the audio thread asks.
+    clock::now_ns();
+    let (waker, sleeper) = wake::pair()?;
+    let (datagrams_in, datagrams) = RingBuffer::new(DATAGRAMS);
+    let (commands_in, commands) = RingBuffer::new(256);
+    let (samples, samples_out) = RingBuffer::new(CAPTURE_SAMPLES);
+    let (blocks, blocks_out) = RingBuffer::new(CAPTURE_SAMPLES / 16);
+    let (observations, observations_out) = RingBuffer::new(4 * (MAX_STREAMS + 1));
+    let faults = Arc::new(Faults::default());
+    let player = Player::new(PlayerConfig {
+        rate: config.rate,
+        output_channels: config.output_channels,
+        max_streams: MAX_STREAMS,
+        buffer_frames: BUFFER_FRAMES,
+        concealment: Concealment::Prediction,
+    });
+    let duplex = Duplex {
+        config,
+        player,
+        datagrams,
+        commands,
+        samples,
+        blocks,
+        observations,
+        waker,
+        faults: faults.clone(),
+        streams: [None; MAX_STREAMS],
+        lost: 0,
+        rendered: 0,
+        unobserved: 0,
+        peaks: [0.0; 2],
+    };
+    let far = Far {
+        datagrams: datagrams_in,
+        commands: commands_in,
+        samples: samples_out,
+        blocks: blocks_out,
+        observations: observations_out,
+        channels: config.input_channels,
+        scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
+        faults,
+    };
+    Ok((duplex, far, sleeper))
+}
+
+impl Duplex {
+    /// Shape of the sound.
+    pub fn config(&self) -> DuplexConfig {
+        self.config
+    }
+
+    /// Counts that a device writes too.
+    pub fn faults(&self) -> Arc<Faults> {
+        self.faults.clone()
+    }
+
+    /// One quantum: takes what was captured, `[channel][frame]`, and writes what is to be played, in the same shape. Both have
+    /// the channels of the configuration, and 1 to [`MAX_QUANTUM_FRAMES`] frames.
+    ///
+    /// RT: no alloc, no lock, O(streams × channels × frames); one system call, [`Waker::wake`].
+    pub fn process(&mut self, captured: &[f32], out: &mut [f32]) {
+        let at_ns = clock::now_ns();
+        let frames = captured.len() / self.config.input_channels;
+        // First what others wait for.
+        self.capture(captured, frames, at_ns);
+        self.waker.wake();
+        while let Ok(command) = self.commands.pop() {
+            self.obey(command);
+        }
+        for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
+            let Ok(chunk) = self.datagrams.read_chunk(1) else {
+                break;
+            };
+            if let Some(record) = chunk.as_slices().0.first() {
+                let bytes = &record.bytes[..usize::from(record.length)];
+                self.player.handle_datagram(record.stream, bytes);
+            }
+            chunk.commit_all();
+        }
+        self.player.process_quantum(out);
+        for (channel, samples) in out.chunks_exact(frames).enumerate() {
+            let peak = &mut self.peaks[channel % 2];
+            *peak = samples.iter().fold(*peak, |peak, s| peak.max(s.abs()));
+        }
+        self.rendered += frames as u64;
+        self.unobserved += frames as u32;
+        if self.unobserved >= OBSERVE_FRAMES {
+            self.unobserved = 0;
+            self.observe(at_ns, frames as u32);
+        }
+    }
+
+    fn capture(&mut self, captured: &[f32], frames: usize, at_ns: u64) {
+        let block = Block {
+            frames: frames as u32,
+            lost: self.lost,
+            at_ns,
+        };
+        if self.blocks.slots() > 0 && self.samples.push_entire_slice(captured).is_ok() {
+            // There is room: this end alone fills the ring.
+            let _ = self.blocks.push(block);
+            self.lost = 0;
+        } else {
+            self.lost = self.lost.saturating_add(frames as u32);
+            let lost = &self.faults.lost_capture_frames;
+            lost.fetch_add(frames as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        if self.player.handle_command(command).is_err() {
+            return;
+        }
+        let (from, to) = match command {
+            Command::Add(id) => (None, Some(id)),
+            Command::Remove(id) => (Some(id), None),
+            _ => return,
+        };
+        if let Some(slot) = self.streams.iter_mut().find(|slot| **slot == from) {
+            *slot = to;
+        }
+    }
+
+    fn observe(&mut self, at_ns: u64, quantum: u32) {
+        if self.observations.slots() <= MAX_STREAMS {
+            return;
+        }
+        for id in self.streams.iter().copied().flatten() {
+            let (Some(stats), Some(peaks)) =
+                (self.player.stream_stats(id), self.player.take_peaks(id))
+            else {
+                continue;
+            };
+            let observation = Observation::Stream { id, stats, peaks };
+            let _ = self.observations.push(observation);
+        }
+        let mix = Observation::Mix {
+            peaks: std::mem::take(&mut self.peaks),
+            rendered: self.rendered,
+            at_ns,
+            quantum,
+        };
+        let _ = self.observations.push(mix);
+    }
+}
+
+impl Far {
+    /// Hands a datagram to the next quantum.
+    pub fn give(&mut self, stream: StreamId, bytes: &[u8]) {
+        let room = bytes.len() <= MAX_DATAGRAM_BYTES;
+        match self.datagrams.write_chunk_uninit(1) {
+            Ok(chunk) if room => {
+                let mut record = Record {
+                    stream,
+                    length: bytes.len() as u16,
+                    bytes: [0; MAX_DATAGRAM_BYTES],
+                };
+                record.bytes[..bytes.len()].copy_from_slice(bytes);
+                chunk.fill_from_iter([record]);
+            }
+            _ => {
+                self.faults.lost_datagrams.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Asks the player for something. False if it must be asked again: the ring is full.
+    pub fn command(&mut self, command: Command) -> bool {
+        self.commands.push(command).is_ok()
+    }
+
+    /// The next captured block, `[channel][frame]`: `take` gets it, its frames, and when the audio thread had it, ns; first what
+    /// was lost before it, as silence. False if there is none.
+    pub fn take_block(&mut self, mut take: impl FnMut(&[f32], usize, u64)) -> bool {
+        let Ok(block) = self.blocks.pop() else {
+            return false;
+        };
+        let mut lost = block.lost as usize;
+        while lost > 0 {
+            let frames = lost.min(MAX_QUANTUM_FRAMES);
+            let silence = &mut self.scratch[..frames * self.channels];
+            silence.fill(0.0);
+            take(silence, frames, block.at_ns);
+            lost -= frames;
+        }
+        let frames = block.frames as usize;
+        let samples = &mut self.scratch[..frames * self.channels];
+        // The audio thread wrote them before the block.
+        if self.samples.pop_entire_slice(samples).is_ok() {
+            take(samples, frames, block.at_ns);
+        }
+        true
+    }
+
+    /// Counts that the other end writes too.
+    pub fn faults(&self) -> Arc<Faults> {
+        self.faults.clone()
+    }
+
+    /// The next observation.
+    pub fn observe(&mut self) -> Option<Observation> {
+        self.observations.pop().ok()
+    }
+}

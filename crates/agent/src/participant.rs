@@ -1,0 +1,1006 @@
+//! One native participant: the network thread between an audio thread and a room.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use antiphon_core::wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe};
+use antiphon_core::{
+    Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
+};
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock::{CaptureClock, Recent, now_ns};
+use crate::direct::{Direct, DirectEvent};
+use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
+use crate::link::RoomLink;
+use crate::priority;
+use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
+use crate::report::Reports;
+use crate::signalling::{
+    self, FromServer, Hello, RelayAddress, RemoteParticipant, Secret, SignallingEvent, ToServer,
+    Welcome,
+};
+use crate::status::{HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, Signalling, Status};
+use crate::wake::Sleeper;
+
+/// Events that may wait for the network thread.
+const QUEUE: usize = 2_048;
+/// Between two looks at the clock: probes, reports, the status.
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two probes of a lane.
+const PROBE_TICKS: u64 = 5;
+/// What "in the last seconds" means in a report, in ticks.
+const RECENT_TICKS: usize = 40;
+/// Above JACK's clients' friends, below its server: 60 of 99.
+const PRIORITY: i32 = 60;
+
+/// By which ways sound goes and comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Straight to each peer and through the server, both at once: of each frame the first copy is played.
+    Auto,
+    /// Straight to each peer only.
+    Direct,
+    /// Through the server only, each stream as it is.
+    Relay,
+    /// Through the server, which mixes.
+    Mix,
+}
+
+impl Path {
+    fn is_direct(self) -> bool {
+        matches!(self, Self::Auto | Self::Direct)
+    }
+}
+
+/// What to join, and how.
+#[derive(Clone, Debug)]
+pub struct ParticipantConfig {
+    /// Where.
+    pub link: RoomLink,
+    /// 1 to 64 code points.
+    pub name: String,
+    /// Of a room that is locked.
+    pub passphrase: Option<String>,
+    /// The sound card's; the room's too, or nothing is heard.
+    pub rate: SampleRate,
+    /// Channels captured and sent, 1 to 8.
+    pub channels: usize,
+    /// How samples are sent.
+    pub format: SampleFormat,
+    /// Frames per packet, 16 to 512.
+    pub packet_frames: usize,
+    /// Of every jitter buffer.
+    pub target: Target,
+    /// Share of frames that an automatic target may have concealed.
+    pub budget: f32,
+    /// By which ways.
+    pub path: Path,
+    /// Sessions with the relay, 1 to 4.
+    pub sessions: usize,
+    /// Lanes to each peer, 1 to 8.
+    pub lanes: usize,
+    /// What the output takes after a quantum was rendered, ns; `None`: unknown.
+    pub output_ns: Option<i64>,
+}
+
+/// What a user may ask of a participant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Of a peer, by its id; an empty one is the server's mix. Linear, 0 to 4.
+    Gain(String, f32),
+    /// −1 to 1.
+    Pan(String, f32),
+    /// Not heard here.
+    Mute(String, bool),
+    /// While anybody is solo, only those are heard here.
+    Solo(String, bool),
+    /// Sends silence.
+    MuteSelf(bool),
+    /// Leaves the room and ends.
+    Leave,
+}
+
+/// A participant at work on a thread of its own.
+#[derive(Debug)]
+pub struct Participant {
+    /// The newest status, ten times a second.
+    pub status: watch::Receiver<Status>,
+    /// For orders.
+    pub orders: mpsc::Sender<Order>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Participant {
+    /// Joins. The other end of `far` should run already, or soon.
+    ///
+    /// # Errors
+    /// The system's, for want of a thread or a runtime.
+    pub fn join(config: ParticipantConfig, far: Far, sleeper: Sleeper) -> io::Result<Self> {
+        let (say, status) = watch::channel(Status::default());
+        let (orders, ordered) = mpsc::channel(64);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = thread::Builder::new()
+            .name("network".into())
+            .spawn(move || {
+                let notice = priority::real_time(PRIORITY)
+                    .err()
+                    .map(|why| format!("the network thread has no real-time priority: {why}"));
+                LocalSet::new().block_on(
+                    &runtime,
+                    network(config, far, sleeper, say, ordered, notice),
+                );
+            })?;
+        Ok(Self {
+            status,
+            orders,
+            thread,
+        })
+    }
+
+    /// Leaves, and waits until that is said.
+    pub fn leave(self) {
+        let _ = self.orders.blocking_send(Order::Leave);
+        let _ = self.thread.join();
+    }
+}
+
+/// This end's mix of one peer; kept while it is away, and when it returns.
+#[derive(Clone, Copy, Debug)]
+struct Strip {
+    gain: f32,
+    pan: f32,
+    is_muted: bool,
+    is_solo: bool,
+}
+
+impl Default for Strip {
+    fn default() -> Self {
+        Self {
+            gain: 1.0,
+            pan: 0.0,
+            is_muted: false,
+            is_solo: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Peer {
+    id: String,
+    name: String,
+    /// Its number in the room.
+    number: u16,
+    is_present: bool,
+    is_muted_by_owner: bool,
+    /// Its name in our player.
+    stream: StreamId,
+    direct: Option<Direct>,
+    /// Of the next datagram by the direct path.
+    sequence: u32,
+    reports: Reports,
+    stats: Option<StreamStats>,
+    peaks: [f32; 2],
+    /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
+    rtt_ns: HashMap<usize, u64>,
+    opus_packets: u64,
+}
+
+struct Network {
+    config: ParticipantConfig,
+    far: Far,
+    faults: Arc<Faults>,
+    sender: Sender,
+    capture: CaptureClock,
+    id: Option<String>,
+    /// In order of joining.
+    peers: Vec<Peer>,
+    strips: HashMap<String, Strip>,
+    next_stream: StreamId,
+    mix_stream: Option<StreamId>,
+    mix_stats: Option<StreamStats>,
+    mix_peaks: [f32; 2],
+    commands: VecDeque<Command>,
+    endpoint: Option<(IpAddr, web_transport_quinn::quinn::Endpoint)>,
+    relay: Option<(RelayConfig, Relay)>,
+    relay_events: mpsc::Sender<RelayEvent>,
+    direct_events: mpsc::Sender<DirectEvent>,
+    to_server: mpsc::Sender<ToServer>,
+    relay_sequence: u32,
+    relay_rtt_ns: HashMap<usize, u64>,
+    listeners: Option<u32>,
+    statistics: Option<RelayStatistics>,
+    probe_id: u32,
+    /// Faults at the last ticks: xruns, lost frames.
+    recent: VecDeque<(u64, u64)>,
+    /// When frame 0 of our output was rendered, ns.
+    rendered: Recent,
+    rendered_frames: u64,
+    status: Status,
+}
+
+async fn network(
+    config: ParticipantConfig,
+    far: Far,
+    sleeper: Sleeper,
+    say: watch::Sender<Status>,
+    mut orders: mpsc::Receiver<Order>,
+    notice: Option<String>,
+) {
+    let (to_server, outgoing) = mpsc::channel(256);
+    let (signalling, mut signals) = mpsc::channel(QUEUE);
+    let (relay_events, mut relayed) = mpsc::channel(QUEUE);
+    let (direct_events, mut directed) = mpsc::channel(QUEUE);
+    let hello = Hello {
+        secret: Secret::random(),
+        name: config.name.clone(),
+        sample_rate_hz: config.rate.hz(),
+        passphrase: config.passphrase.clone(),
+    };
+    let talking = tokio::task::spawn_local(signalling::run(
+        config.link.clone(),
+        hello,
+        outgoing,
+        signalling,
+    ));
+    let mut network = Network::new(config, far, relay_events, direct_events, to_server);
+    network.status.notice = notice;
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = 0u64;
+    let listener = match sleeper.listen() {
+        Ok(listener) => listener,
+        Err(error) => {
+            network.status.ended = Some(error.to_string());
+            say.send_replace(network.status);
+            return;
+        }
+    };
+    while network.status.ended.is_none() {
+        tokio::select! {
+            // What has a musician waiting comes first.
+            biased;
+            () = listener.woken() => network.handle_capture(),
+            Some(event) = relayed.recv() => network.handle_relay(event),
+            Some(event) = directed.recv() => network.handle_direct(event),
+            event = signals.recv() => match event {
+                Some(event) => network.handle_signalling(event),
+                None => break,
+            },
+            order = orders.recv() => match order {
+                Some(Order::Leave) | None => break,
+                Some(order) => network.handle_order(order),
+            },
+            _ = ticks.tick() => {
+                tick += 1;
+                network.handle_tick(tick.is_multiple_of(PROBE_TICKS));
+                say.send_replace(network.status.clone());
+            }
+        }
+    }
+    network.relay = None;
+    network.peers.clear();
+    if network.status.ended.is_none() {
+        network.status.ended = Some("you left the room".into());
+        // The word may not get out if the server is away: it notices by itself.
+        if network.to_server.try_send(ToServer::Leave {}).is_ok() {
+            let _ = tokio::time::timeout(Duration::from_secs(1), talking).await;
+        }
+    }
+    if let Some((_, endpoint)) = network.endpoint.take() {
+        let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
+    }
+    say.send_replace(network.status);
+}
+
+impl Network {
+    fn new(
+        config: ParticipantConfig,
+        far: Far,
+        relay_events: mpsc::Sender<RelayEvent>,
+        direct_events: mpsc::Sender<DirectEvent>,
+        to_server: mpsc::Sender<ToServer>,
+    ) -> Self {
+        let sender = Sender::new(SenderConfig {
+            rate: config.rate,
+            format: config.format,
+            channels: config.channels,
+            packet_frames: config.packet_frames,
+        });
+        let status = Status {
+            sample_rate_hz: config.rate.hz(),
+            packet_frames: config.packet_frames,
+            ..Status::default()
+        };
+        Self {
+            faults: far.faults(),
+            sender,
+            capture: CaptureClock::new(config.rate.hz()),
+            id: None,
+            peers: Vec::new(),
+            strips: HashMap::new(),
+            next_stream: 0,
+            mix_stream: None,
+            mix_stats: None,
+            mix_peaks: [0.0; 2],
+            commands: VecDeque::new(),
+            endpoint: None,
+            relay: None,
+            relay_events,
+            direct_events,
+            to_server,
+            relay_sequence: 0,
+            relay_rtt_ns: HashMap::new(),
+            listeners: None,
+            statistics: None,
+            probe_id: 0,
+            recent: VecDeque::new(),
+            rendered: Recent::new(64),
+            rendered_frames: 0,
+            status,
+            config,
+            far,
+        }
+    }
+
+    // What comes from the audio thread.
+
+    fn handle_capture(&mut self) {
+        let now = now_ns();
+        let (sender, capture) = (&mut self.sender, &mut self.capture);
+        while self.far.take_block(|samples, frames, at_ns| {
+            sender.push(samples, frames);
+            capture.add(frames as u64, at_ns, now);
+        }) {}
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        while let Some(length) = self.sender.poll_datagram(&mut bytes) {
+            self.send_audio(&mut bytes[..length]);
+        }
+        while let Some(observation) = self.far.observe() {
+            self.handle_observation(observation);
+        }
+        while let Some(command) = self.commands.pop_front() {
+            if !self.far.command(command) {
+                self.commands.push_front(command);
+                break;
+            }
+        }
+    }
+
+    fn send_audio(&mut self, datagram: &mut [u8]) {
+        let mut is_sent = false;
+        for peer in &mut self.peers {
+            if let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) {
+                set_sequence(datagram, peer.sequence);
+                peer.sequence = peer.sequence.wrapping_add(1);
+                is_sent |= direct.send(Bytes::copy_from_slice(datagram));
+            }
+        }
+        // Before the relay said how many listen, somebody may.
+        if let Some((_, relay)) = &self.relay
+            && self.listeners != Some(0)
+        {
+            set_sequence(datagram, self.relay_sequence);
+            self.relay_sequence = self.relay_sequence.wrapping_add(1);
+            is_sent |= relay.send(Bytes::copy_from_slice(datagram));
+        }
+        if is_sent && let Ok(Datagram::Audio(header, _)) = wire::parse(datagram) {
+            self.capture.sent(header.timestamp, now_ns());
+        }
+    }
+
+    fn handle_observation(&mut self, observation: Observation) {
+        match observation {
+            Observation::Stream { id, stats, peaks } => {
+                let now = now_ns();
+                if let Some(peer) = self.peers.iter_mut().find(|peer| peer.stream == id) {
+                    peer.reports.observe(stats, now);
+                    peer.stats = Some(stats);
+                    raise(&mut peer.peaks, peaks);
+                } else if self.mix_stream == Some(id) {
+                    self.mix_stats = Some(stats);
+                    raise(&mut self.mix_peaks, peaks);
+                }
+            }
+            Observation::Mix {
+                peaks,
+                rendered,
+                at_ns,
+                quantum,
+            } => {
+                raise(&mut self.status.output_peaks, peaks);
+                self.status.quantum_frames = quantum;
+                // The playheads that came with this are of the frame after this quantum.
+                self.rendered_frames = rendered;
+                let played_ns = rendered as f64 * 1e9 / f64::from(self.config.rate.hz());
+                self.rendered.add(at_ns as i64 - played_ns as i64);
+            }
+        }
+    }
+
+    // What comes from the network.
+
+    fn handle_relay(&mut self, event: RelayEvent) {
+        match event {
+            RelayEvent::Datagram(session, bytes) => self.handle_relayed(session, &bytes),
+            RelayEvent::Wanted(listeners) => self.listeners = Some(listeners),
+            RelayEvent::Statistics(statistics) => self.statistics = Some(statistics),
+            RelayEvent::Changed => {
+                // Who listens is said anew on the next control stream.
+                self.listeners = None;
+                let open = self.relay.as_ref().map(|(_, relay)| relay.open_sessions());
+                self.relay_rtt_ns
+                    .retain(|session, _| open.iter().flatten().any(|open| open == session));
+            }
+        }
+    }
+
+    fn handle_relayed(&mut self, session: usize, bytes: &[u8]) {
+        let Ok((kind, number)) = wire::route(bytes) else {
+            return;
+        };
+        let now = now_ns();
+        if kind == Kind::ProbeReply
+            && number == 0
+            && let Ok(Datagram::Probe(probe)) = wire::parse(bytes)
+        {
+            self.relay_rtt_ns
+                .insert(session, now.saturating_sub(probe.time_ns));
+            return;
+        }
+        if kind == Kind::Audio && number == MIX_STREAM {
+            if let Some(stream) = self.mix_stream {
+                self.far.give(stream, bytes);
+            }
+            return;
+        }
+        let Some(at) = self.peers.iter().position(|peer| peer.number == number) else {
+            return;
+        };
+        if let Some(reply) = self.handle_datagram(at, 0, kind, bytes, now)
+            && let Some((_, relay)) = &self.relay
+        {
+            relay.send_on(session, reply);
+        }
+    }
+
+    fn handle_direct(&mut self, event: DirectEvent) {
+        let find = |peers: &[Peer], id: &Rc<str>| peers.iter().position(|peer| *peer.id == **id);
+        match event {
+            DirectEvent::Datagram { peer, lane, bytes } => {
+                let (Some(at), Ok((kind, 0))) = (find(&self.peers, &peer), wire::route(&bytes))
+                else {
+                    return;
+                };
+                if let Some(reply) = self.handle_datagram(at, lane + 1, kind, &bytes, now_ns())
+                    && let Some(direct) = &self.peers[at].direct
+                {
+                    direct.send_on(lane, reply);
+                }
+            }
+            DirectEvent::Signal { peer, data } => {
+                let to = peer.to_string();
+                // A full queue while the server is away: the lane is made again later.
+                let _ = self.to_server.try_send(ToServer::Signal { to, data });
+            }
+            DirectEvent::Closed { peer, lane, epoch } => {
+                if let Some(at) = find(&self.peers, &peer)
+                    && let Some(direct) = &mut self.peers[at].direct
+                {
+                    direct.handle_closed(lane, epoch);
+                    self.peers[at].rtt_ns.remove(&(lane + 1));
+                }
+            }
+            DirectEvent::Retry { peer, lane, epoch } => {
+                if let Some(at) = find(&self.peers, &peer)
+                    && let Some(direct) = &mut self.peers[at].direct
+                {
+                    direct.handle_retry(lane, epoch);
+                }
+            }
+        }
+    }
+
+    /// A datagram of a peer; returns the reply to a probe, to go where that came from. `lane`: 0 through the relay, a lane's number
+    /// and 1 otherwise.
+    fn handle_datagram(
+        &mut self,
+        at: usize,
+        lane: usize,
+        kind: Kind,
+        bytes: &[u8],
+        now: u64,
+    ) -> Option<Bytes> {
+        let peer = &mut self.peers[at];
+        match wire::parse(bytes) {
+            Ok(Datagram::Audio(header, _)) => {
+                if !peer.is_muted_by_owner {
+                    peer.reports
+                        .handle_audio(header.timestamp, header.rate, now);
+                    self.far.give(peer.stream, bytes);
+                }
+            }
+            Ok(Datagram::Opus(..)) => peer.opus_packets += 1,
+            Ok(Datagram::Probe(probe)) => match probe.replied_ns {
+                None => {
+                    let reply = Probe {
+                        replied_ns: Some(now_ns()),
+                        ..probe
+                    };
+                    return Some(Bytes::copy_from_slice(&reply.to_bytes()));
+                }
+                Some(replied_ns) => {
+                    peer.reports.offset.add(probe.time_ns, replied_ns, now);
+                    peer.rtt_ns.insert(lane, now.saturating_sub(probe.time_ns));
+                }
+            },
+            Ok(Datagram::Report(report)) => peer.reports.handle_report(report, now),
+            // The player counts what is malformed.
+            Err(_) if kind == Kind::Audio => self.far.give(peer.stream, bytes),
+            Err(_) => {}
+        }
+        None
+    }
+
+    // What comes from the server.
+
+    fn handle_signalling(&mut self, event: SignallingEvent) {
+        let (message, address) = match event {
+            SignallingEvent::Offline(_) => {
+                self.status.signalling = Signalling::Connecting;
+                return;
+            }
+            SignallingEvent::Ended(why) => {
+                self.status.ended = Some(why);
+                return;
+            }
+            SignallingEvent::Message { message, address } => (message, address),
+        };
+        let find = |peers: &mut Vec<Peer>, id: &str| peers.iter().position(|peer| peer.id == id);
+        match message {
+            FromServer::Welcome(welcome) => self.handle_welcome(*welcome, address),
+            FromServer::Joined { participant } => {
+                self.add_peer(participant);
+                self.listen();
+            }
+            FromServer::Left { id } => {
+                if let Some(at) = find(&mut self.peers, &id) {
+                    self.remove_peer(at);
+                    self.listen();
+                }
+            }
+            FromServer::Away { id } => {
+                if let Some(at) = find(&mut self.peers, &id) {
+                    self.peers[at].is_present = false;
+                }
+            }
+            FromServer::Back { id } => {
+                if let Some(at) = find(&mut self.peers, &id) {
+                    self.peers[at].is_present = true;
+                }
+            }
+            FromServer::Renamed { id, name } => {
+                if let Some(at) = find(&mut self.peers, &id) {
+                    self.peers[at].name = name;
+                }
+            }
+            FromServer::Muted { id, muted } => {
+                if self.id.as_ref() == Some(&id) {
+                    self.status.is_muted_by_owner = muted;
+                } else if let Some(at) = find(&mut self.peers, &id) {
+                    self.peers[at].is_muted_by_owner = muted;
+                }
+            }
+            FromServer::Relay { relay } => self.set_relay(relay, address, false),
+            FromServer::Signal { from, data } => self.handle_signal(&from, &data),
+            FromServer::Error { message, .. } => self.status.notice = Some(message),
+            FromServer::Unknown => {}
+        }
+    }
+
+    fn handle_signal(&mut self, from: &str, data: &Value) {
+        let peer = self.peers.iter_mut().find(|peer| peer.id == from);
+        if let Some(direct) = peer.and_then(|peer| peer.direct.as_mut()) {
+            direct.handle_signal(data);
+        }
+    }
+
+    fn handle_welcome(&mut self, welcome: Welcome, address: IpAddr) {
+        if welcome.sample_rate_hz != self.config.rate.hz() {
+            self.status.ended = Some(format!(
+                "this room's sample rate is {} Hz, but the sound here is at {} Hz: set the sound card to the room's rate",
+                welcome.sample_rate_hz,
+                self.config.rate.hz()
+            ));
+            return;
+        }
+        self.status.signalling = Signalling::Online;
+        self.status.is_muted_by_owner = welcome.muted;
+        self.status.id = Some(welcome.id.clone());
+        self.id = Some(welcome.id);
+        // Who left while we were away, or while the server was.
+        let is_here = |id: &str| welcome.participants.iter().any(|other| other.id == id);
+        for at in (0..self.peers.len()).rev() {
+            if !is_here(&self.peers[at].id) {
+                self.remove_peer(at);
+            }
+        }
+        for participant in welcome.participants {
+            self.add_peer(participant);
+        }
+        if self.config.path == Path::Mix && self.mix_stream.is_none() {
+            let stream = self.add_stream(Strip::default());
+            self.mix_stream = Some(stream);
+        }
+        self.set_relay(welcome.relay, address, !welcome.resumed);
+    }
+
+    /// `is_new`: the server does not know the old token any more. Otherwise sessions that are open stay, until they end.
+    fn set_relay(&mut self, relay: Option<RelayAddress>, server: IpAddr, is_new: bool) {
+        let Some(address) = relay.filter(|_| self.config.path != Path::Direct) else {
+            self.relay = None;
+            return;
+        };
+        let config = RelayConfig {
+            host: self.config.link.host.clone(),
+            server,
+            address,
+            sessions: self.config.sessions,
+        };
+        if let Some((_, relay)) = &mut self.relay
+            && !is_new
+        {
+            if let Err(why) = relay.update(&config) {
+                self.status.notice = Some(why);
+            }
+            self.listen();
+            return;
+        }
+        // The old ones end first.
+        self.relay = None;
+        self.listeners = None;
+        let endpoint = match self.endpoint.take() {
+            Some((bound, endpoint)) if bound.is_ipv4() == server.is_ipv4() => Ok(endpoint),
+            _ => relay::endpoint(server),
+        };
+        let opened = endpoint
+            .map_err(|error| error.to_string())
+            .and_then(|endpoint| {
+                self.endpoint = Some((server, endpoint.clone()));
+                Relay::open(&endpoint, &config, self.wanted(), self.relay_events.clone())
+            });
+        match opened {
+            Ok(relay) => self.relay = Some((config, relay)),
+            Err(why) => self.status.notice = Some(format!("no way through the server: {why}")),
+        }
+    }
+
+    fn add_peer(&mut self, participant: RemoteParticipant) {
+        let RemoteParticipant {
+            id,
+            stream: number,
+            name,
+            present,
+            muted,
+        } = participant;
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
+            // A server that was restarted numbers anew.
+            (peer.number, peer.name, peer.is_present) = (number, name, present);
+            peer.is_muted_by_owner = muted;
+            return;
+        }
+        // One stream is the mix's.
+        if self.peers.len() + 1 >= MAX_STREAMS {
+            self.status.notice = Some(format!("{name} is not heard: too many are in this room"));
+            return;
+        }
+        let strip = self.strips.get(&id).copied().unwrap_or_default();
+        let stream = self.add_stream(strip);
+        let direct = (self.id.as_deref())
+            .filter(|_| self.config.path.is_direct())
+            .map(|own| Direct::new(own, &id, self.config.lanes, self.direct_events.clone()));
+        self.peers.push(Peer {
+            id,
+            name,
+            number,
+            is_present: present,
+            is_muted_by_owner: muted,
+            stream,
+            direct,
+            sequence: 0,
+            reports: Reports::default(),
+            stats: None,
+            peaks: [0.0; 2],
+            rtt_ns: HashMap::new(),
+            opus_packets: 0,
+        });
+    }
+
+    fn remove_peer(&mut self, at: usize) {
+        let peer = self.peers.remove(at);
+        self.commands.push_back(Command::Remove(peer.stream));
+    }
+
+    fn add_stream(&mut self, strip: Strip) -> StreamId {
+        let stream = self.next_stream;
+        self.next_stream += 1;
+        self.commands.extend([
+            Command::Add(stream),
+            Command::Target(stream, self.config.target),
+            Command::Budget(stream, self.config.budget),
+            Command::Gain(stream, strip.gain),
+            Command::Pan(stream, strip.pan),
+            Command::Mute(stream, strip.is_muted),
+            Command::Solo(stream, strip.is_solo),
+        ]);
+        stream
+    }
+
+    // What goes out on our own account.
+
+    fn wanted(&self) -> Listen {
+        let numbers = self.peers.iter().map(|peer| peer.number);
+        match self.config.path {
+            Path::Direct => Listen::default(),
+            Path::Auto | Path::Relay => Listen {
+                forward: numbers.collect(),
+                mix: None,
+            },
+            Path::Mix => {
+                let strips = || self.peers.iter().map(|peer| self.strip(&peer.id));
+                let any_solo = strips().any(|strip| strip.is_solo);
+                let sources = numbers.zip(strips()).map(|(stream, strip)| MixSource {
+                    stream,
+                    gain: strip.gain,
+                    pan: strip.pan,
+                    muted: strip.is_muted || (any_solo && !strip.is_solo),
+                });
+                Listen {
+                    forward: Vec::new(),
+                    mix: Some(Mix {
+                        format: self.config.format.bits().min(24),
+                        packet_frames: self.config.packet_frames,
+                        sources: sources.collect(),
+                    }),
+                }
+            }
+        }
+    }
+
+    fn listen(&self) {
+        if let Some((_, relay)) = &self.relay {
+            relay.listen(self.wanted());
+        }
+    }
+
+    fn strip(&self, id: &str) -> Strip {
+        self.strips.get(id).copied().unwrap_or_default()
+    }
+
+    fn handle_order(&mut self, order: Order) {
+        let id = match &order {
+            Order::Gain(id, _) | Order::Pan(id, _) | Order::Mute(id, _) | Order::Solo(id, _) => {
+                id.clone()
+            }
+            Order::MuteSelf(muted) => {
+                self.sender.set_muted(*muted);
+                self.status.is_muted = *muted;
+                return;
+            }
+            Order::Leave => return,
+        };
+        let strip = self.strips.entry(id.clone()).or_default();
+        match order {
+            Order::Gain(_, gain) => strip.gain = gain.clamp(0.0, antiphon_core::mix::MAX_GAIN),
+            Order::Pan(_, pan) => strip.pan = pan.clamp(-1.0, 1.0),
+            Order::Mute(_, muted) => strip.is_muted = muted,
+            Order::Solo(_, solo) => strip.is_solo = solo,
+            Order::MuteSelf(_) | Order::Leave => {}
+        }
+        let strip = *strip;
+        let stream = match self.peers.iter().find(|peer| peer.id == id) {
+            Some(peer) => Some(peer.stream),
+            None => self.mix_stream.filter(|_| id.is_empty()),
+        };
+        if let Some(stream) = stream {
+            self.commands.extend([
+                Command::Gain(stream, strip.gain),
+                Command::Pan(stream, strip.pan),
+                Command::Mute(stream, strip.is_muted),
+                Command::Solo(stream, strip.is_solo),
+            ]);
+        }
+        self.listen();
+    }
+
+    fn handle_tick(&mut self, probes: bool) {
+        let now = now_ns();
+        if probes {
+            self.probe();
+        }
+        let xruns = self.faults.xruns.load(Ordering::Relaxed);
+        let lost = self.faults.lost_capture_frames.load(Ordering::Relaxed);
+        self.recent.push_back((xruns, lost));
+        if self.recent.len() > RECENT_TICKS {
+            self.recent.pop_front();
+        }
+        let (old_xruns, old_lost) = self.recent[0];
+        self.report(
+            u32::try_from(lost - old_lost).unwrap_or(u32::MAX),
+            u32::try_from(xruns - old_xruns).unwrap_or(u32::MAX - 1),
+            now,
+        );
+        self.tell(now);
+    }
+
+    fn probe(&mut self) {
+        self.probe_id = self.probe_id.wrapping_add(1);
+        let probe = |id, stream| {
+            let probe = Probe {
+                stream,
+                id,
+                time_ns: now_ns(),
+                replied_ns: None,
+            };
+            Bytes::copy_from_slice(&probe.to_bytes())
+        };
+        if let Some((_, relay)) = &self.relay {
+            for session in relay.open_sessions() {
+                relay.send_on(session, probe(self.probe_id, 0));
+            }
+            for peer in &self.peers {
+                relay.send(probe(self.probe_id, peer.number));
+            }
+        }
+        for peer in &self.peers {
+            let Some(direct) = &peer.direct else { continue };
+            for lane in direct.open_lanes() {
+                direct.send_on(lane, probe(self.probe_id, 0));
+            }
+        }
+    }
+
+    fn report(&mut self, overrun_frames: u32, underruns: u32, now: u64) {
+        let reading = self.capture.read();
+        let relay = self.relay.as_ref().map(|(_, relay)| relay);
+        let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
+        for peer in &mut self.peers {
+            let direct = peer.direct.as_mut().filter(|direct| direct.is_open());
+            let stream = if direct.is_some() { 0 } else { peer.number };
+            let dropped = direct
+                .as_ref()
+                .map_or(relay_dropped, |direct| direct.dropped);
+            let due = peer
+                .reports
+                .poll(stream, reading, overrun_frames, dropped, underruns, now);
+            let Some(report) = due else { continue };
+            let datagram = Bytes::copy_from_slice(&report.to_bytes());
+            if let Some(direct) = direct {
+                direct.send(datagram);
+            } else if let Some(relay) = relay {
+                relay.send(datagram);
+            }
+        }
+    }
+
+    fn tell(&mut self, now: u64) {
+        let status = &mut self.status;
+        status.xruns = self.faults.xruns.load(Ordering::Relaxed);
+        status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
+            + self.sender.stats().overrun_frames;
+        status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
+        status.packets = self.sender.stats().packets;
+        status.input_peaks = self.sender.take_peaks()[..self.config.channels].to_vec();
+        let relay = self.relay.as_ref().map(|(_, relay)| relay);
+        status.relay = RelayStatus {
+            sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
+            rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
+            listeners: self.listeners,
+            dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
+            statistics: self.statistics,
+        };
+        let has_relay = status.relay.sessions > 0;
+        let mut peers = Vec::new();
+        for peer in &mut self.peers {
+            let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
+            let mouth_to_ear = peer
+                .stats
+                .and_then(|stats| stats.playhead)
+                .and_then(|playhead| {
+                    let played_ns =
+                        self.rendered_frames as f64 * 1e9 / f64::from(self.config.rate.hz());
+                    let rendered_ns = self.rendered.middle()?.ns + played_ns as i64;
+                    peer.reports.mouth_to_ear(
+                        playhead,
+                        rendered_ns,
+                        self.config.output_ns,
+                        self.config.rate,
+                        now,
+                    )
+                });
+            let heard = peer.reports.heard(now).map(|heard| {
+                let due = u64::from(heard.received_packets) + u64::from(heard.lost_packets);
+                let share = |n: u32| (due > 0).then(|| f64::from(n) / due as f64);
+                HeardStatus {
+                    lost_share: share(heard.lost_packets),
+                    late_share: share(heard.late_packets),
+                    buffer_frames: heard.buffer_frames,
+                }
+            });
+            peers.push(PeerStatus {
+                id: peer.id.clone(),
+                name: peer.name.clone(),
+                is_present: peer.is_present,
+                is_muted_by_owner: peer.is_muted_by_owner,
+                direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
+                is_relayed: has_relay && matches!(self.config.path, Path::Auto | Path::Relay),
+                is_mixed: has_relay && self.config.path == Path::Mix,
+                rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
+                mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
+                    known_ms: m.known_ms,
+                    error_ms: m.error_ms,
+                    is_whole: m.is_whole,
+                }),
+                heard,
+                opus_packets: peer.opus_packets,
+                ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
+            });
+        }
+        if self.mix_stream.is_some() {
+            let strip = self.strips.get("").copied().unwrap_or_default();
+            peers.push(PeerStatus {
+                name: "the server's mix".into(),
+                is_present: true,
+                is_mixed: has_relay,
+                ..described(strip, self.mix_stats, std::mem::take(&mut self.mix_peaks))
+            });
+        }
+        self.status.peers = peers;
+    }
+}
+
+/// What is known of any stream.
+fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerStatus {
+    let stats = stats.unwrap_or_default();
+    PeerStatus {
+        gain: strip.gain,
+        pan: strip.pan,
+        is_muted: strip.is_muted,
+        is_solo: strip.is_solo,
+        peaks,
+        received_packets: stats.sequence.received,
+        lost_packets: stats.sequence.lost,
+        late_packets: stats.jitter.late_packets,
+        played_frames: stats.jitter.played_frames,
+        concealed_frames: stats.jitter.concealed_frames,
+        underruns: stats.jitter.underruns,
+        buffer_frames: stats.buffered_frames,
+        target_frames: stats.target_frames,
+        drift_ppm: stats.drift.map(|drift| drift.ppm),
+        ..PeerStatus::default()
+    }
+}
+
+/// Each listener's datagrams, and the relay's, are numbered on their own.
+fn set_sequence(datagram: &mut [u8], sequence: u32) {
+    datagram[8..12].copy_from_slice(&sequence.to_le_bytes());
+}
+
+fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
+    for (peak, new) in peaks.iter_mut().zip(new) {
+        *peak = peak.max(new);
+    }
+}

@@ -1,0 +1,430 @@
+//! The way through the server: WebTransport sessions as lanes, and the control stream. `docs/protocol.md`, "Relay".
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use url::Url;
+use web_transport_quinn::Session;
+use web_transport_quinn::quinn::crypto::rustls::QuicClientConfig;
+use web_transport_quinn::quinn::{ClientConfig, Endpoint, IdleTimeout, TransportConfig, VarInt};
+
+use crate::signalling::RelayAddress;
+use crate::tls;
+
+/// Most sessions of a participant.
+pub const MAX_SESSIONS: usize = 4;
+/// Longest line on the control stream, in bytes.
+const MAX_LINE_BYTES: usize = 16_384;
+/// What a session may hold that is not sent yet, in bytes: 16 datagrams, then the oldest go.
+const SEND_BUFFER_BYTES: usize = 16_384;
+const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
+/// The server closes a session that is idle for 10 s.
+const IDLE_MS: u32 = 10_000;
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LAST_RETRY: Duration = Duration::from_secs(2);
+/// Application close codes after which another session would fare no better. Not 1, unknown token: a newer one may be on its way.
+const FINAL_CODES: [u32; 3] = [0, 3, 4];
+
+/// What one takes from the relay: all of it, each time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(tag = "type", rename = "listen")]
+pub struct Listen {
+    /// Numbers of the streams to forward.
+    pub forward: Vec<u16>,
+    /// A personal mix.
+    pub mix: Option<Mix>,
+}
+
+/// A personal mix.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mix {
+    /// 16 or 24 bits.
+    pub format: u32,
+    /// 16 to 512.
+    pub packet_frames: usize,
+    /// What is in it.
+    pub sources: Vec<MixSource>,
+}
+
+/// A stream in a personal mix.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MixSource {
+    /// The sender's number.
+    pub stream: u16,
+    /// 0 to 4.
+    pub gain: f32,
+    /// −1 to 1.
+    pub pan: f32,
+    /// Not heard.
+    pub muted: bool,
+}
+
+/// What the relay says of one's first session, each second.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct RelayStatistics {
+    /// Round trip of the session, us.
+    pub rtt_us: u64,
+    /// Datagrams sent to us.
+    pub forwarded: u64,
+    /// Dropped for us because no session had room.
+    pub aged: u64,
+    /// Of our own, dropped because they were over our rate.
+    pub over_rate: u64,
+    /// Sent to us but lost, as QUIC counts packets.
+    pub lost: u64,
+    /// From the last needed frame to the mix's datagram.
+    #[serde(default)]
+    pub mix_us: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum FromRelay {
+    Wanted { listeners: u32 },
+    Statistics(RelayStatistics),
+}
+
+/// What comes from the relay.
+#[derive(Debug)]
+pub enum RelayEvent {
+    /// A datagram, on a session.
+    Datagram(usize, Bytes),
+    /// So many take our stream.
+    Wanted(u32),
+    /// The relay's own figures.
+    Statistics(RelayStatistics),
+    /// The number of open sessions changed.
+    Changed,
+}
+
+/// The socket that all sessions share, bound to whatever family of addresses the server has.
+///
+/// # Errors
+/// The system's. Must be called within a runtime.
+pub fn endpoint(server: IpAddr) -> io::Result<Endpoint> {
+    let any: IpAddr = match server {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    Endpoint::client(SocketAddr::new(any, 0))
+}
+
+/// Sessions of one participant; they are made again when they end. They all end with this.
+#[derive(Debug)]
+pub struct Relay {
+    sessions: Rc<RefCell<Vec<Option<Session>>>>,
+    target: Rc<RefCell<Dial>>,
+    /// Whose turn it is among equals.
+    turn: Cell<usize>,
+    listen: watch::Sender<Listen>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Datagrams that no session took.
+    pub dropped: Cell<u64>,
+}
+
+/// How to reach it.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// The page's host.
+    pub host: String,
+    /// The server's address.
+    pub server: IpAddr,
+    /// From `welcome`.
+    pub address: RelayAddress,
+    /// 1 to [`MAX_SESSIONS`].
+    pub sessions: usize,
+}
+
+impl Relay {
+    /// Opens the sessions, within a `LocalSet`. What comes is told by `events`; what finds no room there is dropped.
+    ///
+    /// # Errors
+    /// In words for the user: an address that cannot be one.
+    pub fn open(
+        endpoint: &Endpoint,
+        config: &RelayConfig,
+        listen: Listen,
+        events: mpsc::Sender<RelayEvent>,
+    ) -> Result<Self, String> {
+        let target = Rc::new(RefCell::new(Dial::new(config)?));
+        let count = config.sessions.clamp(1, MAX_SESSIONS);
+        let sessions = Rc::new(RefCell::new(vec![None; count]));
+        let (listen, wanted) = watch::channel(listen);
+        let control = Rc::new(Cell::new(None));
+        let tasks = (0..count)
+            .map(|index| {
+                let lane = Lane {
+                    index,
+                    endpoint: endpoint.clone(),
+                    target: target.clone(),
+                    sessions: sessions.clone(),
+                    control: control.clone(),
+                    listen: wanted.clone(),
+                    events: events.clone(),
+                };
+                tokio::task::spawn_local(lane.run())
+            })
+            .collect();
+        Ok(Self {
+            sessions,
+            target,
+            turn: Cell::new(0),
+            listen,
+            tasks,
+            dropped: Cell::new(0),
+        })
+    }
+
+    /// Where sessions that are made from now on go; those that are open stay.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn update(&self, config: &RelayConfig) -> Result<(), String> {
+        *self.target.borrow_mut() = Dial::new(config)?;
+        Ok(())
+    }
+
+    /// Sends a datagram on the session with the most room. False if it was dropped: there is no session, or none with room.
+    pub fn send(&self, datagram: Bytes) -> bool {
+        let sessions = self.sessions.borrow();
+        let first = self.turn.get();
+        self.turn.set(first.wrapping_add(1));
+        let best = (0..sessions.len())
+            .filter_map(|n| sessions[first.wrapping_add(n) % sessions.len()].as_ref())
+            .max_by_key(|session| session.datagram_send_buffer_space());
+        let is_sent = best.is_some_and(|session| {
+            session.datagram_send_buffer_space() >= datagram.len()
+                && session.send_datagram(datagram).is_ok()
+        });
+        if !is_sent && best.is_some() {
+            self.dropped.set(self.dropped.get() + 1);
+        }
+        is_sent
+    }
+
+    /// Sends a datagram on that session: a probe, or its reply.
+    pub fn send_on(&self, index: usize, datagram: Bytes) {
+        if let Some(Some(session)) = self.sessions.borrow().get(index) {
+            // Probes are lost like everything else.
+            let _ = session.send_datagram(datagram);
+        }
+    }
+
+    /// Which sessions are open.
+    pub fn open_sessions(&self) -> Vec<usize> {
+        let sessions = self.sessions.borrow();
+        (0..sessions.len())
+            .filter(|&index| sessions[index].is_some())
+            .collect()
+    }
+
+    /// What to take from now on.
+    pub fn listen(&self, listen: Listen) {
+        self.listen.send_if_modified(|old| {
+            let changed = *old != listen;
+            *old = listen;
+            changed
+        });
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for session in self.sessions.borrow().iter().flatten() {
+            session.close(0, b"");
+        }
+    }
+}
+
+/// What a session needs to be made.
+#[derive(Clone, Debug)]
+struct Dial {
+    client: ClientConfig,
+    server: SocketAddr,
+    url: Url,
+}
+
+impl Dial {
+    fn new(config: &RelayConfig) -> Result<Self, String> {
+        let RelayAddress {
+            port,
+            token,
+            certificate_hashes,
+        } = &config.address;
+        let is_token = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_token {
+            return Err("the server's relay has no token".into());
+        }
+        let url = Url::parse(&format!("https://{}:{port}/relay/{token}", config.host))
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            client: client_config(certificate_hashes)?,
+            server: SocketAddr::new(config.server, *port),
+            url,
+        })
+    }
+}
+
+fn client_config(hashes: &[String]) -> Result<ClientConfig, String> {
+    let mut decoded = Vec::new();
+    for hash in hashes {
+        let bytes = data_encoding::HEXLOWER_PERMISSIVE.decode(hash.as_bytes());
+        let hash = bytes.ok().and_then(|bytes| bytes.try_into().ok());
+        decoded.push(hash.ok_or("a certificate's hash has 64 hex digits")?);
+    }
+    let mut tls = tls::client_config(&decoded).map_err(|error| error.to_string())?;
+    tls.alpn_protocols = vec![web_transport_quinn::ALPN.as_bytes().to_vec()];
+    let quic = QuicClientConfig::try_from(tls).map_err(|error| error.to_string())?;
+    let mut client = ClientConfig::new(Arc::new(quic));
+    let mut transport = TransportConfig::default();
+    transport
+        .datagram_send_buffer_size(SEND_BUFFER_BYTES)
+        .datagram_receive_buffer_size(Some(RECEIVE_BUFFER_BYTES))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
+        .keep_alive_interval(Some(KEEP_ALIVE));
+    client.transport_config(Arc::new(transport));
+    Ok(client)
+}
+
+/// One session, through all its reconnections.
+struct Lane {
+    index: usize,
+    endpoint: Endpoint,
+    target: Rc<RefCell<Dial>>,
+    sessions: Rc<RefCell<Vec<Option<Session>>>>,
+    /// Which session has the control stream.
+    control: Rc<Cell<Option<usize>>>,
+    listen: watch::Receiver<Listen>,
+    events: mpsc::Sender<RelayEvent>,
+}
+
+impl Lane {
+    async fn run(self) {
+        let mut wait = FIRST_RETRY;
+        loop {
+            if let Ok(Ok(session)) = timeout(CONNECT_TIMEOUT, self.connect()).await {
+                wait = FIRST_RETRY;
+                self.sessions.borrow_mut()[self.index] = Some(session.clone());
+                let _ = self.events.try_send(RelayEvent::Changed);
+                self.serve(&session).await;
+                self.sessions.borrow_mut()[self.index] = None;
+                if self.control.get() == Some(self.index) {
+                    self.control.set(None);
+                }
+                let _ = self.events.try_send(RelayEvent::Changed);
+                let code = session.close_reason().and_then(|error| close_code(&error));
+                if code.is_some_and(|code| FINAL_CODES.contains(&code)) {
+                    return;
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LAST_RETRY);
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, String> {
+        let Dial {
+            client,
+            server,
+            url,
+        } = self.target.borrow().clone();
+        let host = url.host_str().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let connection = self
+            .endpoint
+            .connect_with(client, server, host)
+            .map_err(|error| error.to_string())?
+            .await
+            .map_err(|error| error.to_string())?;
+        Session::connect(connection, url)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// Until the session ends.
+    async fn serve(&self, session: &Session) {
+        let mut control = std::pin::pin!(self.control(session));
+        loop {
+            tokio::select! {
+                biased;
+                datagram = session.read_datagram() => {
+                    let Ok(datagram) = datagram else { return };
+                    // A full queue means that we are late ourselves: what is new is dropped, as in the network.
+                    let _ = self.events.try_send(RelayEvent::Datagram(self.index, datagram));
+                }
+                () = &mut control => {
+                    // What the relay says there is no longer what we understand.
+                    session.close(2, b"control");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Holds the control stream once no other session does; returns when that ends.
+    async fn control(&self, session: &Session) {
+        while self.control.get().is_some() {
+            tokio::time::sleep(FIRST_RETRY).await;
+        }
+        self.control.set(Some(self.index));
+        let Ok((mut send, mut receive)) = session.open_bi().await else {
+            return;
+        };
+        let mut listen = self.listen.clone();
+        listen.mark_changed();
+        let mut line = Vec::new();
+        let mut bytes = [0; 2_048];
+        loop {
+            tokio::select! {
+                changed = listen.changed() => {
+                    if changed.is_err() { return }
+                    let Ok(mut text) = serde_json::to_vec(&*listen.borrow_and_update()) else { return };
+                    text.push(b'\n');
+                    if send.write_all(&text).await.is_err() { return }
+                    // 20 messages a second are allowed; a fader makes more.
+                    tokio::time::sleep(Duration::from_millis(60)).await;
+                }
+                read = receive.read(&mut bytes) => {
+                    let Ok(Some(count)) = read else { return };
+                    for &byte in &bytes[..count] {
+                        if byte != b'\n' {
+                            line.push(byte);
+                            if line.len() > MAX_LINE_BYTES { return }
+                            continue;
+                        }
+                        let event = match serde_json::from_slice(&line) {
+                            Ok(FromRelay::Wanted { listeners }) => RelayEvent::Wanted(listeners),
+                            Ok(FromRelay::Statistics(statistics)) => RelayEvent::Statistics(statistics),
+                            Err(_) => return,
+                        };
+                        line.clear();
+                        if self.events.send(event).await.is_err() { return }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The application's code, if the other end closed the session.
+fn close_code(error: &web_transport_quinn::SessionError) -> Option<u32> {
+    use web_transport_quinn::{SessionError, WebTransportError};
+    match error {
+        SessionError::WebTransportError(WebTransportError::Closed(code, _)) => Some(*code),
+        _ => None,
+    }
+}

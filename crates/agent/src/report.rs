@@ -1,0 +1,290 @@
+//! What two ends tell each other of their clocks and of what they hear: reports, and what follows from them
+//! (`docs/adr/0014-measured-mouth-to-ear.md`).
+
+use std::collections::VecDeque;
+
+use antiphon_core::wire::{CaptureReport, HeardReport, MAX_PERIOD_MS, MAX_REPORT_US, Report};
+use antiphon_core::{SampleRate, StreamStats};
+
+use crate::clock::{CaptureReading, ClockOffset, Recent};
+
+/// Between two reports, and between two probes of a lane, ns.
+pub const REPORT_INTERVAL_NS: u64 = 500_000_000;
+/// A peer that has been silent for so long tells nothing any more.
+const STALE_NS: u64 = 3_000_000_000;
+/// What the counts of a report cover.
+const PERIOD_NS: u64 = 4_000_000_000;
+/// Arrivals that are remembered: a second and a half of packets of 128 frames.
+const MAX_ARRIVALS: usize = 512;
+
+/// The delay from a peer's microphone to our ear.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MouthToEar {
+    /// Sum of the stages that are known, ms.
+    pub known_ms: f64,
+    /// It may be wrong by so much, ms.
+    pub error_ms: f64,
+    /// Every stage is known; otherwise it is more than that.
+    pub is_whole: bool,
+}
+
+/// Counters of one stream at some moment.
+type Reading = (u64, StreamStats);
+
+/// Both ends of the reports with one peer.
+#[derive(Debug)]
+pub struct Reports {
+    /// The peer's clock against ours.
+    pub offset: ClockOffset,
+    id: u32,
+    sent_at_ns: Option<u64>,
+    readings: VecDeque<Reading>,
+    dropped: VecDeque<(u64, u64)>,
+    report: Option<(u64, Report)>,
+    /// Lines of its datagrams: when frame 0 would have come.
+    arrivals: Recent,
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self {
+            offset: ClockOffset::default(),
+            id: 0,
+            sent_at_ns: None,
+            readings: VecDeque::new(),
+            dropped: VecDeque::new(),
+            report: None,
+            arrivals: Recent::new(MAX_ARRIVALS),
+        }
+    }
+}
+
+impl Reports {
+    /// The player's newest word on this stream.
+    pub fn observe(&mut self, stats: StreamStats, now_ns: u64) {
+        let fell = |old: &StreamStats| {
+            stats.jitter.played_frames < old.jitter.played_frames
+                || stats.sequence.received < old.sequence.received
+        };
+        // Counters that fell are those of another stream.
+        if self.readings.back().is_some_and(|(_, old)| fell(old)) {
+            self.readings.clear();
+        }
+        self.readings.push_back((now_ns, stats));
+        while self.readings.len() > 2 && now_ns - self.readings[1].0 >= PERIOD_NS {
+            self.readings.pop_front();
+        }
+    }
+
+    /// The next report; `None` if it is not time. `stream`: as the datagram needs it on its way. `dropped_packets`: of ours to this
+    /// peer, so far; `overrun_frames`: captured and lost, in the last seconds; `underruns` of our output, likewise.
+    pub fn poll(
+        &mut self,
+        stream: u16,
+        capture: Option<CaptureReading>,
+        overrun_frames: u32,
+        dropped_packets: u64,
+        underruns: u32,
+        now_ns: u64,
+    ) -> Option<Report> {
+        if self
+            .sent_at_ns
+            .is_some_and(|at| now_ns - at < REPORT_INTERVAL_NS)
+        {
+            return None;
+        }
+        self.sent_at_ns = Some(now_ns);
+        self.id = self.id.wrapping_add(1);
+        self.dropped.push_back((now_ns, dropped_packets));
+        while self.dropped.len() > 2 && now_ns - self.dropped[1].0 >= PERIOD_NS {
+            self.dropped.pop_front();
+        }
+        let dropped = dropped_packets - self.dropped[0].1;
+        let capture = capture.map(|reading| CaptureReport {
+            timestamp: reading.frame,
+            time_ns: reading.captured.ns as u64,
+            error_us: to_us(reading.captured.error_ns) as u32,
+            block_us: to_us(reading.block_ns) as u32,
+            send_us: to_us(reading.send_ns) as u32,
+            input: None,
+            overrun_frames,
+            dropped_packets: u32::try_from(dropped).unwrap_or(u32::MAX),
+        });
+        Some(Report {
+            stream,
+            id: self.id,
+            capture,
+            heard: self.hears(now_ns, underruns),
+        })
+    }
+
+    /// How we hear the peer.
+    fn hears(&self, now_ns: u64, underruns: u32) -> Option<HeardReport> {
+        let (begin, old) = self.readings.front()?;
+        let (end, new) = self.readings.back()?;
+        new.format?;
+        let period_ms = (end - begin) / 1_000_000;
+        if period_ms == 0 || now_ns - end > STALE_NS {
+            return None;
+        }
+        let grown = |of: fn(&StreamStats) -> u64| {
+            u32::try_from(of(new).saturating_sub(of(old))).unwrap_or(u32::MAX)
+        };
+        let frames = |frames: u64| u32::try_from(frames).unwrap_or(u32::MAX - 1);
+        Some(HeardReport {
+            period_ms: (period_ms as u16).min(MAX_PERIOD_MS),
+            received_packets: grown(|s| s.sequence.received),
+            lost_packets: grown(|s| s.sequence.lost),
+            late_packets: grown(|s| s.jitter.late_packets),
+            played_frames: grown(|s| s.jitter.played_frames),
+            concealed_frames: grown(|s| s.jitter.concealed_frames),
+            buffer_frames: new.buffered_frames.map(frames),
+            target_frames: frames(new.target_frames),
+            spread_frames: new.spread_frames.map(frames),
+            output_underruns: Some(underruns),
+        })
+    }
+
+    /// A report came. One that was overtaken is ignored.
+    pub fn handle_report(&mut self, report: Report, now_ns: u64) {
+        let is_older = self.report.as_ref().is_some_and(|(at, newest)| {
+            now_ns - at < STALE_NS && report.id.wrapping_sub(newest.id).cast_signed() <= 0
+        });
+        if !is_older {
+            self.report = Some((now_ns, report));
+        }
+    }
+
+    /// Audio came, whose first frame has this media time.
+    pub fn handle_audio(&mut self, timestamp: u64, rate: SampleRate, now_ns: u64) {
+        self.arrivals
+            .add(now_ns as i64 - frames_ns(timestamp, rate));
+    }
+
+    /// How the peer hears us, by its own word; `None` if it has not said so lately.
+    pub fn heard(&self, now_ns: u64) -> Option<HeardReport> {
+        self.fresh(now_ns)?.heard
+    }
+
+    fn fresh(&self, now_ns: u64) -> Option<&Report> {
+        let (at, report) = self.report.as_ref()?;
+        (now_ns - at < STALE_NS).then_some(report)
+    }
+
+    /// From its microphone to our ear, if `playhead` is rendered with the frame that our output takes at `rendered_ns`, and our output
+    /// takes `output_ns` from there; `None` for that: unknown.
+    pub fn mouth_to_ear(
+        &self,
+        playhead: u64,
+        rendered_ns: i64,
+        output_ns: Option<i64>,
+        rate: SampleRate,
+        now_ns: u64,
+    ) -> Option<MouthToEar> {
+        let capture = self.fresh(now_ns)?.capture?;
+        let offset = self.offset.at(now_ns)?;
+        let captured_ns = (capture.time_ns as i64)
+            .wrapping_sub(offset.ns)
+            .wrapping_sub(frames_ns(capture.timestamp, rate))
+            .wrapping_add(frames_ns(playhead, rate));
+        let (input_ns, input_error_ns) = capture.input.map_or((0, 0), |input| {
+            (
+                i64::from(input.delay_us) * 1_000,
+                u64::from(input.error_us) * 1_000,
+            )
+        });
+        let known_ns = rendered_ns.wrapping_sub(captured_ns) + input_ns + output_ns.unwrap_or(0);
+        let error_ns =
+            offset.error_ns as u64 + u64::from(capture.error_us) * 1_000 + input_error_ns;
+        Some(MouthToEar {
+            known_ms: known_ns as f64 / 1e6,
+            error_ms: error_ns as f64 / 1e6,
+            is_whole: capture.input.is_some() && output_ns.is_some(),
+        })
+    }
+}
+
+/// So many frames of media time. Media time beyond some three centuries would overflow, and says nothing.
+fn frames_ns(frames: u64, rate: SampleRate) -> i64 {
+    (i128::from(frames) * 1_000_000_000 / i128::from(rate.hz())) as i64
+}
+
+fn to_us(ns: i64) -> i64 {
+    (ns / 1_000).clamp(0, i64::from(MAX_REPORT_US))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Estimate;
+
+    const RATE: SampleRate = SampleRate::Hz48000;
+
+    #[test]
+    fn mouth_to_ear_compares_the_two_clocks() {
+        let mut reports = Reports::default();
+        // Its clock is 7 s ahead of ours.
+        let ahead = 7_000_000_000;
+        let reading = CaptureReading {
+            frame: 48_000,
+            captured: Estimate {
+                ns: 10_000_000_000 + ahead,
+                error_ns: 20_000,
+            },
+            block_ns: 1_300_000,
+            send_ns: 1_500_000,
+        };
+        let report = Reports::default()
+            .poll(3, Some(reading), 0, 0, 0, 1)
+            .expect("it is time");
+        assert_eq!((report.id, report.stream, report.heard), (1, 3, None));
+        let now_ns = 10_100_000_000;
+        reports.handle_report(report, now_ns);
+        assert_eq!(
+            reports.mouth_to_ear(48_000, 0, None, RATE, now_ns),
+            None,
+            "the clocks are not compared yet"
+        );
+        reports
+            .offset
+            .add(now_ns - 1_000_000, now_ns - 500_000 + ahead as u64, now_ns);
+        // Its frame 48,480 was captured 10 ms after frame 48,000, and is rendered 30 ms after that.
+        let found = reports
+            .mouth_to_ear(48_480, 10_040_000_000, Some(1_000_000), RATE, now_ns)
+            .expect("known");
+        assert_eq!(found.known_ms, 31.0);
+        assert_eq!(found.error_ms, 0.52);
+        assert!(!found.is_whole, "its input says nothing");
+    }
+
+    #[test]
+    fn reports_that_were_overtaken_are_ignored() {
+        let mut reports = Reports::default();
+        let report = |id| Report {
+            stream: 0,
+            id,
+            capture: None,
+            heard: Some(HeardReport {
+                period_ms: 4_000,
+                received_packets: id,
+                lost_packets: 0,
+                late_packets: 0,
+                played_frames: 0,
+                concealed_frames: 0,
+                buffer_frames: None,
+                target_frames: 0,
+                spread_frames: None,
+                output_underruns: None,
+            }),
+        };
+        let received = |reports: &Reports, now| reports.heard(now).map(|h| h.received_packets);
+        reports.handle_report(report(5), 0);
+        reports.handle_report(report(4), 1);
+        assert_eq!(received(&reports, 2), Some(5));
+        reports.handle_report(report(6), 3);
+        assert_eq!(received(&reports, 4), Some(6));
+        assert_eq!(received(&reports, 3 + STALE_NS), None, "3 s old");
+        reports.handle_report(report(1), 4 + STALE_NS);
+        assert_eq!(received(&reports, 5 + STALE_NS), Some(1), "it began anew");
+    }
+}

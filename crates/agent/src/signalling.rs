@@ -1,0 +1,478 @@
+//! The connection to the server: `docs/protocol.md`, "Signalling". Reconnects by itself, keeping the identity.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::tungstenite::{Message, protocol::WebSocketConfig};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::link::RoomLink;
+use crate::tls;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+/// Longest message from the server that is read, in bytes: signals are 64 KiB at most, and a room's participants far less.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The server pings every 10 s: one that is silent for longer is gone.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(25);
+/// The first retry is at once; then after so long, doubled each time up to the last. A server that was restarted has everybody
+/// back within 3 s.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const LAST_RETRY: Duration = Duration::from_secs(2);
+/// After so many failures nobody waits at the door any more.
+const LAST_RETRY_LONG: Duration = Duration::from_secs(10);
+const PATIENCE: u32 = 30;
+
+/// Who one is, for as long as one keeps it: 32 random bytes.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If the system has no randomness.
+    pub fn random() -> Self {
+        let mut bytes = [0; 32];
+        SystemRandom::new()
+            .fill(&mut bytes)
+            .expect("the system has randomness");
+        Self(bytes)
+    }
+
+    fn to_hex(&self) -> String {
+        data_encoding::HEXLOWER.encode(&self.0)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(***)")
+    }
+}
+
+/// What one says first.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    /// Who one is.
+    pub secret: Secret,
+    /// 1 to 64 code points.
+    pub name: String,
+    /// Wanted if the room is new, Hz.
+    pub sample_rate_hz: u32,
+    /// Of a room that is locked.
+    pub passphrase: Option<String>,
+}
+
+/// To the server.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToServer {
+    /// Passed on unread.
+    Signal {
+        /// A participant's id.
+        to: String,
+        /// An object.
+        data: Value,
+    },
+    /// Leaves at once.
+    Leave {},
+}
+
+/// Another in the room.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RemoteParticipant {
+    /// Its id.
+    pub id: String,
+    /// Its number in the room.
+    #[serde(default)]
+    pub stream: u16,
+    /// For people.
+    pub name: String,
+    /// Whether its connection to the server is there.
+    pub present: bool,
+    /// By the owner.
+    #[serde(default)]
+    pub muted: bool,
+}
+
+/// Where the relay is.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct RelayAddress {
+    /// UDP port.
+    pub port: u16,
+    /// Stands for one participant.
+    pub token: String,
+    /// 64 hex digits each; none: the certificate is one that this machine trusts.
+    pub certificate_hashes: Vec<String>,
+}
+
+/// One is in.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Welcome {
+    /// One's id.
+    pub id: String,
+    /// One's number in the room.
+    #[serde(default)]
+    pub stream: u16,
+    /// The room's, Hz.
+    pub sample_rate_hz: u32,
+    /// The others, in order of joining.
+    pub participants: Vec<RemoteParticipant>,
+    /// By the owner: nobody hears us.
+    #[serde(default)]
+    pub muted: bool,
+    /// `None` where the server has no relay.
+    #[serde(default)]
+    pub relay: Option<RelayAddress>,
+    /// False: the server did not know us any more, or not yet.
+    pub resumed: bool,
+    /// For direct lanes.
+    #[serde(default)]
+    pub ice_servers: Vec<IceServer>,
+}
+
+/// A STUN or TURN server.
+#[derive(Clone, Debug, Deserialize)]
+pub struct IceServer {
+    /// `stun:HOST:PORT` or `turn:HOST:PORT`; more than one with TURN.
+    pub urls: Urls,
+    /// Of TURN.
+    #[serde(default)]
+    pub username: Option<String>,
+    /// Of TURN.
+    #[serde(default)]
+    pub credential: Option<String>,
+}
+
+/// As in a browser: one, or several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Urls {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// From the server. Fields that are not read here are passed over: the server may know more than we do.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromServer {
+    /// One is in.
+    Welcome(Box<Welcome>),
+    /// Somebody came.
+    Joined {
+        /// Who.
+        participant: RemoteParticipant,
+    },
+    /// Somebody's connection to the server broke.
+    Away {
+        /// Who.
+        id: String,
+    },
+    /// And returned.
+    Back {
+        /// Who.
+        id: String,
+    },
+    /// Gone for good.
+    Left {
+        /// Who.
+        id: String,
+    },
+    /// Somebody's new name.
+    Renamed {
+        /// Who.
+        id: String,
+        /// The name.
+        name: String,
+    },
+    /// Muted, or not any more, by the owner.
+    Muted {
+        /// Who; oneself included.
+        id: String,
+        /// Whether.
+        muted: bool,
+    },
+    /// The relay's certificate changed.
+    Relay {
+        /// As in `welcome`.
+        relay: Option<RelayAddress>,
+    },
+    /// From another participant.
+    Signal {
+        /// Who.
+        from: String,
+        /// What.
+        data: Value,
+    },
+    /// Something went wrong.
+    Error {
+        /// `docs/protocol.md` has a table of them.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// Of a newer server.
+    #[serde(other)]
+    Unknown,
+}
+
+/// After these, trying again would change nothing.
+const FINAL_ERRORS: [&str; 8] = [
+    "bad_message",
+    "bad_version",
+    "room_full",
+    "server_full",
+    "too_fast",
+    "passphrase",
+    "removed",
+    "replaced",
+];
+
+/// What the connection tells.
+#[derive(Debug)]
+pub enum SignallingEvent {
+    /// From the server; `address` is the server's own, where its relay is too.
+    Message {
+        /// What.
+        message: FromServer,
+        /// The server's.
+        address: IpAddr,
+    },
+    /// There is no connection; it is being made again. Why, for people.
+    Offline(String),
+    /// There will be none any more. Why, for people.
+    Ended(String),
+}
+
+trait Wire: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
+type Socket = WebSocketStream<Box<dyn Wire>>;
+
+enum End {
+    /// Retry.
+    Broken(String),
+    /// Do not.
+    Final(String),
+    /// We left.
+    Left,
+}
+
+/// Keeps the connection until the server refuses us for good, or until `outgoing` is closed or says `leave`; tells all by `events`.
+///
+/// What is sent while there is no connection is kept, and sent after the next `welcome`.
+pub async fn run(
+    link: RoomLink,
+    mut hello: Hello,
+    mut outgoing: mpsc::Receiver<ToServer>,
+    events: mpsc::Sender<SignallingEvent>,
+) {
+    let mut failures = 0u32;
+    loop {
+        let end = match timeout(CONNECT_TIMEOUT, connect(&link)).await {
+            Err(_) => End::Broken("the server does not answer".into()),
+            Ok(Err(error)) => End::Broken(error.to_string()),
+            Ok(Ok((socket, address))) => {
+                let mut welcomed = false;
+                let end = talk(
+                    socket,
+                    address,
+                    &mut hello,
+                    &mut outgoing,
+                    &events,
+                    &mut welcomed,
+                )
+                .await;
+                if welcomed {
+                    failures = 0;
+                }
+                end
+            }
+        };
+        let why = match end {
+            End::Left => return,
+            End::Final(why) => {
+                let _ = events.send(SignallingEvent::Ended(why)).await;
+                return;
+            }
+            End::Broken(why) => why,
+        };
+        if events.send(SignallingEvent::Offline(why)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(retry_after(failures)).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// The wait before retry number `failures`; spread by a random half, so that a restarted server is not stormed.
+fn retry_after(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    let last = if failures < PATIENCE {
+        LAST_RETRY
+    } else {
+        LAST_RETRY_LONG
+    };
+    let wait = FIRST_RETRY
+        .saturating_mul(1 << (failures - 1).min(10))
+        .min(last);
+    let mut random = [0];
+    // Without randomness all wait as long: no harm.
+    let _ = SystemRandom::new().fill(&mut random);
+    wait / 2 + wait * u32::from(random[0]) / 512
+}
+
+async fn connect(link: &RoomLink) -> io::Result<(Socket, IpAddr)> {
+    let tcp = TcpStream::connect((link.host_name(), link.port)).await?;
+    tcp.set_nodelay(true)?;
+    let address = tcp.peer_addr()?.ip();
+    let wire: Box<dyn Wire> = if link.is_secure {
+        let config = tls::client_config(&[]).map_err(io::Error::other)?;
+        let name = ServerName::try_from(link.host_name().to_owned()).map_err(io::Error::other)?;
+        Box::new(
+            TlsConnector::from(Arc::new(config))
+                .connect(name, tcp)
+                .await?,
+        )
+    } else {
+        Box::new(tcp)
+    };
+    let limits = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE_BYTES))
+        .max_frame_size(Some(MAX_MESSAGE_BYTES));
+    let (socket, _) = client_async_with_config(link.signalling_url(), wire, Some(limits))
+        .await
+        .map_err(io::Error::other)?;
+    Ok((socket, address))
+}
+
+async fn talk(
+    mut socket: Socket,
+    address: IpAddr,
+    hello: &mut Hello,
+    outgoing: &mut mpsc::Receiver<ToServer>,
+    events: &mpsc::Sender<SignallingEvent>,
+    welcomed: &mut bool,
+) -> End {
+    let mut first = serde_json::json!({
+        "type": "hello",
+        "version": VERSION,
+        "secret": hello.secret.to_hex(),
+        "name": hello.name,
+        "sample_rate_hz": hello.sample_rate_hz,
+    });
+    if let Some(passphrase) = &hello.passphrase {
+        first["passphrase"] = passphrase.as_str().into();
+    }
+    if let Err(error) = socket.send(Message::text(first.to_string())).await {
+        return End::Broken(error.to_string());
+    }
+    loop {
+        tokio::select! {
+            message = timeout(SILENCE_TIMEOUT, socket.next()) => {
+                let text = match message {
+                    Err(_) => return End::Broken("the server is silent".into()),
+                    Ok(None) => return End::Broken("the server closed the connection".into()),
+                    Ok(Some(Err(error))) => return End::Broken(error.to_string()),
+                    Ok(Some(Ok(Message::Text(text)))) => text,
+                    // Pings are answered by the library.
+                    Ok(Some(Ok(_))) => continue,
+                };
+                let Ok(message) = serde_json::from_str(&text) else { continue };
+                match &message {
+                    FromServer::Welcome(welcome) => {
+                        *welcomed = true;
+                        // The room's, should a server that was restarted have to make it again.
+                        hello.sample_rate_hz = welcome.sample_rate_hz;
+                    }
+                    FromServer::Error { code, message } if FINAL_ERRORS.contains(&code.as_str()) => {
+                        return End::Final(message.clone());
+                    }
+                    _ => {}
+                }
+                if events.send(SignallingEvent::Message { message, address }).await.is_err() {
+                    return End::Left;
+                }
+            }
+            message = outgoing.recv(), if *welcomed => {
+                let Some(message) = message else { return End::Left };
+                let leaves = matches!(message, ToServer::Leave {});
+                let Ok(text) = serde_json::to_string(&message) else { continue };
+                if let Err(error) = socket.send(Message::text(text)).await {
+                    return End::Broken(error.to_string());
+                }
+                if leaves {
+                    let _ = timeout(Duration::from_secs(1), socket.close(None)).await;
+                    return End::Left;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restarted_server_has_everybody_back_within_three_seconds() {
+        assert_eq!(retry_after(0), Duration::ZERO);
+        for failures in 1..PATIENCE {
+            assert!(retry_after(failures) <= LAST_RETRY, "{failures}");
+        }
+        assert!(retry_after(PATIENCE + 5) > LAST_RETRY);
+    }
+
+    #[test]
+    fn messages_are_as_the_protocol_says() {
+        let signal = ToServer::Signal {
+            to: "ab".into(),
+            data: serde_json::json!({"kind": "close", "lane": 1}),
+        };
+        assert_eq!(
+            serde_json::to_string(&signal).expect("JSON"),
+            r#"{"type":"signal","to":"ab","data":{"kind":"close","lane":1}}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&ToServer::Leave {}).expect("JSON"),
+            r#"{"type":"leave"}"#
+        );
+        let text = r#"{"type":"welcome","version":1,"id":"00","stream":3,"room":"r","sample_rate_hz":48000,
+            "participants":[{"id":"01","stream":2,"name":"Ann","present":true,"muted":false}],"owner":"01",
+            "locked":false,"muted":false,"ice_servers":[{"urls":"stun:a"},{"urls":["turn:b"],"username":"u"}],
+            "relay":{"port":4433,"token":"00","certificate_hashes":[]},"resumed":false}"#;
+        let FromServer::Welcome(welcome) = serde_json::from_str(text).expect("a welcome") else {
+            panic!("a welcome");
+        };
+        assert_eq!((welcome.stream, welcome.participants[0].stream), (3, 2));
+        assert_eq!(welcome.relay.expect("a relay").port, 4433);
+        let newer = r#"{"type":"chat","text":"hello"}"#;
+        assert!(matches!(
+            serde_json::from_str(newer),
+            Ok(FromServer::Unknown)
+        ));
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let secret = Secret::random();
+        assert!(!format!("{secret:?}").contains(&secret.to_hex()[..8]));
+    }
+}

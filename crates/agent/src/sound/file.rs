@@ -1,0 +1,289 @@
+//! Without a sound card: a file or a tone is captured, and what is heard is written to a file, at the pace of a precise timer.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use antiphon_core::SampleRate;
+use antiphon_core::wire::MAX_CHANNELS;
+use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
+
+use super::Device;
+use crate::clock::now_ns;
+use crate::duplex::{Duplex, MAX_QUANTUM_FRAMES};
+use crate::priority;
+
+/// Of a tone: -18 dBFS, EBU's reference level (R 68).
+const TONE_PEAK: f32 = 0.125_892_54;
+/// After a take has ended, so that its last frames are heard and what others play is too.
+const AFTER_SECONDS: u64 = 1;
+const PRIORITY: i32 = 65;
+
+/// What is captured.
+#[derive(Debug)]
+pub enum Input {
+    /// A take, `[frame][channel]`.
+    Take {
+        /// The samples.
+        samples: Vec<f32>,
+        /// 1 to 8.
+        channels: usize,
+        /// Over and over again; otherwise the sound ends a second after it.
+        is_loop: bool,
+    },
+    /// A sine, Hz.
+    Tone(f32),
+    /// Nothing.
+    Silence,
+}
+
+/// A device made of files.
+pub struct FileDevice {
+    rate: SampleRate,
+    quantum_frames: usize,
+    input: Input,
+    output: Option<WavWriter<BufWriter<File>>>,
+}
+
+impl std::fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("rate", &self.rate)
+            .field("quantum_frames", &self.quantum_frames)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a take.
+///
+/// # Errors
+/// In words for the user: no WAV file, or of a rate that no room has.
+pub fn read_take(path: &Path, is_loop: bool) -> Result<(Input, SampleRate), String> {
+    let fail = |why: String| format!("{}: {why}", path.display());
+    let mut reader = WavReader::open(path).map_err(|error| fail(error.to_string()))?;
+    let WavSpec {
+        channels,
+        sample_rate,
+        bits_per_sample,
+        sample_format,
+    } = reader.spec();
+    let rate = SampleRate::from_hz(sample_rate).ok_or_else(|| {
+        fail(format!(
+            "{sample_rate} Hz: a room has 44100, 48000, 88200 or 96000"
+        ))
+    })?;
+    if !(1..=MAX_CHANNELS).contains(&usize::from(channels)) {
+        return Err(fail(format!(
+            "{channels} channels: 1 to {MAX_CHANNELS} can be sent"
+        )));
+    }
+    let samples: Result<Vec<f32>, _> = match sample_format {
+        SampleFormat::Float => reader.samples::<f32>().collect(),
+        SampleFormat::Int => {
+            let scale = (1u64 << (bits_per_sample - 1)) as f32;
+            let samples = reader.samples::<i32>();
+            samples
+                .map(|sample| sample.map(|s| s as f32 / scale))
+                .collect()
+        }
+    };
+    let samples = samples.map_err(|error| fail(error.to_string()))?;
+    if samples.is_empty() {
+        return Err(fail("there is nothing in it".into()));
+    }
+    let input = Input::Take {
+        samples,
+        channels: channels.into(),
+        is_loop,
+    };
+    Ok((input, rate))
+}
+
+impl FileDevice {
+    /// `output`: the mix is written there, stereo, as 32-bit float.
+    ///
+    /// # Errors
+    /// In words for the user: the output cannot be written.
+    pub fn new(
+        input: Input,
+        output: Option<&Path>,
+        rate: SampleRate,
+        quantum_frames: usize,
+    ) -> Result<Self, String> {
+        let spec = WavSpec {
+            channels: 2,
+            sample_rate: rate.hz(),
+            bits_per_sample: 32,
+            sample_format: SampleFormat::Float,
+        };
+        let create = |path: &Path| {
+            WavWriter::create(path, spec).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        Ok(Self {
+            rate,
+            quantum_frames: quantum_frames.clamp(1, MAX_QUANTUM_FRAMES),
+            input,
+            output: output.map(create).transpose()?,
+        })
+    }
+}
+
+impl Device for FileDevice {
+    fn rate(&self) -> SampleRate {
+        self.rate
+    }
+
+    fn input_channels(&self) -> usize {
+        match self.input {
+            Input::Take { channels, .. } => channels,
+            Input::Tone(_) | Input::Silence => 2,
+        }
+    }
+
+    fn output_channels(&self) -> usize {
+        2
+    }
+
+    fn output_ns(&self) -> Option<i64> {
+        // A file has it at once.
+        Some(0)
+    }
+
+    fn run(mut self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+        // Without real-time priority it works too, only less evenly.
+        let _ = priority::real_time(PRIORITY);
+        let channels = self.input_channels();
+        let frames = self.quantum_frames;
+        let mut captured = vec![0.0; channels * frames];
+        let mut heard = vec![0.0; 2 * frames];
+        let faults = duplex.faults();
+        let start_ns = now_ns();
+        let mut played = 0u64;
+        while !stop.load(Ordering::Acquire) && !self.has_ended(played) {
+            // A quantum has been captured when its last frame has.
+            played += frames as u64;
+            let due_ns = start_ns + played * 1_000_000_000 / u64::from(self.rate.hz());
+            let late_ns = sleep_until(due_ns);
+            if late_ns > frames as u64 * 1_000_000_000 / u64::from(self.rate.hz()) {
+                faults.xruns.fetch_add(1, Ordering::Relaxed);
+            }
+            self.capture(played - frames as u64, &mut captured);
+            duplex.process(&captured, &mut heard);
+            if let Some(writer) = &mut self.output {
+                let (left, right) = heard.split_at(frames);
+                for sample in left.iter().zip(right).flat_map(|(l, r)| [*l, *r]) {
+                    writer
+                        .write_sample(sample)
+                        .map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        match self.output {
+            Some(writer) => writer.finalize().map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FileDevice {
+    fn has_ended(&self, played: u64) -> bool {
+        match &self.input {
+            Input::Take {
+                samples,
+                channels,
+                is_loop: false,
+            } => {
+                let frames = (samples.len() / channels) as u64;
+                played >= frames + AFTER_SECONDS * u64::from(self.rate.hz())
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes the input's frames from `first` on into `out`, `[channel][frame]`.
+    fn capture(&self, first: u64, out: &mut [f32]) {
+        let frames = self.quantum_frames;
+        match &self.input {
+            Input::Silence => out.fill(0.0),
+            Input::Tone(hz) => {
+                let step = std::f64::consts::TAU * f64::from(*hz) / f64::from(self.rate.hz());
+                let (left, right) = out.split_at_mut(frames);
+                for (frame, sample) in left.iter_mut().enumerate() {
+                    let phase = step * (first + frame as u64) as f64;
+                    *sample = phase.sin() as f32 * TONE_PEAK;
+                }
+                right.copy_from_slice(left);
+            }
+            Input::Take {
+                samples,
+                channels,
+                is_loop,
+            } => {
+                let length = (samples.len() / channels) as u64;
+                for frame in 0..frames {
+                    let at = first + frame as u64;
+                    let at = if *is_loop { at % length } else { at };
+                    for channel in 0..*channels {
+                        let index = at as usize * channels + channel;
+                        out[channel * frames + frame] = samples.get(index).copied().unwrap_or(0.0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns how late it is then, ns.
+pub(crate) fn sleep_until(due_ns: u64) -> u64 {
+    let now = now_ns();
+    if now < due_ns {
+        sleep(due_ns - now);
+    }
+    now_ns().saturating_sub(due_ns)
+}
+
+/// By the timer that is as fine as the system has one; ordinary threads are woken some 50 us late (`timer_slack_ns`), real-time ones are not.
+fn sleep(ns: u64) {
+    std::thread::sleep(std::time::Duration::from_nanos(ns));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(input: Input) -> FileDevice {
+        FileDevice::new(input, None, SampleRate::Hz48000, 4).expect("a device")
+    }
+
+    #[test]
+    fn a_take_is_captured_frame_by_frame_and_again_if_it_loops() {
+        let samples = vec![0.1, -0.1, 0.2, -0.2, 0.3, -0.3];
+        let take = |is_loop| {
+            device(Input::Take {
+                samples: samples.clone(),
+                channels: 2,
+                is_loop,
+            })
+        };
+        let mut out = [9.0; 8];
+        take(false).capture(1, &mut out);
+        assert_eq!(out, [0.2, 0.3, 0.0, 0.0, -0.2, -0.3, 0.0, 0.0]);
+        take(true).capture(1, &mut out);
+        assert_eq!(out, [0.2, 0.3, 0.1, 0.2, -0.2, -0.3, -0.1, -0.2]);
+        assert!(take(false).has_ended(48_003) && !take(false).has_ended(48_002));
+        assert!(!take(true).has_ended(u64::MAX / 2));
+    }
+
+    #[test]
+    fn a_tone_goes_on_where_it_was() {
+        let (mut whole, mut half) = ([0.0; 16], [0.0; 8]);
+        let mut long = device(Input::Tone(440.0));
+        long.quantum_frames = 8;
+        long.capture(0, &mut whole);
+        device(Input::Tone(440.0)).capture(4, &mut half);
+        assert_eq!(whole[4..8], half[..4]);
+        assert_eq!(whole[..8], whole[8..], "both channels");
+    }
+}

@@ -1,0 +1,200 @@
+//! JACK, or PipeWire in its clothes (`pw-jack`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use antiphon_core::SampleRate;
+use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
+
+use super::Device;
+use crate::duplex::{Duplex, Faults, MAX_QUANTUM_FRAMES};
+
+/// Ports of a running JACK server.
+pub struct JackDevice {
+    client: Client,
+    rate: SampleRate,
+    /// Which of the card's inputs, from 0.
+    inputs: Vec<usize>,
+    /// Whose ports: those whose full names begin so.
+    card: Option<String>,
+}
+
+impl std::fmt::Debug for JackDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JackDevice")
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: JACK's client functions may be called from any thread; only one at a time has the device.
+unsafe impl Send for JackDevice {}
+
+/// Names of the sound cards' ports, as JACK has them.
+///
+/// # Errors
+/// In words for the user: no server.
+pub fn list() -> Result<Vec<String>, String> {
+    let client = Client::open("antiphon")?;
+    let describe = |ports: Vec<String>, what: &str| {
+        ports
+            .into_iter()
+            .map(|port| format!("{what}  {port}"))
+            .collect::<Vec<_>>()
+    };
+    let mut lines = describe(client.microphones(), "in ");
+    lines.extend(describe(client.speakers(), "out"));
+    Ok(lines)
+}
+
+impl JackDevice {
+    /// Connects to the server. `inputs`: which of the card's inputs, from 0; `quantum_frames`: asked of the server, for its whole
+    /// graph; `card`: the ports whose full names begin so, all by default.
+    ///
+    /// # Errors
+    /// In words for the user: no server, a rate that no room has, a quantum that it refuses.
+    pub fn open(
+        inputs: Vec<usize>,
+        quantum_frames: Option<usize>,
+        card: Option<String>,
+    ) -> Result<Self, String> {
+        let client = Client::open("antiphon")?;
+        let hz = client.sample_rate_hz();
+        let rate = SampleRate::from_hz(hz).ok_or_else(|| {
+            format!("JACK runs at {hz} Hz: a room has 44100, 48000, 88200 or 96000")
+        })?;
+        if let Some(frames) = quantum_frames
+            && client.quantum_frames() as usize != frames
+            && !client.set_quantum_frames(frames as u32)
+        {
+            return Err(format!(
+                "JACK refuses a quantum of {frames} frames; it has {}",
+                client.quantum_frames()
+            ));
+        }
+        Ok(Self {
+            client,
+            rate,
+            inputs,
+            card,
+        })
+    }
+}
+
+impl Device for JackDevice {
+    fn rate(&self) -> SampleRate {
+        self.rate
+    }
+
+    fn input_channels(&self) -> usize {
+        self.inputs.len()
+    }
+
+    fn output_channels(&self) -> usize {
+        2
+    }
+
+    fn output_ns(&self) -> Option<i64> {
+        None
+    }
+
+    fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+        let Self {
+            client,
+            inputs,
+            card,
+            ..
+        } = *self;
+        let is_chosen = |port: &String| card.as_ref().is_none_or(|card| port.starts_with(card));
+        let microphones: Vec<_> = client.microphones().into_iter().filter(is_chosen).collect();
+        let speakers: Vec<_> = client.speakers().into_iter().filter(is_chosen).collect();
+        let mut links = Vec::new();
+        let mut in_ports = Vec::new();
+        for (n, &input) in inputs.iter().enumerate() {
+            let (port, name) = client.in_port(&format!("capture_{}", n + 1))?;
+            in_ports.push(port);
+            // A port that nothing is connected to hears silence; who has no card may connect something else.
+            links.extend(microphones.get(input).map(|card| (card.clone(), name)));
+        }
+        let mut out_ports = Vec::new();
+        for n in 0..2 {
+            let (port, name) = client.out_port(&format!("playback_{}", n + 1))?;
+            out_ports.push(port);
+            links.extend(speakers.get(n).map(|card| (name, card.clone())));
+        }
+        let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
+        let process = Process {
+            duplex,
+            inputs: in_ports,
+            outputs: out_ports,
+            captured: vec![0.0; inputs.len() * MAX_QUANTUM_FRAMES],
+            heard: vec![0.0; 2 * MAX_QUANTUM_FRAMES],
+            events: Arc::new(Reported {
+                gone: gone.clone(),
+                faults,
+            }),
+        };
+        let (_, result) = client.run(process, || {
+            for (from, to) in &links {
+                client.connect(from, to)?;
+            }
+            while !stop.load(Ordering::Acquire) {
+                if gone.load(Ordering::Acquire) {
+                    return Err("the JACK server is gone".to_owned());
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        })?;
+        result
+    }
+}
+
+struct Reported {
+    gone: Arc<AtomicBool>,
+    faults: Arc<Faults>,
+}
+
+impl Events for Reported {
+    fn xrun(&self) {
+        self.faults.xruns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn server_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+struct Process {
+    duplex: Duplex,
+    inputs: Vec<InPort>,
+    outputs: Vec<OutPort>,
+    captured: Vec<f32>,
+    heard: Vec<f32>,
+    events: Arc<Reported>,
+}
+
+impl Handler for Process {
+    fn process(&mut self, cycle: &Cycle<'_>) {
+        let frames = cycle.frames as usize;
+        // A longer cycle than the engine renders is rendered in parts.
+        for begin in (0..frames).step_by(MAX_QUANTUM_FRAMES) {
+            let part = MAX_QUANTUM_FRAMES.min(frames - begin);
+            let captured = &mut self.captured[..self.inputs.len() * part];
+            for (port, samples) in self.inputs.iter().zip(captured.chunks_exact_mut(part)) {
+                samples.copy_from_slice(&cycle.heard(port)[begin..begin + part]);
+            }
+            let heard = &mut self.heard[..self.outputs.len() * part];
+            self.duplex.process(captured, heard);
+            for (port, samples) in self.outputs.iter_mut().zip(heard.chunks_exact(part)) {
+                cycle.to_play(port)[begin..begin + part].copy_from_slice(samples);
+            }
+        }
+    }
+
+    fn events(&self) -> Arc<dyn Events> {
+        self.events.clone()
+    }
+}

@@ -1,0 +1,148 @@
+//! What a participant knows of itself and of the others: an output, for the terminal and for scripts. Figures are measured; one
+//! that is not known (yet) is `None`, never 0. Names and meanings are those of `docs/automation.md`.
+
+use serde::Serialize;
+
+use crate::relay::RelayStatistics;
+
+/// Everything, at some moment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Status {
+    /// One's own id; `None` before joining.
+    pub id: Option<String>,
+    /// The connection to the server; sound does not need it once connected.
+    pub signalling: Signalling,
+    /// Why it is all over, for people; `None` while it is not.
+    pub ended: Option<String>,
+    /// What the user should know and can do something about.
+    pub notice: Option<String>,
+    /// The room's, Hz.
+    pub sample_rate_hz: u32,
+    /// Frames of the device's last quantum.
+    pub quantum_frames: u32,
+    /// Frames per packet sent.
+    pub packet_frames: usize,
+    /// Quanta that came late, as the device counts them.
+    pub xruns: u64,
+    /// Captured frames that were lost on their way to the network.
+    pub overrun_frames: u64,
+    /// Datagrams that did not fit the ring to the audio thread.
+    pub ring_overflows: u64,
+    /// Datagrams sent: each counts once, whoever gets it.
+    pub packets: u64,
+    /// One does not send one's sound, but silence.
+    pub is_muted: bool,
+    /// The owner muted one.
+    pub is_muted_by_owner: bool,
+    /// Linear, of each channel captured, since the last status.
+    pub input_peaks: Vec<f32>,
+    /// Linear, of the mix, since the last status.
+    pub output_peaks: [f32; 2],
+    /// The way through the server.
+    pub relay: RelayStatus,
+    /// The others, in order of joining; where the server mixes, the mix is the last.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// The connection to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signalling {
+    /// Not yet, or not any more: it is being made.
+    #[default]
+    Connecting,
+    /// There.
+    Online,
+}
+
+/// The way through the server.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RelayStatus {
+    /// Sessions that are open.
+    pub sessions: usize,
+    /// Least round-trip time of the sessions' last probes, ms.
+    pub rtt_ms: Option<f64>,
+    /// How many take our stream from the relay; `None` before it said so.
+    pub listeners: Option<u32>,
+    /// Datagrams of ours that no session had room for.
+    pub dropped_packets: u64,
+    /// The relay's own figures.
+    pub statistics: Option<RelayStatistics>,
+}
+
+/// One other.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PeerStatus {
+    /// The participant; empty for the server's mix.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Its connection to the server is there.
+    pub is_present: bool,
+    /// The owner muted it.
+    pub is_muted_by_owner: bool,
+    /// Linear, 0 to 4.
+    pub gain: f32,
+    /// −1 (left) to 1 (right).
+    pub pan: f32,
+    /// By us.
+    pub is_muted: bool,
+    /// By us.
+    pub is_solo: bool,
+    /// Open data channels.
+    pub direct_lanes: usize,
+    /// Its stream is taken from the relay.
+    pub is_relayed: bool,
+    /// It is in the server's mix.
+    pub is_mixed: bool,
+    /// Least round-trip time of the lanes' last probes, ms.
+    pub rtt_ms: Option<f64>,
+    /// Left, right; linear, before gain.
+    pub peaks: [f32; 2],
+    /// Datagrams that arrived, without duplicates.
+    pub received_packets: u64,
+    /// Sequence numbers not seen.
+    pub lost_packets: u64,
+    /// Datagrams that came after their turn.
+    pub late_packets: u64,
+    /// Frames received and played.
+    pub played_frames: u64,
+    /// Frames made up in place of missing ones.
+    pub concealed_frames: u64,
+    /// Times the buffer ran dry.
+    pub underruns: u64,
+    /// Frames waiting now.
+    pub buffer_frames: Option<u64>,
+    /// The delay aimed at, frames.
+    pub target_frames: u64,
+    /// By how much its clock is faster, ppm.
+    pub drift_ppm: Option<f32>,
+    /// From its microphone to our ear.
+    pub mouth_to_ear: Option<MouthToEarStatus>,
+    /// How it hears us, by its own report.
+    pub heard: Option<HeardStatus>,
+    /// Datagrams of Opus, which this program does not decode.
+    pub opus_packets: u64,
+}
+
+/// Delay from a peer's microphone to our ear.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MouthToEarStatus {
+    /// The stages that are known, ms.
+    pub known_ms: f64,
+    /// It may be wrong by so much, ms.
+    pub error_ms: f64,
+    /// All stages are known; otherwise it is more than that.
+    pub is_whole: bool,
+}
+
+/// How a peer hears us.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HeardStatus {
+    /// 0 to 1, of the datagrams that should have come; `None` when none should.
+    pub lost_share: Option<f64>,
+    /// Ditto, those that came too late.
+    pub late_share: Option<f64>,
+    /// Of its jitter buffer.
+    pub buffer_frames: Option<u32>,
+}

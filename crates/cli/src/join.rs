@@ -1,0 +1,357 @@
+//! `antiphon join`.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use antiphon_agent::core::{SampleFormat, SampleRate, Target};
+use antiphon_agent::duplex::{self, DuplexConfig};
+use antiphon_agent::link::RoomLink;
+use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
+use antiphon_agent::sound::file::{FileDevice, Input, read_take};
+use antiphon_agent::sound::jack::JackDevice;
+use antiphon_agent::sound::{self, Device, Running};
+use antiphon_agent::status::Status;
+use clap::{Args, ValueEnum};
+
+use crate::Failure;
+
+/// Enter a room without a browser: from a sound card, or from files
+#[derive(Debug, Args)]
+#[command(after_help = "\
+LINK is a room's, as `antiphon serve` prints it or as the page shows it.
+Sound goes by JACK: a JACK server, or PipeWire (then put `pw-jack` before it).
+
+Examples:
+  antiphon join http://localhost:8080/r/ROOM
+      Play with the sound card's first two inputs.
+
+  PIPEWIRE_LATENCY=64/48000 pw-jack antiphon join --quantum 64 --packet 64 LINK
+      The least latency that PipeWire gives. --list-devices shows its ports.
+
+  antiphon join --input-channels 1 --path relay LINK
+      One microphone, and through the server only.
+
+  antiphon join --input take.wav --output heard.wav LINK
+      Without a sound card: play a take into the room, and record it.
+
+  antiphon join --tone 440 --plain --json summary.json --seconds 60 LINK
+      For tests: a tone for a minute, and figures at the end.")]
+pub(crate) struct Join {
+    /// The room's link
+    #[arg(value_name = "LINK", required_unless_present = "list_devices")]
+    link: Option<RoomLink>,
+
+    /// Shown to the others
+    #[arg(long, default_value = "Antiphon", value_parser = name)]
+    name: String,
+
+    /// Of a room that is locked; better from the environment than on the command line
+    #[arg(
+        long,
+        env = "ANTIPHON_PASSPHRASE",
+        hide_env_values = true,
+        value_name = "WORDS"
+    )]
+    passphrase: Option<String>,
+
+    /// By which ways sound goes and comes: straight to each peer and through the server at once, one of them, or mixed by the server
+    #[arg(long, value_enum, default_value_t = PathChoice::Auto)]
+    path: PathChoice,
+
+    /// What brings the sound
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    backend: Backend,
+
+    /// Show the ports of the sound cards, and stop
+    #[arg(long)]
+    list_devices: bool,
+
+    /// Use the card whose ports' names begin so
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Which inputs of the card, separated by commas
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        default_value = "1,2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
+    input_channels: Vec<u16>,
+
+    /// Frames per quantum of the sound card, 16 to 1024; as it is set already if not given (files: 64)
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..=1_024))]
+    quantum: Option<u32>,
+
+    /// Frames per packet, 16 to 512
+    #[arg(
+        long,
+        value_name = "FRAMES",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(16..=512)
+    )]
+    packet: u32,
+
+    /// Bits per sample sent: 16, 24 or 32 (float)
+    #[arg(long, default_value = "16", value_parser = bits)]
+    bits: SampleFormat,
+
+    /// Jitter buffer: tight, auto, safe (aiming at no more than 1 %, 0.1 %, 0.01 % of the frames late), or frames
+    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = buffer)]
+    buffer: (Target, f32),
+
+    /// Sessions with the server, 1 to 4
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=4)
+    )]
+    sessions: u32,
+
+    /// Direct lanes to each peer, 1 to 8
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=8)
+    )]
+    lanes: u32,
+
+    /// Play this WAV file into the room instead of a microphone
+    #[arg(long, value_name = "WAV", conflicts_with = "tone")]
+    input: Option<PathBuf>,
+
+    /// ... again and again; otherwise it leaves a second after the end
+    #[arg(long = "loop", requires = "input")]
+    is_loop: bool,
+
+    /// Play a sine into the room
+    #[arg(
+        long,
+        value_name = "HZ",
+        num_args = 0..=1,
+        default_missing_value = "440",
+        value_parser = clap::value_parser!(u16).range(20..=20_000)
+    )]
+    tone: Option<u16>,
+
+    /// Write what is heard to this WAV file
+    #[arg(long, value_name = "WAV")]
+    output: Option<PathBuf>,
+
+    /// Hz, without a sound card and without --input; if the room is new
+    #[arg(long, value_name = "HZ", default_value = "48000", value_parser = rate)]
+    rate: SampleRate,
+
+    /// Leave after so long
+    #[arg(long, value_name = "NUMBER")]
+    seconds: Option<f64>,
+
+    /// Lines of text instead of a view; so too where the output is no terminal
+    #[arg(long)]
+    plain: bool,
+
+    /// Write all figures there at the end
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PathChoice {
+    Auto,
+    Direct,
+    Relay,
+    Mix,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// JACK; files where --input, --tone or --output asks for them.
+    Auto,
+    Jack,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_fit = (1..=64).contains(&text.chars().count())
+        && text.chars().any(|c| !c.is_whitespace())
+        && !text.chars().any(char::is_control);
+    is_fit
+        .then(|| text.to_owned())
+        .ok_or_else(|| "a name has 1 to 64 characters".to_owned())
+}
+
+fn bits(text: &str) -> Result<SampleFormat, String> {
+    let bits = text.parse().ok().and_then(SampleFormat::from_bits);
+    bits.ok_or_else(|| "16, 24 or 32".to_owned())
+}
+
+fn rate(text: &str) -> Result<SampleRate, String> {
+    let rate = text.parse().ok().and_then(SampleRate::from_hz);
+    rate.ok_or_else(|| "44100, 48000, 88200 or 96000".to_owned())
+}
+
+/// As the page has it: `docs/automation.md`.
+fn buffer(text: &str) -> Result<(Target, f32), String> {
+    match text {
+        "tight" => Ok((Target::Auto, 0.01)),
+        "auto" => Ok((Target::Auto, 0.001)),
+        "safe" => Ok((Target::Auto, 0.000_1)),
+        frames => match frames.parse() {
+            Ok(frames) if frames <= 8_192 => Ok((Target::Fixed(frames), 0.001)),
+            _ => Err("tight, auto, safe, or 0 to 8192 frames".to_owned()),
+        },
+    }
+}
+
+impl Join {
+    /// Plays until it is told to leave.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.list_devices {
+            for line in sound::jack::list().map_err(Failure::running)? {
+                println!("{line}");
+            }
+            return Ok(());
+        }
+        let Some(link) = self.link.clone() else {
+            return Err(Failure::usage("which room?"));
+        };
+        let stop = stop_by_signal()?;
+        let device = self.device()?;
+        let duplex_config = DuplexConfig {
+            rate: device.rate(),
+            input_channels: device.input_channels(),
+            output_channels: device.output_channels(),
+        };
+        let (duplex, far, sleeper) = duplex::pair(duplex_config).map_err(Failure::running)?;
+        let config = ParticipantConfig {
+            link,
+            name: self.name.clone(),
+            passphrase: self.passphrase.clone(),
+            rate: device.rate(),
+            channels: device.input_channels(),
+            format: self.bits,
+            packet_frames: self.packet as usize,
+            target: self.buffer.0,
+            budget: self.buffer.1,
+            path: match self.path {
+                PathChoice::Auto => Path::Auto,
+                PathChoice::Direct => Path::Direct,
+                PathChoice::Relay => Path::Relay,
+                PathChoice::Mix => Path::Mix,
+            },
+            sessions: self.sessions as usize,
+            lanes: self.lanes as usize,
+            output_ns: device.output_ns(),
+        };
+        let running = Running::start(device, duplex).map_err(Failure::running)?;
+        let participant = Participant::join(config, far, sleeper).map_err(Failure::running)?;
+        let status = participant.status.clone();
+        let deadline = self
+            .seconds
+            .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+        let is_over = || {
+            stop.load(Ordering::Acquire)
+                || running.has_ended()
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        };
+        if self.plain || !io::stdout().is_terminal() {
+            print_lines(&participant, is_over);
+        } else {
+            crate::view::show(&participant, is_over).map_err(Failure::running)?;
+        }
+        let refused = status.borrow().ended.clone();
+        // What it knew before it left: nothing is connected afterwards.
+        let last = status.borrow().clone();
+        participant.leave();
+        let sounded = running.stop();
+        if let Some(path) = &self.json {
+            write_json(path, &last)
+                .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
+        }
+        sounded.map_err(Failure::running)?;
+        refused.map_or(Ok(()), |why| Err(Failure::running(why)))
+    }
+
+    fn device(&self) -> Result<Box<dyn Device>, Failure> {
+        let is_file = self.input.is_some() || self.tone.is_some() || self.output.is_some();
+        if is_file && self.backend == Backend::Auto {
+            let (input, rate) = match (&self.input, self.tone) {
+                (Some(path), _) => read_take(path, self.is_loop).map_err(Failure::usage)?,
+                (None, Some(hz)) => (Input::Tone(f32::from(hz)), self.rate),
+                (None, None) => (Input::Silence, self.rate),
+            };
+            let quantum = self.quantum.unwrap_or(64) as usize;
+            let device = FileDevice::new(input, self.output.as_deref(), rate, quantum)
+                .map_err(Failure::running)?;
+            return Ok(Box::new(device));
+        }
+        if is_file {
+            return Err(Failure::usage(
+                "--input, --tone and --output stand in for a sound card: not with --backend jack",
+            ));
+        }
+        let inputs: Vec<_> = (self.input_channels.iter())
+            .map(|&number| usize::from(number) - 1)
+            .collect();
+        if inputs.len() > 8 {
+            return Err(Failure::usage("--input-channels: 8 at most"));
+        }
+        let quantum = self.quantum.map(|frames| frames as usize);
+        let device =
+            JackDevice::open(inputs, quantum, self.device.clone()).map_err(Failure::running)?;
+        Ok(Box::new(device))
+    }
+}
+
+fn write_json(path: &std::path::Path, status: &Status) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    serde_json::to_writer_pretty(&mut file, status)?;
+    writeln!(file)
+}
+
+/// Set at the first SIGINT or SIGTERM.
+pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::running)?;
+    thread::spawn(move || {
+        runtime.block_on(crate::serve::stopped());
+        told.store(true, Ordering::Release);
+        // The second one ends the process.
+        runtime.block_on(std::future::pending::<()>());
+    });
+    Ok(stop)
+}
+
+/// A line whenever somebody comes or goes, and figures every two seconds.
+fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
+    let mut known = String::new();
+    let mut next = Instant::now();
+    loop {
+        let status = participant.status.borrow().clone();
+        if status.ended.is_some() || is_over() {
+            return;
+        }
+        let names: Vec<_> = status.peers.iter().map(|peer| peer.name.as_str()).collect();
+        let now = format!("{:?} with {}", status.signalling, names.join(", "));
+        if now != known || Instant::now() >= next {
+            known = now;
+            next = Instant::now() + Duration::from_secs(2);
+            // A closed standard output is no reason to stop.
+            for line in crate::view::lines(&status) {
+                let _ = writeln!(io::stdout(), "{line}");
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
