@@ -21,7 +21,8 @@ export type PageParameters = Partial<
     | "adapt"
     | "channels"
     | "loop"
-    | "transport",
+    | "transport"
+    | "path",
     string | number
   >
 >;
@@ -84,7 +85,7 @@ export interface PagePeer {
   lanes: { state: string }[];
 }
 
-const binary = path.join(root, "target/release/antiphon");
+export const binary = path.join(root, "target/release/antiphon");
 
 /** Why the product cannot be started; undefined when it can. */
 export function missingProduct(): string | undefined {
@@ -94,18 +95,26 @@ export function missingProduct(): string | undefined {
 export class Product {
   private constructor(
     readonly url: string,
-    private readonly service: Service,
+    /** Where it serves `/metrics`. */
+    readonly metricsUrl: string,
+    readonly service: Service,
     private readonly folder: string,
   ) {}
 
-  static async start(): Promise<Product> {
+  /** `prefix`: of the server's command, for instance to bind it to a core. */
+  static async start(prefix: readonly string[] = []): Promise<Product> {
     const missing = missingProduct();
     if (missing) throw new Error(missing);
     const folder = makeFolder("server");
-    const port = await freePort();
+    const [port, metricsPort] = [await freePort(), await freePort()];
     const url = `http://127.0.0.1:${port}`;
+    const metricsUrl = `http://127.0.0.1:${metricsPort}`;
     const service = Service.start(
-      [binary, "serve", "--listen", `127.0.0.1:${port}`],
+      [
+        ...prefix,
+        ...[binary, "serve", "--listen", `127.0.0.1:${port}`],
+        ...["--metrics-listen", `127.0.0.1:${metricsPort}`],
+      ],
       process.env,
       path.join(folder, "log"),
     );
@@ -123,7 +132,7 @@ export class Product {
       removeFolder(folder);
       throw error;
     }
-    return new Product(url, service, folder);
+    return new Product(url, metricsUrl, service, folder);
   }
 
   get port(): number {
