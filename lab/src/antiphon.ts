@@ -103,17 +103,16 @@ export interface PagePeer {
   lanes: { state: string }[];
 }
 
-const binary = path.join(root, "target/release/antiphon");
+export const binary = path.join(root, "target/release/antiphon");
 
 /** Why the product cannot be started; undefined when it can. */
 export function missingProduct(): string | undefined {
   return existsSync(binary) ? undefined : "target/release/antiphon is not built: make build";
 }
 
-/** Starts the server, and waits until it answers. */
-async function serve(url: string, folder: string): Promise<Service> {
-  const { host } = new URL(url);
-  const service = Service.start([binary, "serve", "--listen", host], process.env, path.join(folder, "log"));
+/** Starts a server, and waits until it answers. */
+async function serve(command: readonly string[], url: string, folder: string): Promise<Service> {
+  const service = Service.start(command, process.env, path.join(folder, "log"));
   const answers = () =>
     fetch(url).then(
       () => true,
@@ -131,18 +130,23 @@ async function serve(url: string, folder: string): Promise<Service> {
 export class Product {
   private constructor(
     readonly url: string,
-    private service: Service,
+    /** Where it serves `/metrics`. */
+    readonly metricsUrl: string,
+    private readonly command: readonly string[],
+    public service: Service,
     private readonly folder: string,
   ) {}
 
-  static async start(): Promise<Product> {
+  /** `prefix`: of the server's command, for instance to bind it to a core. */
+  static async start(prefix: readonly string[] = []): Promise<Product> {
     const missing = missingProduct();
     if (missing) throw new Error(missing);
     const folder = makeFolder("server");
-    const port = await freePort();
-    const url = `http://127.0.0.1:${port}`;
+    const [listen, metrics] = [`127.0.0.1:${await freePort()}`, `127.0.0.1:${await freePort()}`];
+    const command = [...prefix, binary, "serve", "--listen", listen, "--metrics-listen", metrics];
+    const url = `http://${listen}`;
     try {
-      return new Product(url, await serve(url, folder), folder);
+      return new Product(url, `http://${metrics}`, command, await serve(command, url, folder), folder);
     } catch (error) {
       removeFolder(folder);
       throw error;
@@ -156,7 +160,7 @@ export class Product {
 
   /** Starts it anew, at the same address, knowing nothing. */
   async restart(): Promise<void> {
-    this.service = await serve(this.url, this.folder);
+    this.service = await serve(this.command, this.url, this.folder);
   }
 
   get port(): number {

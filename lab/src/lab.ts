@@ -14,6 +14,7 @@ import { m2e } from "./experiments/m2e.js";
 import { native } from "./experiments/native.js";
 import { netem } from "./experiments/netem.js";
 import { peers } from "./experiments/peers.js";
+import { server } from "./experiments/server.js";
 import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
 import { EmulatedNetwork } from "./network.js";
 import { servePages } from "./pages.js";
@@ -26,7 +27,7 @@ import { playback, Rig, root, sampleRateHz, speaker } from "./rig.js";
 import { writeScore } from "./signal.js";
 import { framesPerMs, percent } from "./units.js";
 
-const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, fidelity, netem];
+const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, server, fidelity, netem];
 
 const help = `Measures Antiphon in real browsers on virtual sound cards and emulated networks, and writes a report of each run.
 

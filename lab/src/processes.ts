@@ -86,6 +86,8 @@ const packages: Record<string, string> = {
   "pipewire-pulse": "pipewire-pulse",
   "pw-jack": "pipewire-jack",
   "pw-link": "pipewire-bin",
+  "pw-metadata": "pipewire-bin",
+  taskset: "util-linux",
   pactl: "pulseaudio-utils",
   chromium: "chromium",
   "firefox-esr": "firefox-esr",

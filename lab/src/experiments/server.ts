@@ -1,0 +1,446 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import path from "node:path";
+import { quantile } from "../analysis.js";
+import { binary, Product } from "../antiphon.js";
+import { choose } from "../configs.js";
+import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import { lastLine } from "../machine.js";
+import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
+import { type Rig, sampleRateHz } from "../rig.js";
+import { shown } from "../units.js";
+
+/** What a server costs and how long it takes, with so many participants. */
+interface Measured {
+  program: string;
+  participants: number;
+  /** Share of one core that the server took. */
+  cpuShare: number;
+  /** Resident memory of the server. */
+  memoryKib: number;
+  /** From a datagram's arrival at the server to its way out, by the server's own histogram; null where it says nothing. */
+  forwardUs: Percentiles | null;
+  /** From the last frame that a mix needed to its way out. */
+  mixUs: Percentiles | null;
+  /** From a bot's clock to another's in the same process, server and both network stacks included. */
+  oneWayUs: Percentiles | null;
+  sent: number | null;
+  lost: number | null;
+}
+
+interface Percentiles {
+  p50: number;
+  p99: number;
+}
+
+/** A server with its clients, all sending and receiving; ended by stopping `services` in order. */
+interface Running {
+  server: Service;
+  services: Service[];
+  /** What the program itself can tell, over the measured interval; call it once. */
+  figures?: () => Promise<Partial<Measured>>;
+}
+
+interface Program {
+  about: string;
+  counts: readonly number[];
+  start(lab: Lab, folder: string, participants: number, seconds: number): Promise<Running>;
+}
+
+/** The server has a core of its own, and all clients share the other one. */
+const serverCore = ["taskset", "--cpu-list", "0"];
+const clientCore = ["taskset", "--cpu-list", "1"];
+/** Frames of a packet, for every program. */
+const packetFrames = 128;
+
+const programs: Record<string, Program> = {
+  "Antiphon, forwarded": {
+    about: "rooms of two, each datagram forwarded to the other",
+    counts: [2, 8, 20, 50, 100, 200],
+    start: (_, folder, participants, seconds) =>
+      startAntiphon(folder, { rooms: participants / 2, perRoom: 2, path: "relay", seconds }),
+  },
+  "Antiphon, forwarded to everyone": {
+    about: "one room, each datagram forwarded to all others",
+    counts: [8, 20],
+    start: (_, folder, participants, seconds) =>
+      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "relay", seconds }),
+  },
+  "Antiphon, mixed": {
+    about: "one room, a personal mix for each",
+    counts: [2, 8, 20],
+    start: (_, folder, participants, seconds) =>
+      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix", seconds }),
+  },
+  Jamulus: {
+    about: "its server, a personal mix for each, Opus, stereo, high quality, packets of 128 frames",
+    counts: [2, 8],
+    start: startJamulus,
+  },
+  JackTrip: {
+    about:
+      "its hub, full mix for each, 16-bit stereo, packets of 128 frames, queue 4; what the sound system mixes for it is not counted",
+    counts: [2, 8],
+    start: startJackTrip,
+  },
+};
+
+export const server: Experiment = {
+  name: "server",
+  title: "Through the server",
+  question:
+    "What does a server add on the way, and what does a participant cost it, with Antiphon, Jamulus and JackTrip on the same machine?",
+  programs: ["jacktrip", "Jamulus", "pw-jack", "pw-metadata", "taskset"],
+  plan(options) {
+    const chosen = choose(options.setups, Object.keys(programs));
+    const seconds = options.seconds ?? (options.quick ? 2 : 20);
+    const sessions = options.sessions ?? 1;
+    const measured: Measured[] = [];
+    const steps: Step[] = [];
+    for (let session = 1; session <= sessions; session++) {
+      for (const program of chosen) {
+        const counts = programs[program]!.counts;
+        if (options.quick && !program.startsWith("Antiphon")) continue;
+        for (const participants of options.quick ? counts.slice(0, 1) : counts) {
+          steps.push({
+            label: `session ${session}, ${program}, ${participants} participants`,
+            seconds: seconds + 10,
+            run: async (lab) => {
+              const one = await measure(lab, program, participants, seconds);
+              measured.push(one);
+              return `${shown((one.cpuShare / participants) * 100, 2)} % of a core each`;
+            },
+          });
+        }
+      }
+    }
+    const versions = Promise.all([
+      lastLine(["dpkg-query", "--show", "jacktrip"]),
+      lastLine(["dpkg-query", "--show", "jamulus"]),
+    ]);
+    return { steps, conclude: async () => conclude(measured, seconds, await versions) };
+  },
+};
+
+async function measure(lab: Lab, program: string, participants: number, seconds: number): Promise<Measured> {
+  const folder = makeFolder("server");
+  let running: Running | undefined;
+  try {
+    running = await programs[program]!.start(lab, folder, participants, seconds);
+    await sleep(5000);
+    const pid = running.server.pid!;
+    const before = cpuTicks(pid);
+    const began = performance.now();
+    await sleep(seconds * 1000);
+    const cpuShare = (cpuTicks(pid) - before) / ticksPerSecond / ((performance.now() - began) / 1000);
+    const memoryKib = residentKib(pid);
+    const figures = (await running.figures?.()) ?? {};
+    return {
+      program,
+      participants,
+      cpuShare,
+      memoryKib,
+      forwardUs: null,
+      mixUs: null,
+      oneWayUs: null,
+      sent: null,
+      lost: null,
+      ...figures,
+    };
+  } finally {
+    for (const service of running?.services ?? []) await service.stop();
+    removeFolder(folder);
+  }
+}
+
+const ticksPerSecond = 100;
+
+/** Processor time of a process and all its threads so far, in clock ticks (proc(5)). */
+function cpuTicks(pid: number): number {
+  const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  return Number(fields[11]) + Number(fields[12]);
+}
+
+function residentKib(pid: number): number {
+  return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);
+}
+
+async function startAntiphon(
+  folder: string,
+  load: { rooms: number; perRoom: number; path: string; seconds: number },
+): Promise<Running> {
+  const product = await Product.start(serverCore);
+  const bots: { service: Service; json: string }[] = [];
+  for (let room = 0; room < load.rooms; room++) {
+    const json = path.join(folder, `bots${room}.json`);
+    const command = [
+      ...clientCore,
+      binary,
+      "join",
+      product.lobbyUrl(product.newRoom()),
+      ...["--bots", String(load.perRoom), "--path", load.path, "--plain"],
+      ...["--seconds", String(load.seconds + 5), "--json", json],
+    ];
+    bots.push({ service: Service.start(command, process.env, path.join(folder, `bots${room}.log`)), json });
+  }
+  return {
+    server: product.service,
+    services: [...bots.map(({ service }) => service), product.service],
+    figures: async () => {
+      for (const { service } of bots)
+        await service.until(() => service.ended, "end", 20).catch(() => undefined);
+      const all = bots.map(({ json }) => JSON.parse(readFileSync(json, "utf8")) as BotSummary);
+      const metrics = await (await fetch(`${product.metricsUrl}/metrics`)).text();
+      return {
+        forwardUs: histogram(metrics, "antiphon_relay_forward_seconds"),
+        mixUs: histogram(metrics, "antiphon_relay_mix_seconds"),
+        oneWayUs: worst(all.map(({ one_way_us }) => one_way_us)),
+        sent: sum(all.map(({ sent }) => sent)),
+        lost: sum(all.map(({ lost }) => lost)),
+      };
+    },
+  };
+}
+
+/** What `antiphon join --bots --json` writes at its end. */
+interface BotSummary {
+  sent: number;
+  received: number;
+  lost: number;
+  one_way_us: Percentiles | null;
+}
+
+async function startJamulus({ rig }: Lab, folder: string, participants: number): Promise<Running> {
+  const settings = path.join(folder, "client.ini");
+  writeFileSync(
+    settings,
+    "<client><audioquality>2</audioquality><audiochannels>2</audiochannels><enableopussmall>0</enableopussmall><autojitbuf>1</autojitbuf></client>\n",
+  );
+  await force(rig, packetFrames);
+  const start = starter(rig, folder);
+  const server = start("server", serverCore, [
+    "Jamulus",
+    ...["-s", "-n", "-p", "44650", "-u", String(participants), "--serverbindip", "127.0.0.1"],
+  ]);
+  await sleep(1000);
+  const clients = Array.from({ length: participants }, (_, n) =>
+    start(`client${n}`, clientCore, [
+      ...["Jamulus", "-n", "-j", "-c", "127.0.0.1:44650", "--clientname", `lab${n}`],
+      ...["-p", String(44_660 + 20 * n), "-i", settings],
+    ]),
+  );
+  return { server, services: [...clients, server] };
+}
+
+async function startJackTrip({ rig }: Lab, folder: string, participants: number): Promise<Running> {
+  await force(rig, packetFrames);
+  const start = starter(rig, folder);
+  const server = start("server", serverCore, ["jacktrip", "-S", "-p", "4", "-q", "4", "-n", "2"]);
+  await sleep(1000);
+  const clients = Array.from({ length: participants }, (_, n) =>
+    start(`client${n}`, clientCore, [
+      ...["jacktrip", "-C", "127.0.0.1", "-J", `lab${n}`, "-n", "2", "-q", "4", "-D"],
+      ...["-B", String(44_700 + n)],
+    ]),
+  );
+  return { server, services: [...clients, server] };
+}
+
+/** The sound system's quantum, for every program on it, until the rig ends or it is set again. */
+async function force(rig: Rig, frames: number): Promise<void> {
+  await run(["pw-metadata", "-n", "settings", "0", "clock.force-quantum", String(frames)], rig.env);
+}
+
+function starter(rig: Rig, folder: string) {
+  const env = {
+    ...rig.env,
+    HOME: folder,
+    QT_QPA_PLATFORM: "offscreen",
+    PIPEWIRE_LATENCY: `${packetFrames}/${sampleRateHz}`,
+  };
+  return (name: string, core: readonly string[], command: readonly string[]) =>
+    Service.start([...core, "pw-jack", ...command], env, path.join(folder, `${name}.log`));
+}
+
+/**
+ * Two quantiles of a Prometheus histogram, in us: the upper end of the bucket that each falls into, all series of that name together.
+ * Null if it is empty.
+ */
+export function histogram(metrics: string, name: string): Percentiles | null {
+  const buckets = new Map<number, number>();
+  for (const line of metrics.split("\n")) {
+    const found = new RegExp(`^${name}_bucket\\{(?:.*,)?le="([^"]+)"[^}]*\\} (\\d+)`).exec(line);
+    if (!found) continue;
+    const bound = found[1] === "+Inf" ? Number.POSITIVE_INFINITY : Number(found[1]);
+    buckets.set(bound, (buckets.get(bound) ?? 0) + Number(found[2]));
+  }
+  const cumulative = [...buckets].sort(([a], [b]) => a - b);
+  const total = cumulative.at(-1)?.[1] ?? 0;
+  if (total === 0) return null;
+  const at = (share: number) => cumulative.find(([, count]) => count >= share * total)![0] * 1e6;
+  return { p50: at(0.5), p99: at(0.99) };
+}
+
+function worst(all: (Percentiles | null)[]): Percentiles | null {
+  const known = all.filter((one) => one !== null);
+  if (known.length === 0) return null;
+  return {
+    p50: quantile(
+      known.map(({ p50 }) => p50),
+      0.5,
+    )!,
+    p99: Math.max(...known.map(({ p99 }) => p99)),
+  };
+}
+
+function sum(values: number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [string, string]): Outcome {
+  const names = [...new Set(measured.map(({ program }) => program))];
+  const each = ({ cpuShare, participants }: Measured) => (cpuShare / participants) * 100;
+  const of = (program: string, participants: number) =>
+    quantile(
+      measured.filter((one) => one.program === program && one.participants === participants).map(each),
+      0.5,
+    );
+  const ratio = (program: string, other: string, participants: number) => {
+    const [a, b] = [of(program, participants), of(other, participants)];
+    return a === null || b === null ? null : a / b;
+  };
+  const comparisons = ["Jamulus", "JackTrip"].flatMap((other) =>
+    ["Antiphon, mixed", "Antiphon, forwarded"].flatMap((program) =>
+      [2, 8].map((participants) => ({
+        program,
+        other,
+        participants,
+        times: ratio(program, other, participants),
+      })),
+    ),
+  );
+  return {
+    findings: [
+      ...comparisons
+        .filter(({ times, participants }) => times !== null && participants === 8)
+        .map(
+          ({ program, other, times }) =>
+            `${program}, takes ${shown(times, 2)} times the processor time of ${other} for each of 8 participants.`,
+        ),
+      ...measured
+        .filter(({ forwardUs }) => forwardUs !== null)
+        .map(
+          ({ program, participants, forwardUs, mixUs }) =>
+            `${program}, ${participants} participants: ${mixUs ? `mixed within ${micro(mixUs)}` : `forwarded within ${micro(forwardUs)}`} (median, 99 %).`,
+        ),
+    ],
+    sections: [
+      {
+        heading: "What a participant costs the server",
+        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server process's own, as the kernel counts them. ${Object.entries(
+          programs,
+        )
+          .map(([name, { about }]) => `${name}: ${about}.`)
+          .join(
+            " ",
+          )} Antiphon's participants are bots with 16-bit stereo in packets of ${packetFrames} frames; the others' are the programs' own clients on the lab's sound system.`,
+        uncertainty:
+          "Processor time is counted in steps of 10 ms. The network is the loopback: it costs no interrupts. Where the clients' core is full, the server gets less to do.",
+        figures: [
+          {
+            kind: "line",
+            title: "Processor time of the server",
+            caption: "Share of one core, all participants together.",
+            alt: "Processor time against the number of participants, for each program.",
+            xLabel: "participants",
+            yLabel: "share of a core, %",
+            series: names.map((program) => ({
+              label: program,
+              points: measured
+                .filter((one) => one.program === program)
+                .map(({ participants, cpuShare }) => ({ x: participants, y: cpuShare * 100 })),
+            })),
+          },
+        ],
+        tables: [
+          {
+            caption: "Each measurement",
+            columns: [
+              { name: "program" },
+              { name: "participants", align: "right" },
+              { name: "core, %", align: "right" },
+              { name: "each, %", align: "right" },
+              { name: "memory, MiB", align: "right" },
+              { name: "in to out, us: median", align: "right" },
+              { name: "99 %", align: "right" },
+              { name: "mix, us: median", align: "right" },
+              { name: "99 %", align: "right" },
+              { name: "one way, us: median", align: "right" },
+              { name: "99 %", align: "right" },
+              { name: "sent", align: "right" },
+              { name: "lost", align: "right" },
+            ],
+            rows: measured.map((one) => [
+              one.program,
+              one.participants,
+              shown(one.cpuShare * 100, 1),
+              shown(each(one), 2),
+              shown(one.memoryKib / 1024, 1),
+              ...[one.forwardUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
+              one.sent,
+              one.lost,
+            ]),
+          },
+          {
+            caption: "Processor time for each participant, Antiphon's over the other's",
+            columns: [
+              { name: "program" },
+              { name: "beside" },
+              { name: "participants", align: "right" },
+              { name: "times", align: "right" },
+            ],
+            rows: comparisons.map(({ program, other, participants, times }) => [
+              program,
+              other,
+              participants,
+              shown(times, 2),
+            ]),
+          },
+        ],
+      },
+    ],
+    tables: {
+      "raw.csv": {
+        columns: [
+          "program",
+          "participants",
+          "cpu_share",
+          "memory_kib",
+          "forward_p50_us",
+          "forward_p99_us",
+          "mix_p50_us",
+          "mix_p99_us",
+          "one_way_p50_us",
+          "one_way_p99_us",
+          "sent",
+          "lost",
+        ],
+        rows: measured.map((one) => [
+          one.program,
+          one.participants,
+          shown(one.cpuShare, 5),
+          one.memoryKib,
+          ...[one.forwardUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
+          one.sent,
+          one.lost,
+        ]),
+      },
+    },
+    versions: { JackTrip: jacktrip, Jamulus: jamulus },
+    doubts: [],
+  };
+}
+
+function micro(us: Percentiles | null): string {
+  return us === null ? "unknown" : `${Math.round(us.p50)} us, ${Math.round(us.p99)} us`;
+}
