@@ -46,7 +46,10 @@ it("says what is seen in the engine's words", () => {
     [{ pin: "direct", relayListeners: 2 }, DIRECT],
     [{ pin: "relayed" }, RELAY],
     [{ pin: "mixed" }, RELAY],
-    [{ isDirectOpen: false, isRelayOpen: false }, { direct: false, relay: false }],
+    [
+      { isDirectOpen: false, isRelayOpen: false },
+      { direct: false, relay: false },
+    ],
   ];
   for (const [seen, route] of cases) {
     expect(new Paths(load().module).add()?.review({ ...short, ...seen })).toEqual(route);
