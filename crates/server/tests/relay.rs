@@ -2,14 +2,14 @@
 
 mod running;
 
-use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
+use std::{fs, net::SocketAddr, sync::mpsc, thread, time::Duration};
 
 use antiphon_core::{
     SampleFormat, SampleRate,
     wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
 };
 use antiphon_server::{
-    Config, RelayConfig,
+    Config, RelayConfig, StartError, TlsFiles,
     media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
     relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
     signalling::{ParticipantId, RoomName},
@@ -23,7 +23,7 @@ use web_transport_quinn::{
     WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 const ROOM: &str = "k3J9x0aQbW2mT7uYpL5sNg";
 
 /// A relay, and the hub's end of the seam.
@@ -608,10 +608,15 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
                     channels: 2,
                     stream: MIX_STREAM,
                     frames: 64,
-                    sequence: last.map_or(header.sequence, |last| last.sequence + 1),
-                    timestamp: last.map_or(header.timestamp, |last| last.timestamp + 64),
+                    ..header
                 };
-                assert_eq!(header, expected, "nothing is missing");
+                assert_eq!(header, expected);
+                // A machine that is busy may not read in time; what it misses are whole datagrams.
+                if let Some(last) = last {
+                    assert!(header.sequence > last.sequence);
+                    let missed = u64::from(header.sequence - last.sequence);
+                    assert!(header.timestamp >= last.timestamp + 64 * missed);
+                }
                 last = Some(header);
                 let mut samples = samples
                     .chunks_exact(3)
@@ -682,34 +687,80 @@ async fn certificates_rotate_and_sessions_stay() {
         used: Duration::from_secs(4),
         margin: Duration::from_secs(60),
     });
-    let offered = relay.media.offer();
-    let [first, second] = *offered.certificate_hashes else {
-        panic!("two hashes")
-    };
     let page = relay.join(1).await;
     let mut media = relay.media.clone();
-    timeout(SOON, media.offer_changed()).await.expect("in time");
-    let changed = media.offer();
-    assert_eq!(changed.certificate_hashes[0], second);
-    assert!(!changed.certificate_hashes.contains(&first));
-    assert_eq!(changed.port, offered.port);
-    page.send(&probe(0, 1));
-    assert_eq!(
-        page.receive().await[4],
-        1,
-        "the session that was open stays"
-    );
+    let mut id = 0;
+    // On a busy machine another one may have its turn before a round is over: then the round counts for nothing.
+    loop {
+        let offered = relay.media.offer();
+        let [first, second] = *offered.certificate_hashes else {
+            panic!("two hashes")
+        };
+        timeout(SOON, media.offer_changed()).await.expect("in time");
+        let changed = relay.media.offer();
+        let request = relay.request(page.token);
+        let by_the_first = client(&[first]).connect(request.clone()).await;
+        // A page that heard only what was offered at first.
+        let by_the_second = client(&[second]).connect(request).await;
+        if changed.certificate_hashes[0] != second || relay.media.offer() != changed {
+            continue;
+        }
+        assert!(!changed.certificate_hashes.contains(&first));
+        assert_eq!(changed.port, offered.port);
+        assert!(by_the_first.is_err(), "the first is no longer shown");
+        let session = by_the_second.expect("connects by the second hash");
+        for session in [&session, &page.session] {
+            id += 1;
+            let probe = Bytes::copy_from_slice(&probe(0, id));
+            session.send_datagram(probe).expect("sent");
+            let reply = timeout(SOON, session.read_datagram()).await;
+            let reply = reply
+                .expect("in time")
+                .expect("it is open, also the old one");
+            assert_eq!(reply[4], id as u8);
+        }
+        return;
+    }
+}
 
-    let request = relay.request(page.token);
-    let late = client(&[first]).connect(request.clone()).await;
-    assert!(late.is_err(), "the first is no longer shown");
-    // A page that heard only what was offered at first.
-    let session = client(&offered.certificate_hashes).connect(request).await;
-    let session = session.expect("connects by the second hash");
-    session
-        .send_datagram(Bytes::copy_from_slice(&probe(0, 2)))
-        .expect("sent");
-    assert_eq!(session.read_datagram().await.expect("a reply")[4], 2);
+#[tokio::test]
+async fn a_certificate_from_files_is_shown_and_no_hash_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    fs::write(&files.cert, made.cert.pem()).expect("written");
+    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    let config = RelayConfig {
+        tls: Some(files.clone()),
+        public_port: Some(4433),
+        ..RelayConfig::default()
+    };
+    let bind = || {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        BoundRelay::bind(&Config::default(), &config, any, Lifetime::default())
+    };
+    let (relay, media) = bind().expect("binds");
+    assert_eq!(media.offer().port, 4433);
+    assert_eq!(media.offer().certificate_hashes.len(), 0);
+    let address = relay.address();
+    let running = relay.start().expect("starts");
+    let client = ClientBuilder::new().with_server_certificates(vec![made.cert.der().clone()]);
+    let url = format!("https://{address}/relay/{}", "0".repeat(32));
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    let session = client.expect("a client").connect(request).await;
+    assert_eq!(
+        closed(&session.expect("the certificate is that of the files")).await,
+        1
+    );
+    running.stop().await.expect("stops");
+
+    let other = rcgen::KeyPair::generate().expect("made");
+    fs::write(&files.key, other.serialize_pem()).expect("written");
+    let refused = bind().expect_err("another certificate's key");
+    assert!(matches!(refused, StartError::Tls { .. }), "{refused}");
 }
 
 #[tokio::test]
