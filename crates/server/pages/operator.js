@@ -63,6 +63,7 @@ function show(status) {
     ["Rooms", whole.format(status.rooms.length)],
     ["Participants", whole.format(sum(status.rooms, "participants"))],
     ["Connections", whole.format(status.connections)],
+    ["Relay, socket to socket, µs", status.relay ? quantiles(status.relay.transit_us) : "–"],
     ["Relay loop lag, µs", status.relay ? quantiles(status.relay.loop_lag_us) : "–"],
   ]);
   const rooms = status.rooms.map((room) => {

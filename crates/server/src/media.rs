@@ -181,6 +181,8 @@ impl Media {
 pub struct MediaStatus {
     /// How late the media thread's loop comes round to what is due.
     pub loop_lag_us: Option<Quantiles>,
+    /// From reading a datagram from the socket until its last copy was written to it, QUIC included; none if none was followed.
+    pub transit_us: Option<Quantiles>,
     /// Those with a session, in any order.
     pub rooms: Vec<RoomMedia>,
 }
@@ -270,6 +272,7 @@ mod tests {
         let room: RoomName = "abcdefghijkl-_09".parse().expect("valid");
         let status = MediaStatus {
             loop_lag_us: Some(Quantiles { p50: 1, p99: 2 }),
+            transit_us: None,
             rooms: vec![RoomMedia {
                 room: room.clone(),
                 forward_us: None,

@@ -223,7 +223,7 @@ impl BoundRelay {
                 forward: Latencies::default(),
                 mix: Latencies::default(),
                 lag: Latencies::default(),
-                reported_lag: Latencies::default(),
+                reported: Default::default(),
             }),
         });
         task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
@@ -292,7 +292,8 @@ struct State {
     forward: Latencies,
     mix: Latencies,
     lag: Latencies,
-    reported_lag: Latencies,
+    /// Lag and transit as of the last report.
+    reported: (Latencies, Latencies),
 }
 
 impl Relay {
@@ -461,8 +462,9 @@ async fn report(
         let mut state = relay.state.borrow_mut();
         let elapsed = before.elapsed();
         before += elapsed;
-        snapshots.send_replace(Arc::new(state.snapshot(relay.socket.transit())));
-        statuses.send_replace(Arc::new(state.status(elapsed)));
+        let transit = relay.socket.transit();
+        statuses.send_replace(Arc::new(state.status(&transit, elapsed)));
+        snapshots.send_replace(Arc::new(state.snapshot(transit)));
     }
 }
 
@@ -484,14 +486,16 @@ impl State {
         snapshot
     }
 
-    fn status(&mut self, elapsed: Duration) -> MediaStatus {
-        let recent_lag = self.lag.since(&self.reported_lag);
-        self.reported_lag = self.lag.clone();
-        let mut rooms = self.rooms.values();
+    fn status(&mut self, transit: &Latencies, elapsed: Duration) -> MediaStatus {
+        let (lag_before, transit_before) = &self.reported;
+        let loop_lag_us = self.lag.since(lag_before).quantiles();
+        let transit_us = transit.since(transit_before).quantiles();
+        self.reported = (self.lag.clone(), transit.clone());
+        let rooms = self.rooms.values();
         MediaStatus {
-            loop_lag_us: recent_lag.quantiles(),
+            loop_lag_us,
+            transit_us,
             rooms: rooms
-                .by_ref()
                 .filter_map(|room| room.borrow_mut().report(elapsed))
                 .collect(),
         }
