@@ -1,4 +1,4 @@
-//! Rooms, signalling and the web app, in one process.
+//! Rooms, signalling, the relay and the web app, in one process.
 //!
 //! ```text
 //! browser ── HTTP ──▶ web         the embedded app, with the headers of headers
@@ -10,6 +10,8 @@
 //!                         │ handle_*  ▲ poll_output
 //!                         ▼           │
 //!                        rooms    sans-IO: who is where, and who is told what
+//!
+//! browser ══ WebTransport ══▶ relay    forwards and mixes sound, on a thread of its own; told by the hub through media
 //!
 //! operator ── HTTP, on a port of its own ──▶ status    the live page, and metrics
 //! ```

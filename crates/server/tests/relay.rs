@@ -2,14 +2,14 @@
 
 mod running;
 
-use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
+use std::{fs, net::SocketAddr, sync::mpsc, thread, time::Duration};
 
 use antiphon_core::{
     SampleFormat, SampleRate,
     wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
 };
 use antiphon_server::{
-    Config, RelayConfig,
+    Config, RelayConfig, StartError, TlsFiles,
     media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
     relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
     signalling::{ParticipantId, RoomName},
@@ -710,6 +710,46 @@ async fn certificates_rotate_and_sessions_stay() {
         .send_datagram(Bytes::copy_from_slice(&probe(0, 2)))
         .expect("sent");
     assert_eq!(session.read_datagram().await.expect("a reply")[4], 2);
+}
+
+#[tokio::test]
+async fn a_certificate_from_files_is_shown_and_no_hash_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    fs::write(&files.cert, made.cert.pem()).expect("written");
+    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    let config = RelayConfig {
+        tls: Some(files.clone()),
+        public_port: Some(4433),
+        ..RelayConfig::default()
+    };
+    let bind = || {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        BoundRelay::bind(&Config::default(), &config, any, Lifetime::default())
+    };
+    let (relay, media) = bind().expect("binds");
+    assert_eq!(media.offer().port, 4433);
+    assert_eq!(media.offer().certificate_hashes.len(), 0);
+    let address = relay.address();
+    let running = relay.start().expect("starts");
+    let client = ClientBuilder::new().with_server_certificates(vec![made.cert.der().clone()]);
+    let url = format!("https://{address}/relay/{}", "0".repeat(32));
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    let session = client.expect("a client").connect(request).await;
+    assert_eq!(
+        closed(&session.expect("the certificate is that of the files")).await,
+        1
+    );
+    running.stop().await.expect("stops");
+
+    let other = rcgen::KeyPair::generate().expect("made");
+    fs::write(&files.key, other.serialize_pem()).expect("written");
+    let refused = bind().expect_err("another certificate's key");
+    assert!(matches!(refused, StartError::Tls { .. }), "{refused}");
 }
 
 #[tokio::test]

@@ -67,8 +67,10 @@ pub(crate) use self::metrics::RelayMetrics;
 
 /// Sessions for each connection that an address may have with the hub.
 const SESSIONS: u32 = room::MAX_SESSIONS as u32;
-/// Handshakes at once, beyond which an address has to prove that it is its own, and twice that, beyond which nobody gets one.
-const HANDSHAKES: usize = 64;
+/// Handshakes at once, beyond which an address has to prove that it is its own.
+const UNPROVEN_HANDSHAKES: usize = 64;
+/// Handshakes at once, beyond which nobody gets another.
+const MAX_HANDSHAKES: usize = 512;
 /// How long sessions may take to end after the relay was asked to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the loop's lag is measured.
@@ -235,8 +237,8 @@ impl BoundRelay {
             _ = stopped => {}
             () = follow(&relay, end.commands) => {}
         }
-        for seat in relay.state.borrow().seats.values() {
-            seat.room.borrow().close_all(CloseCode::Stopping);
+        for room in relay.state.borrow().rooms.values() {
+            room.borrow().close_all(CloseCode::Stopping);
         }
         // Nobody new while the others take their leave.
         endpoint.set_server_config(None);
@@ -369,9 +371,9 @@ async fn follow(relay: &Relay, mut commands: mpsc::UnboundedReceiver<MediaComman
 async fn accept(relay: Rc<Relay>, endpoint: Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         let handshakes = relay.handshakes.get();
-        if handshakes >= 2 * HANDSHAKES {
+        if handshakes >= MAX_HANDSHAKES {
             incoming.refuse();
-        } else if handshakes >= HANDSHAKES && incoming.may_retry() {
+        } else if handshakes >= UNPROVEN_HANDSHAKES && incoming.may_retry() {
             // Only an `Incoming` that may not be retried is given back.
             let _ = incoming.retry();
         } else {
@@ -450,7 +452,7 @@ async fn measure_lag(relay: Rc<Relay>) {
     }
 }
 
-/// Makes the snapshots for the operator and for Prometheus.
+/// Makes the snapshots for the operator and for Prometheus, room by room: datagrams come first.
 async fn report(
     relay: Rc<Relay>,
     statuses: watch::Sender<Arc<MediaStatus>>,
@@ -459,45 +461,37 @@ async fn report(
     let mut before = Instant::now();
     loop {
         time::sleep(REPORT_INTERVAL).await;
-        let mut state = relay.state.borrow_mut();
         let elapsed = before.elapsed();
         before += elapsed;
         let transit = relay.socket.transit();
-        statuses.send_replace(Arc::new(state.status(&transit, elapsed)));
-        snapshots.send_replace(Arc::new(state.snapshot(transit)));
+        let (mut status, mut snapshot, rooms) = relay.state.borrow_mut().report(transit);
+        for room in rooms {
+            room.borrow_mut()
+                .report(elapsed, &mut status, &mut snapshot);
+            task::yield_now().await;
+        }
+        statuses.send_replace(Arc::new(status));
+        snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
 impl State {
-    fn snapshot(&self, transit: Latencies) -> Snapshot {
-        let mut snapshot = Snapshot {
+    /// What is reported of the whole, and the rooms that are to be added: those of now, even if some end meanwhile.
+    fn report(&mut self, transit: Latencies) -> (MediaStatus, Snapshot, Vec<Rc<RefCell<Room>>>) {
+        let (lag_before, transit_before) = &self.reported;
+        let status = MediaStatus {
+            loop_lag_us: self.lag.since(lag_before).quantiles(),
+            transit_us: transit.since(transit_before).quantiles(),
+            rooms: Vec::with_capacity(self.rooms.len()),
+        };
+        self.reported = (self.lag.clone(), transit.clone());
+        let snapshot = Snapshot {
             participants: Vec::with_capacity(self.seats.len()),
             forward: self.forward.clone(),
             transit,
             mix: self.mix.clone(),
             lag: self.lag.clone(),
         };
-        for room in self.rooms.values() {
-            let room = room.borrow();
-            snapshot.forward.merge(&room.forward);
-            snapshot.mix.merge(&room.mix);
-            snapshot.participants.extend(room.traffic());
-        }
-        snapshot
-    }
-
-    fn status(&mut self, transit: &Latencies, elapsed: Duration) -> MediaStatus {
-        let (lag_before, transit_before) = &self.reported;
-        let loop_lag_us = self.lag.since(lag_before).quantiles();
-        let transit_us = transit.since(transit_before).quantiles();
-        self.reported = (self.lag.clone(), transit.clone());
-        let rooms = self.rooms.values();
-        MediaStatus {
-            loop_lag_us,
-            transit_us,
-            rooms: rooms
-                .filter_map(|room| room.borrow_mut().report(elapsed))
-                .collect(),
-        }
+        (status, snapshot, self.rooms.values().cloned().collect())
     }
 }

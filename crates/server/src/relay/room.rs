@@ -21,12 +21,12 @@ use web_transport_quinn::{Session, quinn::Connection};
 use super::{
     control::{ControlError, Listen, Mix, Statistics},
     latency::Latencies,
-    metrics::Traffic,
+    metrics::{Snapshot, Traffic},
     quic::{CloseCode, SESSION_PREFIX},
     socket::MeasuredSocket,
 };
 use crate::{
-    media::{ParticipantMedia, RoomMedia},
+    media::{MediaStatus, ParticipantMedia, RoomMedia},
     mixer::{Mixer, Source},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
@@ -414,36 +414,41 @@ impl Room {
         }
     }
 
-    /// For the operator's page: those with a session, and what happened since the last call, `elapsed` ago. None if there is nobody.
-    pub(super) fn report(&mut self, elapsed: Duration) -> Option<RoomMedia> {
+    /// Adds itself to what the operator's page shows, of what happened since the last call, `elapsed` ago; and to what Prometheus is told.
+    pub(super) fn report(
+        &mut self,
+        elapsed: Duration,
+        status: &mut MediaStatus,
+        snapshot: &mut Snapshot,
+    ) {
+        snapshot.forward.merge(&self.forward);
+        snapshot.mix.merge(&self.mix);
         let (forward, mix) = &self.reported;
         let forward_us = self.forward.since(forward).quantiles();
         let mix_us = self.mix.since(mix).quantiles();
         self.reported = (self.forward.clone(), self.mix.clone());
-        let participants: Vec<_> = self
-            .participants
-            .iter_mut()
-            .filter(|(_, participant)| !participant.sessions.is_empty())
-            .map(|(number, participant)| participant.report(*number, elapsed))
-            .collect();
-        (!participants.is_empty()).then(|| RoomMedia {
-            room: self.name.clone(),
-            forward_us,
-            mix_us,
-            participants,
-        })
-    }
-
-    /// For Prometheus: those who have sent anything.
-    pub(super) fn traffic(&self) -> impl Iterator<Item = Traffic> {
-        let participants = self.participants.values();
-        let active = participants.filter(|participant| participant.counts.received > 0);
-        active.map(|participant| Traffic {
-            room: format!("{:?}", self.name),
-            participant: format!("{:?}", participant.id),
-            counts: participant.counts,
-            lost: participant.lost(),
-        })
+        let mut participants = Vec::with_capacity(self.participants.len());
+        for (number, participant) in &mut self.participants {
+            if participant.counts.received > 0 {
+                snapshot.participants.push(Traffic {
+                    room: format!("{:?}", self.name),
+                    participant: format!("{:?}", participant.id),
+                    counts: participant.counts,
+                    lost: participant.lost(),
+                });
+            }
+            if !participant.sessions.is_empty() {
+                participants.push(participant.report(*number, elapsed));
+            }
+        }
+        if !participants.is_empty() {
+            status.rooms.push(RoomMedia {
+                room: self.name.clone(),
+                forward_us,
+                mix_us,
+                participants,
+            });
+        }
     }
 }
 
