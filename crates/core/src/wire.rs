@@ -619,14 +619,14 @@ fn parse_report(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         return Err(Malformed::Length);
     }
     let [known, source] = le(bytes, 2)?;
-    let is_absent = |range: core::ops::Range<usize>| bytes[range].iter().all(|&byte| byte == 0);
+    let has_any = |range: core::ops::Range<usize>| bytes[range].iter().any(|&byte| byte != 0);
     let has_capture = known & CAPTURE_KNOWN != 0;
     let has_heard = known & HEARD_KNOWN != 0;
     if known > CAPTURE_KNOWN | HEARD_KNOWN
         || source > INPUT_CALIBRATED
-        || (source == 0 && !is_absent(36..44))
-        || (!has_capture && (source != 0 || !is_absent(CAPTURE_FIELDS)))
-        || (!has_heard && !(is_absent(HEARD_PERIOD) && is_absent(HEARD_COUNTS)))
+        || (source == 0 && has_any(36..44))
+        || (!has_capture && (source != 0 || has_any(CAPTURE_FIELDS)))
+        || (!has_heard && (has_any(HEARD_PERIOD) || has_any(HEARD_COUNTS)))
     {
         return Err(Malformed::Reserved);
     }
