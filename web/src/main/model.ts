@@ -1,6 +1,6 @@
 /** What the room page shows and may ask for: the seam between the user interface (ui/) and the session (studio.ts). */
 
-import type { Pin } from "../shared/relay";
+import type { Pin } from "../shared/engine";
 import type { OpusKbps } from "../shared/rungs";
 import type { Stats } from "../shared/stats";
 

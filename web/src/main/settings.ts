@@ -1,12 +1,11 @@
 /** What a musician has chosen: remembered by the browser, overridden by the address (docs/automation.md). */
 
+import { PINS, type Pin } from "../shared/engine";
 import { MAX_TARGET_FRAMES } from "../shared/messages";
-import type { Pin } from "../shared/relay";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
 import type { Settings } from "./model";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
-const PINS: readonly Pin[] = ["auto", "direct", "relay", "mix"];
 const KEY = "antiphon.settings";
 
 const DEFAULTS: Settings = {

@@ -2,7 +2,7 @@
 
 import { RecordRing } from "@antiphon/ring";
 import { type Estimate, Recent } from "../shared/clock";
-import { AUTOMATIC, COMMAND, STATS_FIELDS } from "../shared/engine";
+import { AUTOMATIC, COMMAND, type Pin, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
   COMMAND_RING_BYTES,
@@ -16,7 +16,7 @@ import {
   type WorkletOptions,
 } from "../shared/messages";
 import { type Channel, CommandRecord, type RecordSink, sinkOf } from "../shared/records";
-import type { Listen, Pin, RelayOffer } from "../shared/relay";
+import type { Listen, RelayOffer } from "../shared/relay";
 import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 import workletUrl from "../worklet/index.ts?worker&url";

@@ -1,9 +1,9 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
-import { COMMAND, STREAM_STATS } from "../shared/engine";
+import { COMMAND, type Pin, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
 import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
-import type { Listen, Pin, RelayOffer } from "../shared/relay";
+import type { Listen, RelayOffer } from "../shared/relay";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type {
@@ -556,7 +556,7 @@ export class Studio implements StudioApi {
     };
     const wanted = new Set<string>();
     for (const [id, { stream }] of this.#members)
-      if (this.#workerPeers.get(stream)?.listen === "mix" && this.#relay !== null) wanted.add(id);
+      if (this.#workerPeers.get(stream)?.asked === "mixed" && this.#relay !== null) wanted.add(id);
     this.#mixing.look(wanted, {
       nowMs: performance.now(),
       mixPlays: this.#mixPlays(played),
@@ -634,7 +634,7 @@ export class Studio implements StudioApi {
     const members = Array.from(this.#members.values());
     const hasSolo = members.some(({ participant }) => participant.solo);
     const forward = members.flatMap(({ number, stream, participant }) => {
-      const isWanted = this.#workerPeers.get(stream)?.listen !== "none";
+      const isWanted = this.#workerPeers.get(stream)?.asked !== "nothing";
       return number !== null && isWanted && this.#mixing.needsOwn(participant.id) ? [number] : [];
     });
     const sources = this.#mixing.sources.flatMap((id) => {
@@ -1059,7 +1059,7 @@ export class Studio implements StudioApi {
   #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
     const worker = this.#workerPeers.get(stream);
     const isRelayed = worker?.relayOpen === true || this.#mixing.isMixed(participant.id);
-    if (isRelayed && worker?.listen !== "none") return "connected";
+    if (isRelayed && worker?.asked !== "nothing") return "connected";
     return peer?.connection ?? participant.connection;
   }
 

@@ -320,7 +320,7 @@ export class Ladders {
 }
 
 /** What the user wants, as far as it is possible; in the order of the engine's codes. */
-export const PINS = ["automatic", "direct", "relayed", "mixed"] as const;
+export const PINS = ["auto", "direct", "relay", "mix"] as const;
 export type Pin = (typeof PINS)[number];
 
 /** What was seen of a listener's paths since the last review. */

@@ -1,8 +1,8 @@
 /** What the threads say to each other besides audio. */
 
-import type { PathDecision } from "./path";
+import type { Asked, Pin } from "./engine";
 import type { Channel } from "./records";
-import type { Listen, Pin, RelayOffer } from "./relay";
+import type { Listen, RelayOffer } from "./relay";
 import type { SendConfig } from "./rungs";
 import type { HeardStats, LaneStats, RelayStats, SenderStats, SentStats, WayStats } from "./stats";
 import type { HeardReport } from "./wire";
@@ -123,7 +123,7 @@ export interface WorkerPeerStats {
   heard: HeardStats | null;
   farEnd: FarEnd | null;
   /** How its stream is to be taken from the relay, and whether that reaches it. */
-  listen: PathDecision["listen"];
+  asked: Asked;
   relayOpen: boolean;
   ways: Record<WayName, WayStats>;
 }

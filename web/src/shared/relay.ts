@@ -1,8 +1,5 @@
 /** What the page and the server's relay say to each other: docs/protocol.md, "Relay". */
 
-/** The way that a musician wants a peer's sound to take. */
-export type Pin = "auto" | "direct" | "relay" | "mix";
-
 /** Where the relay is, and this participant's way in; from the server's `welcome`. */
 export interface RelayOffer {
   port: number;

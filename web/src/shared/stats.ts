@@ -1,6 +1,6 @@
 /** `window.antiphon.stats()` and the room page's numbers: one versioned record. Documented in docs/automation.md. */
 
-import type { Pin } from "./relay";
+import type { Pin } from "./engine";
 import type { Format } from "./rungs";
 
 /** A figure that was not measured (yet) is `null`, never 0. Counters count since the page joined. */

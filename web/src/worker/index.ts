@@ -1,6 +1,6 @@
 /** The network thread: the sender, every data channel, and the sessions with the relay. It moves bytes between transports and rings; it never decodes them. */
 
-import { Ladders } from "../shared/engine";
+import { Ladders, Paths } from "../shared/engine";
 import { type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
 import { Capture } from "./capture";
@@ -28,7 +28,8 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   switch (data.type) {
     case "start": {
       const ladders = new Ladders(data.module);
-      peers = new Peers(sinkOf(data.datagrams), say, (rungs) => ladders.add(rungs));
+      const paths = new Paths(data.module);
+      peers = new Peers(sinkOf(data.datagrams), say, (rungs) => ladders.add(rungs), paths);
       capture = new Capture(data.module, data.capture, data.sender, peers, say);
       setInterval(report, REPORT_MS);
       setInterval(() => peers?.takeStock(performance.now()), STOCK_MS);

@@ -1,8 +1,7 @@
-import type { Ladder } from "../shared/engine";
+import type { Asked, Ladder, Sending as PathChoice, Paths, Pin, Route } from "../shared/engine";
 import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
-import type { PathChoice, PathDecision, PathObservation } from "../shared/path";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
-import type { Pin, RelayStatistics } from "../shared/relay";
+import type { RelayStatistics } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import {
@@ -104,9 +103,11 @@ interface Peer {
   pin: Pin;
   /** By its own word. */
   wantsDirect: boolean;
-  choice: PathDecision;
+  route: Route;
   /** Null if there are too many peers to judge. */
   path: PathChoice | null;
+  /** How its stream is to be taken from the relay. */
+  asked: Asked;
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
@@ -169,7 +170,7 @@ export class Peers {
   readonly #sink: RecordSink;
   readonly #say: (message: FromWorker) => void;
   readonly #newLadder: (rungs: number) => Ladder | null;
-  readonly #newPath: () => PathChoice | null;
+  readonly #paths: Pick<Paths, "add" | "listen"> | null;
   /** Peers' streams by what the room calls them. */
   readonly #byNumber = new Map<number, number>();
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
@@ -191,12 +192,12 @@ export class Peers {
     sink: RecordSink,
     say: (message: FromWorker) => void,
     newLadder: (rungs: number) => Ladder | null = () => null,
-    newPath: () => PathChoice | null = () => null,
+    paths: Pick<Paths, "add" | "listen"> | null = null,
   ) {
     this.#sink = sink;
     this.#say = say;
     this.#newLadder = newLadder;
-    this.#newPath = newPath;
+    this.#paths = paths;
   }
 
   /** What is sent from now on. A listener who was some steps down stays so. */
@@ -553,27 +554,38 @@ export class Peers {
     // A session that began anew counts anew.
     const grown = (now: number, before: number) => (now >= before ? now - before : now);
     const isShort = steppedDown || dropped > this.#reviewed.dropped;
-    const heard = Array.from(this.#peers.values(), ({ ways }) => ways.relayed);
     const seen = {
       elapsedMs,
-      uplinkShort: isShort,
-      relayListeners: this.#wanted,
-      aged: grown(aged, this.#reviewed.aged),
       forwarded: grown(forwarded, this.#reviewed.forwarded),
-      forwardedStreams: heard.filter(({ audioAtMs }) => epochMs() - audioAtMs < SILENT_MS).length,
+      aged: grown(aged, this.#reviewed.aged),
     };
     Object.assign(this.#reviewed, { aged, forwarded, dropped });
-    for (const [stream, peer] of this.#peers) {
-      if (stream === RELAY_STREAM || peer.number === null || peer.number === MIX_STREAM) continue;
-      const observation: PathObservation = {
-        ...seen,
-        directOpen: openLanes(peer) > 0,
-        directLostShare: peer.ways.direct.lostShare,
-        relayOpen: this.#isRelayOpen(peer),
-        relayLostShare: peer.ways.relayed.lostShare,
-        pin: peer.pin,
-      };
-      peer.choice = peer.path?.review(observation) ?? choiceWithout(observation);
+    const peers = Array.from(this.#peers).flatMap(([stream, peer]) =>
+      stream === RELAY_STREAM || peer.number === null || peer.number === MIX_STREAM ? [] : [peer],
+    );
+    const asked = this.#paths?.listen({
+      ...seen,
+      pin: "auto",
+      isRelayOpen: openLanes(this.#peers.get(RELAY_STREAM)) > 0,
+      streams: peers.length,
+    });
+    for (const peer of peers) {
+      const isDirectOpen = openLanes(peer) > 0;
+      const isRelayOpen = this.#isRelayOpen(peer);
+      // What comes to us either way tells what is lost of ours: a report tells only of both together.
+      const { direct, relayed } = peer.ways;
+      peer.route = peer.path?.review({
+        elapsedMs,
+        // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
+        pin: peer.wantsDirect ? "auto" : "relay",
+        isDirectOpen,
+        isRelayOpen,
+        directLostShare: direct.lostShare,
+        relayLostShare: relayed.lostShare,
+        isUplinkShort: isShort,
+        relayListeners: this.#wanted,
+      }) ?? { direct: true, relay: true };
+      peer.asked = askedOf(peer, asked ?? "forwarded", isDirectOpen);
     }
     this.#spread();
   }
@@ -583,11 +595,11 @@ export class Peers {
     const relay = this.#peers.get(RELAY_STREAM);
     for (const [stream, peer] of this.#peers) {
       if (stream === RELAY_STREAM || peer.number === null) continue;
-      peer.isSent = peer.choice.sendDirect && (peer.wantsDirect || !this.#isRelayOpen(peer));
+      peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayOpen(peer));
     }
     if (relay === undefined) return;
     const isChosen = Array.from(this.#peers.values()).some(
-      ({ number, choice, isSent }) => number !== null && (choice.sendRelay || !isSent),
+      ({ number, route, isSent }) => number !== null && (route.relay || !isSent),
     );
     relay.isSent = this.#wanted > 0 && isChosen;
   }
@@ -640,7 +652,7 @@ export class Peers {
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
       lanes: this.#laneStats(peer),
-      listen: peer.choice.listen,
+      asked: peer.asked,
       relayOpen: this.#isRelayOpen(peer),
       ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
     }));
@@ -708,8 +720,9 @@ export class Peers {
       number: null,
       pin: "auto",
       wantsDirect: true,
-      choice: { sendDirect: true, sendRelay: true, listen: "forward" },
-      path: stream === RELAY_STREAM ? null : this.#newPath(),
+      route: { direct: true, relay: true },
+      path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
+      asked: "forwarded",
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
@@ -766,13 +779,14 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
   };
 }
 
-/** The choice for peers beyond those that the engine judges. */
-function choiceWithout({ pin, directOpen }: PathObservation): PathDecision {
-  return {
-    sendDirect: true,
-    sendRelay: true,
-    listen: pin === "mix" ? "mix" : pin === "direct" && directOpen ? "none" : "forward",
-  };
+/** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
+function askedOf({ pin, ways }: Peer, asked: Asked, isDirectOpen: boolean): Asked {
+  if (pin === "mix") return "mixed";
+  if (pin === "relay") return "forwarded";
+  if (pin === "direct" && isDirectOpen) return "nothing";
+  // Whom one hears directly needs no part in a mix.
+  const isHeard = isDirectOpen && epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
+  return asked === "mixed" && isHeard ? "nothing" : asked;
 }
 
 /** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */
@@ -839,8 +853,8 @@ function isOpen(lane: Lane): boolean {
   return lane.sends && lane.channel.readyState === "open";
 }
 
-function openLanes(peer: Peer): number {
-  return peer.lanes.filter(isOpen).length;
+function openLanes(peer: Peer | undefined): number {
+  return peer?.lanes.filter(isOpen).length ?? 0;
 }
 
 /** The lane other than the first with the least backlog, if there is one on which nothing has waited. */

@@ -9,7 +9,7 @@ beforeEach(() => {
 
 const CALM: SenderObservation = {
   elapsedMs: 500,
-  pin: "automatic",
+  pin: "auto",
   isDirectOpen: true,
   isRelayOpen: true,
   directLostShare: 0,
@@ -44,8 +44,8 @@ it("says what is seen in the engine's words", () => {
     [{ isRelayOpen: false, relayListeners: 2 }, DIRECT],
     [{ relayListeners: 0 }, DIRECT],
     [{ pin: "direct", relayListeners: 2 }, DIRECT],
-    [{ pin: "relayed" }, RELAY],
-    [{ pin: "mixed" }, RELAY],
+    [{ pin: "relay" }, RELAY],
+    [{ pin: "mix" }, RELAY],
     [
       { isDirectOpen: false, isRelayOpen: false },
       { direct: false, relay: false },
@@ -59,7 +59,7 @@ it("says what is seen in the engine's words", () => {
 it("a listener without room takes a mix, and every stream again after 30 s", () => {
   const full: ListenerObservation = {
     elapsedMs: 500,
-    pin: "automatic",
+    pin: "auto",
     isRelayOpen: true,
     streams: 2,
     forwarded: 375,
@@ -70,7 +70,7 @@ it("a listener without room takes a mix, and every stream again after 30 s", () 
   expect(asked(4, full)).toEqual(["forwarded", "forwarded", "forwarded", "mixed"]);
   expect(new Set(asked(59, full))).toEqual(new Set(["mixed"]));
   expect(paths.listen(full)).toBe("forwarded");
-  expect(paths.listen({ ...full, pin: "mixed" })).toBe("mixed");
+  expect(paths.listen({ ...full, pin: "mix" })).toBe("mixed");
   expect(paths.listen({ ...full, pin: "direct" })).toBe("nothing");
   expect(paths.listen({ ...full, isRelayOpen: false })).toBe("nothing");
 });

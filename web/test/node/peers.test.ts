@@ -1,9 +1,8 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
-import { Ladders } from "../../src/shared/engine";
+import { Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
-import type { Pin } from "../../src/shared/relay";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
 import {
   type HeardReport,
@@ -106,10 +105,12 @@ function channel(clock = { nowMs: 0 }) {
 }
 type Channel = ReturnType<typeof channel>;
 
-function ladders(): Ladders {
+function engineModule(): WebAssembly.Module {
   if (engine === undefined) throw new Error("The engine is not built: make build");
-  return new Ladders(new WebAssembly.Module(readFileSync(engine)));
+  return new WebAssembly.Module(readFileSync(engine));
 }
+
+const ladders = () => new Ladders(engineModule());
 
 function peersWith(lanes: Channel[], sending = sendingOf(), say: (message: FromWorker) => void = () => {}) {
   const all = ladders();
@@ -535,7 +536,7 @@ it("reports the capture as of the format that the peer is sent", () => {
 
 describe("through the relay", () => {
   /** Peer 1, whom the room calls 7, with a direct lane; peer 2, called 9, without; and a session with the relay. */
-  function room(pin: Pin = "auto") {
+  function room(pin: Pin = "auto", paths: Paths | null = null) {
     const [direct, session] = [channel(), channel()];
     const passed: { tag: number; stream: number; sequence: number }[] = [];
     const sink = {
@@ -544,7 +545,7 @@ describe("through the relay", () => {
         return passed.push({ tag, stream, sequence }) > 0;
       },
     };
-    const peers = new Peers(sink, () => {});
+    const peers = new Peers(sink, () => {}, undefined, paths);
     peers.addLane(1, 0, 1, true, direct);
     peers.setPeer(1, 7, pin, true);
     peers.setPeer(2, 9, "auto", true);
@@ -676,7 +677,7 @@ describe("through the relay", () => {
     hear(direct, packet(2), 0);
     peers.review(1_001_000);
     expect(passed.map(({ stream }) => stream)).toEqual([0, 7, 0]);
-    expect(peers.stats()[0].listen).toBe("none");
+    expect(peers.stats()[0].asked).toBe("nothing");
   });
 
   it("is no reason to leave a peer without sound: the direct way is sent until the other is open", () => {
@@ -688,6 +689,32 @@ describe("through the relay", () => {
     peers.review(1_000_000);
     peers.send("main", packet(1));
     expect(sequences(direct)).toEqual([0]);
+  });
+
+  it("is the only way while the uplink is short, if it serves two there with one stream", () => {
+    const { direct, session, answer, peers } = room("auto", new Paths(engineModule()));
+    peers.setRelay(2, null);
+    answer(7);
+    let [nowMs, n] = [1_000_000, 0];
+    const run = (milliseconds: number) => {
+      for (const end = nowMs + milliseconds; nowMs < end; nowMs += 10) {
+        peers.takeStock(nowMs);
+        if (nowMs % 100 === 0) peers.review(nowMs);
+        peers.send("main", packet(n++));
+      }
+    };
+    run(2_000);
+    expect(sequences(direct).length).toBe(200);
+    direct.bufferedAmount = 100_000;
+    run(2_000);
+    const before = sequences(direct).length;
+    direct.bufferedAmount = 0;
+    run(5_000);
+    expect(sequences(direct).length).toBe(before);
+    expect(sequences(session).length).toBe(n);
+    // Both again after a calm time.
+    run(15_000);
+    expect(sequences(direct).length).toBeGreaterThan(before);
   });
 
   it("is a way of its own for the format: the session that backs up steps down, the direct lane does not", () => {

@@ -1,7 +1,7 @@
 /** The way that a participant's sound takes: which it is now, in words, and the choice of it. */
 
 import { createMemo, For } from "solid-js";
-import type { Pin } from "../../shared/relay";
+import type { Pin } from "../../shared/engine";
 import type { PeerStats } from "../../shared/stats";
 import { useView } from "./view";
 
