@@ -160,6 +160,7 @@ impl Host {
                 jitter.played_frames
                     + jitter.skipped_frames
                     + jitter.late_frames
+                    + jitter.copied_frames
                     + stats.held_frames,
                 "{stats:?}"
             );

@@ -1,6 +1,7 @@
 //! The engine for the browser: a plain C ABI over `antiphon-core`, without logic of its own.
 //!
-//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`] and `MAX_LADDERS` [`Ladder`]s; the module imports nothing and its memory does not
+//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`], one [`Listening`], and a [`Ladder`] and a [`Sending`] for
+//! each of `MAX_LISTENERS`; the module imports nothing and its memory does not
 //! grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
 //! non-negative result, or one of the negative codes below. The TypeScript side of this contract is `web/src/shared/engine.ts`.
 //!
@@ -9,12 +10,13 @@
 use core::cell::UnsafeCell;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::path::{ListenerObservation, SenderObservation};
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::sender::{MAX_RENDITIONS, QUEUE_FRAMES};
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{
-    Command, Ladder, Observation, Player, PlayerConfig, SampleFormat, SampleRate, Sender,
-    SenderConfig, StreamFormat, Target,
+    Command, Ladder, Listening, Observation, Pin, Player, PlayerConfig, SampleFormat, SampleRate,
+    Sender, SenderConfig, Sending, StreamFormat, Target,
 };
 
 /// An argument is out of its range; nothing was done.
@@ -25,16 +27,18 @@ const NOT_READY: i32 = -2;
 const COMMAND_REFUSED: i32 = -3;
 
 /// Numbers in a statistics record. Their order is the ABI.
-const STATS_FIELDS: usize = 24;
+const STATS_FIELDS: usize = 29;
 
 /// Listeners whose paths are judged.
-const MAX_LADDERS: usize = 64;
+const MAX_LISTENERS: usize = 64;
 
 /// The engine's halves.
 struct Engine {
     sender: Option<Sender>,
     player: Option<Player>,
-    ladders: [Option<Ladder>; MAX_LADDERS],
+    ladders: [Option<Ladder>; MAX_LISTENERS],
+    sendings: [Option<Sending>; MAX_LISTENERS],
+    listening: Listening,
     output_channels: usize,
 }
 
@@ -54,7 +58,9 @@ unsafe impl<T> Sync for OneThread<T> {}
 static ENGINE: OneThread<Engine> = OneThread(UnsafeCell::new(Engine {
     sender: None,
     player: None,
-    ladders: [const { None }; MAX_LADDERS],
+    ladders: [const { None }; MAX_LISTENERS],
+    sendings: [const { None }; MAX_LISTENERS],
+    listening: Listening::new(),
     output_channels: 0,
 }));
 static AREAS: OneThread<Areas> = OneThread(UnsafeCell::new(Areas {
@@ -239,6 +245,87 @@ pub extern "C" fn ladder_review(
         | i32::from(decision.add_lanes) << 9
 }
 
+/// 0 automatic, 1 direct, 2 relayed, 3 mixed.
+fn pin(code: u32) -> Option<Pin> {
+    match code {
+        0 => Some(Pin::Automatic),
+        1 => Some(Pin::Direct),
+        2 => Some(Pin::Relayed),
+        3 => Some(Pin::Mixed),
+        _ => None,
+    }
+}
+
+/// Begins the choice of path for listener `slot` anew. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sending_reset(slot: u32) -> i32 {
+    let Some(sending) = engine().sendings.get_mut(slot as usize) else {
+        return BAD_ARGUMENT;
+    };
+    *sending = Some(Sending::new());
+    0
+}
+
+/// Reviews the choice of path for listener `slot`. `pinned`: 0 automatic, 1 direct, 2 relayed, 3 mixed. `state` is 1 if a direct lane is
+/// open, plus 2 if a relay session is, plus 4 if the uplink is short. The shares of loss are NaN when unknown.
+///
+/// 1 to send directly, plus 2 to send to the relay; `BAD_ARGUMENT`, or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sending_review(
+    slot: u32,
+    elapsed_ms: u32,
+    pinned: u32,
+    state: u32,
+    direct_lost_share: f32,
+    relay_lost_share: f32,
+    relay_listeners: u32,
+) -> i32 {
+    let Some(pin) = pin(pinned) else {
+        return BAD_ARGUMENT;
+    };
+    let Some(Some(sending)) = engine().sendings.get_mut(slot as usize) else {
+        return NOT_READY;
+    };
+    let known = |share: f32| (!share.is_nan()).then_some(share);
+    let route = sending.review(&SenderObservation {
+        elapsed_ms,
+        pin,
+        is_direct_open: state & 1 != 0,
+        is_relay_open: state & 2 != 0,
+        direct_lost_share: known(direct_lost_share),
+        relay_lost_share: known(relay_lost_share),
+        is_short: state & 4 != 0,
+        relay_listeners,
+    });
+    i32::from(route.direct) | i32::from(route.relay) << 1
+}
+
+/// Reviews what to ask the relay for. `pinned` as for `sending_review`; `is_relay_open` is not 0 if a session is open.
+///
+/// 0 nothing, 1 every stream, 2 a mix; or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn listening_review(
+    elapsed_ms: u32,
+    pinned: u32,
+    is_relay_open: u32,
+    streams: u32,
+    forwarded: u32,
+    aged: u32,
+) -> i32 {
+    let Some(pin) = pin(pinned) else {
+        return BAD_ARGUMENT;
+    };
+    let asked = engine().listening.review(&ListenerObservation {
+        elapsed_ms,
+        pin,
+        is_relay_open: is_relay_open != 0,
+        streams,
+        forwarded,
+        aged,
+    });
+    asked as i32
+}
+
 /// Writes the sender's statistics: captured, sent, overrun frames, packets, then one peak a channel (reset by reading).
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_stats() -> i32 {
@@ -377,7 +464,8 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 ///
 /// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
 /// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by
-/// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled.
+/// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled · copied frames · received and lost packets of the
+/// direct path, and of the relayed one (the first four are of both together).
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -419,6 +507,11 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
             .drift
             .map_or(f64::NAN, |drift| f64::from(drift.error_ppm)),
         f64::from(u8::from(known.is_resampled)),
+        known.jitter.copied_frames as f64,
+        known.paths[0].received as f64,
+        known.paths[0].lost as f64,
+        known.paths[1].received as f64,
+        known.paths[1].lost as f64,
     ];
     areas()
         .stats

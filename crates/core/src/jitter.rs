@@ -6,7 +6,10 @@
 //! often than the glitch budget allows, and shrinks by a cross-faded skip when it has been longer than needed. When that proves
 //! to have been too soon, the spread is remembered for longer.
 //!
-//! Every frame received is accounted for: `received = played + skipped + late + still held`.
+//! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
+//! became of it, and tells nothing of lateness.
+//!
+//! Every frame received is accounted for: `received = played + skipped + late + copied + still held`.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -15,7 +18,7 @@ use crate::conceal::Run;
 use crate::pcm;
 use crate::sequence::Arrival;
 use crate::spread::{BIN_FRAMES, Spread};
-use crate::wire::{AudioHeader, SampleRate};
+use crate::wire::{AudioHeader, SampleFormat, SampleRate};
 
 /// How far ahead of the playhead the jitter buffer aims to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub struct JitterCounts {
     pub skipped_frames: u64,
     /// Frames received after their playout instant, and dropped.
     pub late_frames: u64,
+    /// Frames that had been received before, by the other path or in another format, and dropped.
+    pub copied_frames: u64,
     /// Times the newest frame had been played and more were wanted.
     pub underruns: u64,
     /// Times the buffer started anew: a stall, a jump in media time, a change of channels.
@@ -121,6 +126,7 @@ pub struct JitterBuffer {
     /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod capacity.
     samples: Box<[f32]>,
     present: Presence,
+    received: Received,
     channels: usize,
     playing: bool,
     /// Frames rendered so far.
@@ -178,6 +184,7 @@ impl JitterBuffer {
             clocks: Clocks::Unknown,
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
             present: Presence::new(capacity_frames),
+            received: Received::new(capacity_frames),
             channels: 0,
             playing: false,
             rendered: 0,
@@ -209,6 +216,7 @@ impl JitterBuffer {
     /// Back to the state of a new buffer, without allocating. RT: O(capacity / 64).
     pub fn reset(&mut self) {
         self.forget_arrivals();
+        self.received.clear();
         self.target = Target::Auto;
         self.budget = DEFAULT_BUDGET;
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
@@ -345,14 +353,24 @@ impl JitterBuffer {
     }
 
     /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
-    /// [`Arrival::Restart`].
+    /// [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
     /// RT: no alloc, no lock, O(frames + capacity / 64).
-    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], arrival: Arrival) {
-        let frames = usize::from(header.frames);
+    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], arrival: Arrival) -> bool {
+        if arrival == Arrival::Restart {
+            self.received.clear();
+        }
+        // What is copied in front is as if it had not come.
+        let copied = (self.received).run(header.timestamp, usize::from(header.frames));
+        self.counts.copied_frames += copied as u64;
+        let frames = usize::from(header.frames) - copied;
+        if frames == 0 {
+            return false;
+        }
         let channels = usize::from(header.channels);
-        let start = header.timestamp;
+        let samples = &samples[copied * channels * header.format.bytes()..];
+        let start = header.timestamp.wrapping_add(copied as u64);
         let clock = self.rendered.wrapping_sub(self.lead.unwrap_or(0) as u64);
         let arrival_delay = clock.wrapping_sub(start) as i64;
 
@@ -364,7 +382,7 @@ impl JitterBuffer {
             // It says nothing of the stream as it is now, so nothing is decided by it.
             self.counts.late_packets += 1;
             self.counts.late_frames += frames as u64;
-            return;
+            return true;
         }
         if !self.playing {
             self.start(start, arrival_delay);
@@ -378,7 +396,7 @@ impl JitterBuffer {
             self.catch_up(arrival_delay, arrival);
         }
         self.channels = channels;
-        self.spread.add(arrival_delay, header.frames);
+        self.spread.add(arrival_delay, frames as u16);
         if arrival_delay.wrapping_sub(self.delay) > 0 {
             self.counts.late_packets += 1;
             if !is_straggler {
@@ -394,12 +412,12 @@ impl JitterBuffer {
             .passed(start)
             .max(self.played_end.wrapping_sub(start) as i64)
             .clamp(0, frames as i64) as usize;
-        self.counts.late_frames += passed as u64;
-        self.store(start, passed, frames, header, samples);
+        self.store(start, passed, frames, header.format, samples);
         let end = start.wrapping_add(frames as u64);
         if end.wrapping_sub(self.newest_end) as i64 > 0 {
             self.newest_end = end;
         }
+        true
     }
 
     /// Counts frames that came without their samples: they tell nothing of how late packets are. RT: O(1).
@@ -756,34 +774,54 @@ impl JitterBuffer {
         }
     }
 
+    /// Stores frames from `passed` on; those before it are late.
     fn store(
         &mut self,
         start: u64,
         passed: usize,
         frames: usize,
-        header: &AudioHeader,
+        format: SampleFormat,
         bytes: &[u8],
     ) {
-        let frame_bytes = self.channels * header.format.bytes();
-        let capacity = self.present.capacity();
-        let mut from = passed;
+        self.received.reach(start, frames);
+        let mut from = 0;
         while from < frames {
             let media = start.wrapping_add(from as u64);
-            // What is there stays: where a stream changes its format it sends both for a moment, and the new one begins unsettled.
-            let known = self.present.run(media, frames - from);
-            if known > 0 {
-                self.counts.skipped_frames += known as u64;
-                from += known;
-                continue;
-            }
+            let copied = self.received.run(media, frames - from);
+            self.counts.copied_frames += copied as u64;
+            from += copied;
+            let new = self
+                .received
+                .gap(media.wrapping_add(copied as u64), frames - from);
+            let late = passed.saturating_sub(from).min(new);
+            self.counts.late_frames += late as u64;
+            self.decode(start, from + late, from + new, format, bytes);
+            from += new;
+        }
+        self.received.set(start, frames);
+    }
+
+    /// Decodes the frames `from` to `to` of a packet into their slots.
+    fn decode(
+        &mut self,
+        start: u64,
+        mut from: usize,
+        to: usize,
+        format: SampleFormat,
+        bytes: &[u8],
+    ) {
+        let frame_bytes = self.channels * format.bytes();
+        let capacity = self.present.capacity();
+        while from < to {
+            let media = start.wrapping_add(from as u64);
             let slot = self.present.slot(media);
-            let run = (frames - from).min(capacity - slot);
+            let run = (to - from).min(capacity - slot);
             let part = &bytes[from * frame_bytes..(from + run) * frame_bytes];
             for channel in 0..self.channels {
                 let out = &mut self.samples[channel * capacity + slot..][..run];
-                pcm::decode_channel(header.format, part, channel, self.channels, out);
+                pcm::decode_channel(format, part, channel, self.channels, out);
             }
-            // A sender that sends a frame twice, under two sequence numbers, is heard once.
+            // The record of what was received may be older than the frames held.
             self.counts.skipped_frames += (run - self.present.set(media, run)) as u64;
             from += run;
         }
@@ -799,6 +837,62 @@ impl JitterBuffer {
             out[..first].copy_from_slice(&ring[slot..slot + first]);
             out[first..].copy_from_slice(&ring[..frames - first]);
         }
+    }
+}
+
+/// Which of the newest frames were received, whatever became of them.
+#[derive(Debug)]
+struct Received {
+    frames: Presence,
+    /// Media time after the newest frame received: the record reaches back from there by its capacity.
+    end: u64,
+}
+
+impl Received {
+    fn new(capacity: usize) -> Self {
+        Self {
+            frames: Presence::new(capacity),
+            end: 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.frames.clear_all();
+    }
+
+    /// Makes the record reach over these frames, from which on what is older than its capacity is forgotten.
+    fn reach(&mut self, media: u64, frames: usize) {
+        let capacity = self.frames.capacity() as i64;
+        let end = media.wrapping_add(frames as u64);
+        let ahead = end.wrapping_sub(self.end) as i64;
+        if ahead > capacity || ahead.saturating_sub(frames as i64) < -capacity {
+            // Another time altogether.
+            self.frames.clear_all();
+            self.end = end;
+        } else if ahead > 0 {
+            self.frames.clear(self.end, ahead as usize);
+            self.end = end;
+        }
+    }
+
+    /// Frames from `media` on that were received, in a row, at most `most`.
+    fn run(&self, media: u64, most: usize) -> usize {
+        let behind = self.end.wrapping_sub(media) as i64;
+        if (0..=self.frames.capacity() as i64).contains(&behind) {
+            self.frames.run(media, most.min(behind as usize))
+        } else {
+            0
+        }
+    }
+
+    /// Frames from `media` on that were not, in a row, at most `most`; all within [`reach`](Self::reach).
+    fn gap(&self, media: u64, most: usize) -> usize {
+        self.frames.gap(media, most)
+    }
+
+    /// Records frames within [`reach`](Self::reach).
+    fn set(&mut self, media: u64, frames: usize) {
+        self.frames.set(media, frames);
     }
 }
 

@@ -29,7 +29,7 @@ const REST: Backoff = Backoff::new(10_000, 320_000);
 /// it is sent, and under way.
 const SETTLED_MS: u32 = 6_000;
 /// The longest time between reviews that counts: more is a host that slept, which says nothing of the path.
-const MAX_ELAPSED_MS: u32 = 2_000;
+pub(crate) const MAX_ELAPSED_MS: u32 = 2_000;
 
 /// What the host saw since the last review.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,14 +61,14 @@ pub struct Decision {
 
 /// A waiting time that doubles.
 #[derive(Clone, Copy, Debug)]
-struct Backoff {
+pub(crate) struct Backoff {
     first_ms: u32,
     last_ms: u32,
-    wait_ms: u32,
+    pub(crate) wait_ms: u32,
 }
 
 impl Backoff {
-    const fn new(first_ms: u32, last_ms: u32) -> Self {
+    pub(crate) const fn new(first_ms: u32, last_ms: u32) -> Self {
         Self {
             first_ms,
             last_ms,
@@ -76,11 +76,11 @@ impl Backoff {
         }
     }
 
-    fn double(&mut self) {
+    pub(crate) fn double(&mut self) {
         self.wait_ms = (2 * self.wait_ms).min(self.last_ms);
     }
 
-    fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.wait_ms = self.first_ms;
     }
 }

@@ -17,7 +17,8 @@
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
-//! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry.
+//! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
+//! [`path`] which path that is.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod jitter;
 pub mod ladder;
 pub mod limiter;
 pub mod mix;
+pub mod path;
 pub mod pcm;
 pub mod player;
 pub mod resample;
@@ -39,6 +41,7 @@ pub mod wire;
 
 pub use jitter::Target;
 pub use ladder::{Ladder, Observation};
+pub use path::{Listening, Pin, Sending};
 pub use player::{Command, Player, PlayerConfig, StreamFormat, StreamId, StreamStats};
 pub use sender::{Sender, SenderConfig, SenderStats};
 pub use wire::{SampleFormat, SampleRate};

@@ -37,6 +37,8 @@ const NEAR_FRAMES: i64 = 12;
 /// A frame off the aim is trimmed in 10 s, but no faster than nobody hears: 300 ppm are half a cent.
 const TRIM_PPM_PER_FRAME: f32 = 2.0;
 const MAX_TRIM_PPM: f32 = 300.0;
+/// What is so much older than the newest frame of the other path, or less, was overtaken; otherwise the sender set its clock.
+const OVERTAKEN_FRAMES: i64 = 48_000;
 /// Frames of a stream that a quantum may take: its own, look-ahead, and what the fastest rate consumes besides.
 const MAX_INPUT_FRAMES: usize = MAX_QUANTUM_FRAMES + HALF + 8;
 
@@ -98,8 +100,10 @@ pub enum CommandError {
 /// Everything a player knows of one stream, since it was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamStats {
-    /// Loss, order and duplicates.
+    /// Loss, order and duplicates, of both paths together.
     pub sequence: SequenceCounts,
+    /// The same of what came directly, and of what came through a relay.
+    pub paths: [SequenceCounts; 2],
     /// What became of the frames.
     pub jitter: JitterCounts,
     /// Datagrams refused: malformed, of another rate, or of an unbelievable sequence number.
@@ -138,7 +142,10 @@ pub enum StreamFormat {
 #[derive(Debug)]
 struct Stream {
     id: Option<StreamId>,
-    sequence: SequenceTracker,
+    /// The direct one, and the relayed one.
+    paths: [Path; 2],
+    /// Times the sender started anew.
+    restarts: u32,
     jitter: JitterBuffer,
     concealer: Concealer,
     drift: DriftEstimator,
@@ -150,6 +157,16 @@ struct Stream {
     ancient_packets: u64,
     /// Even channels, odd channels.
     peaks: [f32; 2],
+}
+
+/// A way by which a stream's datagrams come. Each has sequence numbers of its own; the media time is the same.
+#[derive(Debug, Default)]
+struct Path {
+    sequence: SequenceTracker,
+    /// Media time after the newest frame that came this way; `None` before the first.
+    newest_end: Option<u64>,
+    /// Times the sender started anew, as far as this path has told.
+    restarts: u32,
 }
 
 /// How a stream's rate is adjusted.
@@ -367,8 +384,10 @@ impl Player {
     /// RT: no alloc, no lock, O(streams).
     pub fn stream_stats(&self, id: StreamId) -> Option<StreamStats> {
         let stream = self.streams.iter().find(|stream| stream.id == Some(id))?;
+        let [direct, relayed] = [0, 1].map(|path: usize| stream.paths[path].sequence.counts());
         Some(StreamStats {
-            sequence: stream.sequence.counts(),
+            sequence: direct + relayed,
+            paths: [direct, relayed],
             jitter: stream.jitter.counts(),
             malformed_packets: stream.malformed_packets,
             ancient_packets: stream.ancient_packets,
@@ -403,7 +422,8 @@ impl Player {
             .find(|stream| stream.id.is_none())
             .ok_or(CommandError::TooManyStreams)?;
         stream.id = Some(id);
-        stream.sequence = SequenceTracker::default();
+        stream.paths = Default::default();
+        stream.restarts = 0;
         stream.jitter.reset();
         stream.jitter.set_lead(lead);
         stream.concealer.reset();
@@ -435,7 +455,8 @@ impl Stream {
     fn new(config: &PlayerConfig) -> Self {
         Self {
             id: None,
-            sequence: SequenceTracker::default(),
+            paths: Default::default(),
+            restarts: 0,
             jitter: JitterBuffer::new(config.rate, MAX_CHANNELS, config.buffer_frames),
             concealer: Concealer::new(config.rate, config.concealment),
             drift: DriftEstimator::new(config.rate),
@@ -456,26 +477,60 @@ impl Stream {
         format: StreamFormat,
         clock: u64,
     ) {
-        let is_starved = self.jitter.is_starved();
-        let arrival = self.sequence.handle(header.sequence, is_starved);
+        let arrival = self.judge(header);
         if arrival == Arrival::Restart {
             self.drift.reset();
-        }
-        if matches!(arrival, Arrival::New | Arrival::Restart) && !samples.is_empty() {
-            self.drift.add(clock, header.timestamp, header.frames);
         }
         match arrival {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
                 self.format = Some(format);
                 if samples.is_empty() {
                     self.jitter.pass_over(usize::from(header.frames));
-                } else {
-                    self.jitter.insert(header, samples, arrival);
+                } else if self.jitter.insert(header, samples, arrival)
+                    && arrival != Arrival::Overtaken
+                {
+                    self.drift.add(clock, header.timestamp, header.frames);
                 }
             }
             Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,
             Arrival::Doubtful => self.malformed_packets += 1,
+        }
+    }
+
+    /// Judges a datagram by its sequence number on its path, and by what the other path has brought.
+    fn judge(&mut self, header: &AudioHeader) -> Arrival {
+        let end = header.timestamp.wrapping_add(u64::from(header.frames));
+        let [direct, relayed] = &mut self.paths;
+        let (path, other) = if header.stream == 0 {
+            (direct, relayed)
+        } else {
+            (relayed, direct)
+        };
+        if path.newest_end.is_none() {
+            path.restarts = self.restarts;
+        }
+        let is_news_of_restart = path.restarts == self.restarts;
+        let is_starved = self.jitter.is_starved() || !is_news_of_restart;
+        let arrival = path.sequence.handle(header.sequence, is_starved);
+        if matches!(arrival, Arrival::New | Arrival::Restart) {
+            path.newest_end = Some(end);
+        }
+        if arrival == Arrival::Restart {
+            self.restarts = self.restarts.wrapping_add(u32::from(is_news_of_restart));
+            path.restarts = self.restarts;
+            if is_news_of_restart {
+                return Arrival::Restart;
+            }
+        }
+        let is_overtaken = other.newest_end.is_some_and(|newest| {
+            let ahead = newest.wrapping_sub(end) as i64;
+            (1..=OVERTAKEN_FRAMES).contains(&ahead)
+        });
+        match arrival {
+            Arrival::New | Arrival::Restart if is_overtaken => Arrival::Overtaken,
+            Arrival::Restart => Arrival::New,
+            arrival => arrival,
         }
     }
 

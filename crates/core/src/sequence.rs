@@ -38,6 +38,19 @@ pub struct SequenceCounts {
     pub duplicate: u64,
 }
 
+impl core::ops::Add for SequenceCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            lost: self.lost + other.lost,
+            reordered: self.reordered + other.reordered,
+            duplicate: self.duplicate + other.duplicate,
+        }
+    }
+}
+
 /// Follows one stream's sequence numbers (RFC 3550 A.1, with a replay window as in RFC 4303 A2.2).
 #[derive(Debug, Default)]
 pub struct SequenceTracker {

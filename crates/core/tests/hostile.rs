@@ -108,8 +108,8 @@ fn is_well_formed(bytes: &[u8]) -> bool {
                 && (1..=512).contains(&frames)
                 && bytes.len() == 20 + frames * usize::from(bytes[3]) * width
         }
-        2 => bytes.len() == 24 && bytes[2..4] == [0, 0] && bytes[16..] == [0; 8],
-        3 => bytes.len() == 24 && bytes[2..4] == [0, 0],
+        2 => bytes.len() == 24 && bytes[16..] == [0; 8],
+        3 => bytes.len() == 24,
         4 => bytes.len() == 92 && is_well_formed_report(bytes),
         _ => false,
     }
@@ -130,8 +130,8 @@ fn is_well_formed_report(bytes: &[u8]) -> bool {
         _ => false,
     };
     let heard = match known & 2 {
-        0 => bytes[52..92] == [0; 40],
-        _ => (1..=60_000).contains(&period_ms) && bytes[54..56] == [0, 0],
+        0 => bytes[52..54] == [0; 2] && bytes[56..92] == [0; 36],
+        _ => (1..=60_000).contains(&period_ms),
     };
     known <= 3 && capture && input && heard
 }
@@ -226,7 +226,11 @@ proptest! {
         let jitter = known.jitter;
         prop_assert_eq!(
             frames,
-            jitter.played_frames + jitter.skipped_frames + jitter.late_frames + known.held_frames
+            jitter.played_frames
+                + jitter.skipped_frames
+                + jitter.late_frames
+                + jitter.copied_frames
+                + known.held_frames
         );
     }
 

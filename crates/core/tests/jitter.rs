@@ -24,13 +24,17 @@ fn send(player: &mut Player, sequence: u32, timestamp: u64, frames: usize) {
     player.handle_datagram(ID, &datagram(&header(sequence, timestamp, frames)));
 }
 
-/// `received = played + skipped + late + held`.
+/// `received = played + skipped + late + copied + held`.
 fn assert_accounts(player: &Player, received_frames: u64) {
     let stats = stats(player, ID);
     let jitter = stats.jitter;
     assert_eq!(
         received_frames,
-        jitter.played_frames + jitter.skipped_frames + jitter.late_frames + stats.held_frames,
+        jitter.played_frames
+            + jitter.skipped_frames
+            + jitter.late_frames
+            + jitter.copied_frames
+            + stats.held_frames,
         "{stats:?}"
     );
 }

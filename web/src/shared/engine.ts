@@ -54,9 +54,14 @@ export const STREAM_STATS = {
   drift: 21,
   driftError: 22,
   resampled: 23,
+  copied: 24,
+  directReceived: 25,
+  directLost: 26,
+  relayedReceived: 27,
+  relayedLost: 28,
 } as const;
 /** Numbers in a statistics record. */
-export const STATS_FIELDS = 24;
+export const STATS_FIELDS = 29;
 
 interface Exports {
   memory: WebAssembly.Memory;
@@ -91,6 +96,24 @@ interface Exports {
     crowded: number,
     lostShare: number,
     can: number,
+  ): number;
+  sending_reset(slot: number): number;
+  sending_review(
+    slot: number,
+    elapsedMs: number,
+    pinned: number,
+    state: number,
+    directLostShare: number,
+    relayLostShare: number,
+    relayListeners: number,
+  ): number;
+  listening_review(
+    elapsedMs: number,
+    pinned: number,
+    isRelayOpen: number,
+    streams: number,
+    forwarded: number,
+    aged: number,
   ): number;
 }
 
@@ -230,7 +253,7 @@ export class PlayerEngine {
 }
 
 /** Listeners that can be judged at a time. */
-const MAX_LADDERS = 64;
+const MAX_LISTENERS = 64;
 
 /** What was seen of a listener's path since the last review. */
 export interface Observation {
@@ -262,7 +285,7 @@ export interface Ladder {
 /** The engine's ladders. */
 export class Ladders {
   readonly #exports: Exports;
-  readonly #free = Array.from({ length: MAX_LADDERS }, (_, slot) => slot);
+  readonly #free = Array.from({ length: MAX_LISTENERS }, (_, slot) => slot);
 
   constructor(module: WebAssembly.Module) {
     this.#exports = instantiate(module);
@@ -293,5 +316,105 @@ export class Ladders {
         this.#free.push(slot);
       },
     };
+  }
+}
+
+/** What the user wants, as far as it is possible; in the order of the engine's codes. */
+export const PINS = ["automatic", "direct", "relayed", "mixed"] as const;
+export type Pin = (typeof PINS)[number];
+
+/** What was seen of a listener's paths since the last review. */
+export interface SenderObservation {
+  elapsedMs: number;
+  pin: Pin;
+  isDirectOpen: boolean;
+  isRelayOpen: boolean;
+  /** Share of datagrams that the listener lately missed of each path, 0 to 1. */
+  directLostShare: number | null;
+  relayLostShare: number | null;
+  /** Datagrams were dropped because of a backlog, or a format stepped down. */
+  isUplinkShort: boolean;
+  /** How many take this participant's stream from the relay. */
+  relayListeners: number;
+}
+
+/** Where to send until the next review; neither, if nothing is open. */
+export interface Route {
+  direct: boolean;
+  relay: boolean;
+}
+
+/** What was seen of the relay since the last review. */
+export interface ListenerObservation {
+  elapsedMs: number;
+  pin: Pin;
+  isRelayOpen: boolean;
+  /** Streams that the relay has for this listener. */
+  streams: number;
+  /** Datagrams that the relay sent to this listener, and those it dropped because no session had room. */
+  forwarded: number;
+  aged: number;
+}
+
+/** In the order of the engine's codes. Who is heard directly belongs neither into a mix nor among what is forwarded beside it. */
+const ASKED = ["nothing", "forwarded", "mixed"] as const;
+/** What to ask the relay for. */
+export type Asked = (typeof ASKED)[number];
+
+/** Chooses the path to one listener. */
+export interface Sending {
+  review(seen: SenderObservation): Route;
+  close(): void;
+}
+
+/** The engine's choices of path: to each listener, and from the relay. */
+export class Paths {
+  readonly #exports: Exports;
+  readonly #free = Array.from({ length: MAX_LISTENERS }, (_, slot) => slot);
+
+  constructor(module: WebAssembly.Module) {
+    this.#exports = instantiate(module);
+  }
+
+  /** A choice that begins with both paths; null if too many are in use. To be reviewed about twice a second. */
+  add(): Sending | null {
+    const slot = this.#free.shift();
+    if (slot === undefined) return null;
+    check(this.#exports.sending_reset(slot), "sending_reset");
+    return {
+      review: (seen) => {
+        const state =
+          Number(seen.isDirectOpen) + 2 * Number(seen.isRelayOpen) + 4 * Number(seen.isUplinkShort);
+        const route = this.#exports.sending_review(
+          slot,
+          seen.elapsedMs,
+          PINS.indexOf(seen.pin),
+          state,
+          seen.directLostShare ?? Number.NaN,
+          seen.relayLostShare ?? Number.NaN,
+          seen.relayListeners,
+        );
+        check(route, "sending_review");
+        return { direct: (route & 1) !== 0, relay: (route & 2) !== 0 };
+      },
+      close: () => {
+        this.#free.push(slot);
+      },
+    };
+  }
+
+  /** What to ask the relay for until the next review, about twice a second. */
+  listen({ elapsedMs, pin, isRelayOpen, streams, forwarded, aged }: ListenerObservation): Asked {
+    const pinned = PINS.indexOf(pin);
+    const asked = this.#exports.listening_review(
+      elapsedMs,
+      pinned,
+      Number(isRelayOpen),
+      streams,
+      forwarded,
+      aged,
+    );
+    check(asked, "listening_review");
+    return ASKED[asked]!;
   }
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
+import { COMMAND, STATS_FIELDS, STREAM_STATS } from "../../src/shared/engine";
 import { BUFFER_FRAMES } from "../../src/shared/messages";
 import { MAX_DATAGRAM_BYTES } from "../../src/shared/wire";
 import { Hash, load, vectors } from "./golden";
@@ -88,7 +88,7 @@ describe("simulated networks, bit for bit as native", () => {
       next = number + 1;
     }
     expect(call("player_stream_stats", 1)).toBe(0);
-    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), 24);
+    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), STATS_FIELDS);
     const { operations: _, ...expected } = run;
     expect({
       name: run.name,

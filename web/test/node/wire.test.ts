@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { AUTOMATIC, COMMAND } from "../../src/shared/engine";
+import { AUTOMATIC, COMMAND, STATS_FIELDS } from "../../src/shared/engine";
 import {
   isOpus,
   KIND_AUDIO,
@@ -184,7 +184,7 @@ describe("the engine as WebAssembly", () => {
       const capture = new Float32Array(memory, call("capture_ptr"), channels * quantum);
       const datagramArea = new Uint8Array(memory, call("datagram_ptr"), MAX_DATAGRAM_BYTES);
       const output = new Uint8Array(memory, call("output_ptr"), 2 * quantum * 4);
-      const stats = new Float64Array(memory, call("stats_ptr"), 24);
+      const stats = new Float64Array(memory, call("stats_ptr"), STATS_FIELDS);
 
       const [sent, heard] = [new Hash(), new Hash()];
       let noise = 1;
@@ -250,7 +250,7 @@ describe("the engine as WebAssembly", () => {
     expect(call("player_command", COMMAND.add, 1, 0)).toBe(0);
     expect(call("player_command", COMMAND.target, 1, 0)).toBe(0);
     const area = new Uint8Array(exports.memory.buffer, call("datagram_ptr"), MAX_DECODED_BYTES);
-    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), 24);
+    const stats = new Float64Array(exports.memory.buffer, call("stats_ptr"), STATS_FIELDS);
     const { datagram, packet } = writeOpus(2, 480, 1000n, 480 * 2 * 4);
     new Float32Array(packet.buffer, packet.byteOffset).fill(0.25);
     area.set(datagram);
@@ -276,6 +276,10 @@ describe("the engine as WebAssembly", () => {
     expect(call("sender_set_rendition", 1, 48_000, 16, 2, 128)).toBe(-2);
     expect(call("ladder_review", 0, 1_000, 1, 0, 0, 0)).toBe(-2);
     expect(call("ladder_configure", 64, 1)).toBe(-1);
+    expect(call("sending_review", 0, 500, 0, 3, 0, 0, 1)).toBe(-2);
+    expect(call("sending_reset", 64)).toBe(-1);
+    expect(call("sending_review", 0, 500, 4, 3, 0, 0, 1)).toBe(-1);
+    expect(call("listening_review", 500, 4, 1, 2, 1, 0)).toBe(-1);
     expect(call("sender_configure", 48_000, 16, 2, 128)).toBe(0);
     expect(call("sender_set_rendition", 0, 48_000, 16, 2, 128)).toBe(-1);
     expect(call("sender_set_rendition", 3, 48_000, 16, 2, 128)).toBe(-1);

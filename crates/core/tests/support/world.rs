@@ -391,6 +391,7 @@ fn difference(now: JitterCounts, before: JitterCounts) -> JitterCounts {
         concealed_frames: now.concealed_frames - before.concealed_frames,
         skipped_frames: now.skipped_frames - before.skipped_frames,
         late_frames: now.late_frames - before.late_frames,
+        copied_frames: now.copied_frames - before.copied_frames,
         underruns: now.underruns - before.underruns,
         resyncs: now.resyncs - before.resyncs,
     }

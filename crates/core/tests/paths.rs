@@ -1,0 +1,158 @@
+//! One stream by two paths, either of which loses packets, goes away and returns.
+
+mod support;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use antiphon_core::wire::AudioHeader;
+use antiphon_core::{Command, Player};
+use support::{Random, datagram, header, media_of, player, quantum, stats};
+
+const ID: u32 = 1;
+const PACKET: u64 = 128;
+const RATE_HZ: u64 = 48_000;
+
+/// A path, in frames.
+struct Path {
+    stream: u16,
+    delay: u64,
+    jitter: u64,
+    /// One packet in so many is lost.
+    lost_of: u64,
+    /// Carries nothing between these times, s.
+    away_s: std::ops::Range<u64>,
+    sent: u32,
+}
+
+/// What comes of a minute.
+#[derive(Debug, Default)]
+struct Heard {
+    samples: Vec<f32>,
+    /// Of packets that neither path brought.
+    lost_frames: u64,
+    /// Greatest drift that was claimed for certain, ppm.
+    false_drift_ppm: f32,
+    was_resampled: bool,
+}
+
+fn play(player: &mut Player, paths: &mut [Path], seconds: u64, seed: u64) -> Heard {
+    let mut random = Random(seed);
+    let mut heard = Heard::default();
+    let mut network = BinaryHeap::new();
+    for n in 0..seconds * RATE_HZ / PACKET {
+        let now = n * PACKET;
+        let mut is_lost = true;
+        for path in &mut *paths {
+            let is_away = path.away_s.contains(&(now / RATE_HZ));
+            let sequence = path.sent;
+            path.sent += 1;
+            if is_away || random.below(path.lost_of) == 0 {
+                continue;
+            }
+            is_lost = false;
+            let arrival = now + path.delay + random.below(path.jitter + 1);
+            network.push(Reverse((arrival, path.stream, sequence, now)));
+        }
+        heard.lost_frames += if is_lost { PACKET } else { 0 };
+        while let Some(&Reverse((arrival, stream, sequence, media))) = network.peek()
+            && arrival <= now
+        {
+            network.pop();
+            let header = AudioHeader {
+                stream,
+                ..header(sequence, media, PACKET as usize)
+            };
+            player.handle_datagram(ID, &datagram(&header));
+        }
+        heard.samples.extend(quantum(player, PACKET as usize));
+        let known = stats(player, ID);
+        heard.was_resampled |= known.is_resampled;
+        if let Some(drift) = known.drift
+            && drift.ppm.abs() > drift.error_ppm
+        {
+            heard.false_drift_ppm = heard.false_drift_ppm.max(drift.ppm.abs());
+        }
+    }
+    heard
+}
+
+fn both() -> [Path; 2] {
+    let path = |stream, delay_ms| Path {
+        stream,
+        delay: delay_ms * RATE_HZ / 1_000,
+        jitter: RATE_HZ / 1_000,
+        lost_of: 100,
+        away_s: 0..0,
+        sent: 0,
+    };
+    [path(0, 5), path(9, 12)]
+}
+
+fn added() -> Player {
+    let mut player = player(1, 1, 16_384);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    player
+}
+
+fn assert_order(samples: &[f32]) {
+    let mut last = None;
+    for pair in samples.windows(2) {
+        let (before, now) = (media_of(pair[0]), media_of(pair[1]));
+        if before.is_some() && now == before.map(|media| media + 1) {
+            assert!(now > last, "{now:?} after {last:?}");
+            last = now;
+        }
+    }
+}
+
+#[test]
+fn what_one_path_loses_the_other_brings() {
+    for seed in 1..5 {
+        let mut player = added();
+        let heard = play(&mut player, &mut both(), 60, seed);
+        let known = stats(&player, ID);
+        assert_order(&heard.samples);
+        let lost = known.paths.map(|path| path.lost);
+        assert!(
+            lost.iter().all(|lost| (150..300).contains(lost)),
+            "{lost:?}"
+        );
+        assert_eq!(known.sequence.lost, lost[0] + lost[1]);
+        assert_eq!((known.jitter.late_frames, known.jitter.resyncs), (0, 0));
+        // The last packet that both lost may still be to come.
+        let concealed = known.jitter.concealed_frames;
+        assert!(
+            concealed.abs_diff(heard.lost_frames) <= PACKET,
+            "{concealed}"
+        );
+        assert!(!heard.was_resampled, "{}", heard.false_drift_ppm);
+        assert_eq!(heard.false_drift_ppm, 0.0);
+    }
+}
+
+#[test]
+fn a_path_goes_away_and_returns_without_a_gap_or_a_false_drift() {
+    for away in 0..2 {
+        for seed in 1..5 {
+            let mut player = added();
+            let mut paths = both();
+            paths[away].away_s = 20..45;
+            let heard = play(&mut player, &mut paths, 80, seed);
+            let known = stats(&player, ID);
+            println!(
+                "{away} {seed}: {} lost by both, {known:?}",
+                heard.lost_frames
+            );
+            assert_order(&heard.samples);
+            assert_eq!(known.jitter.resyncs, 0);
+            // Who was long alone has forgotten how late the other is, and learns it at the cost of the budget at most.
+            let late = known.jitter.late_frames;
+            assert!(late * 1_000 < heard.samples.len() as u64, "{late}");
+            let concealed = known.jitter.concealed_frames;
+            let most = heard.lost_frames + late + PACKET;
+            assert!(concealed <= most + 8 * PACKET, "{concealed} of {most}");
+            assert!(!heard.was_resampled, "{}", heard.false_drift_ppm);
+        }
+    }
+}

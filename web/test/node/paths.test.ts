@@ -1,0 +1,73 @@
+import { beforeEach, expect, it } from "vitest";
+import { type ListenerObservation, Paths, type SenderObservation } from "../../src/shared/engine";
+import { load } from "./golden";
+
+let paths: Paths;
+beforeEach(() => {
+  paths = new Paths(load().module);
+});
+
+const CALM: SenderObservation = {
+  elapsedMs: 500,
+  pin: "automatic",
+  isDirectOpen: true,
+  isRelayOpen: true,
+  directLostShare: 0,
+  relayLostShare: null,
+  isUplinkShort: false,
+  relayListeners: 1,
+};
+const BOTH = { direct: true, relay: true };
+const DIRECT = { direct: true, relay: false };
+const RELAY = { direct: false, relay: true };
+
+it("each listener has a choice of its own, and a new one begins with both paths", () => {
+  const [one, other] = [paths.add(), paths.add()];
+  expect(one?.review({ ...CALM, isUplinkShort: true })).toEqual(DIRECT);
+  expect(other?.review(CALM)).toEqual(BOTH);
+  expect(one?.review(CALM)).toEqual(DIRECT);
+  one?.close();
+  // 62 slots were never used; the next after them is the one that was freed.
+  const rest = Array.from({ length: 62 }, () => paths.add());
+  expect(rest.every((sending) => sending !== null)).toBe(true);
+  expect(paths.add()?.review(CALM)).toEqual(BOTH);
+  expect(paths.add()).toBeNull();
+});
+
+it("says what is seen in the engine's words", () => {
+  const short = { ...CALM, isUplinkShort: true };
+  const cases: [Partial<SenderObservation>, typeof BOTH][] = [
+    [{ directLostShare: 0.2, relayLostShare: 0.1 }, RELAY],
+    [{ directLostShare: 0.1, relayLostShare: 0.2 }, DIRECT],
+    [{ relayListeners: 2 }, RELAY],
+    [{ isDirectOpen: false }, RELAY],
+    [{ isRelayOpen: false, relayListeners: 2 }, DIRECT],
+    [{ relayListeners: 0 }, DIRECT],
+    [{ pin: "direct", relayListeners: 2 }, DIRECT],
+    [{ pin: "relayed" }, RELAY],
+    [{ pin: "mixed" }, RELAY],
+    [{ isDirectOpen: false, isRelayOpen: false }, { direct: false, relay: false }],
+  ];
+  for (const [seen, route] of cases) {
+    expect(new Paths(load().module).add()?.review({ ...short, ...seen })).toEqual(route);
+  }
+});
+
+it("a listener without room takes a mix, and every stream again after 30 s", () => {
+  const full: ListenerObservation = {
+    elapsedMs: 500,
+    pin: "automatic",
+    isRelayOpen: true,
+    streams: 2,
+    forwarded: 375,
+    aged: 10,
+  };
+  const asked = (count: number, seen: ListenerObservation) =>
+    Array.from({ length: count }, () => paths.listen(seen));
+  expect(asked(4, full)).toEqual(["forwarded", "forwarded", "forwarded", "mixed"]);
+  expect(new Set(asked(59, full))).toEqual(new Set(["mixed"]));
+  expect(paths.listen(full)).toBe("forwarded");
+  expect(paths.listen({ ...full, pin: "mixed" })).toBe("mixed");
+  expect(paths.listen({ ...full, pin: "direct" })).toBe("nothing");
+  expect(paths.listen({ ...full, isRelayOpen: false })).toBe("nothing");
+});
