@@ -147,6 +147,12 @@ fn a_take_arrives_bit_exact_by_data_channels() {
     arrives_bit_exact("direct");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_take_arrives_bit_exact_by_both_paths_at_once() {
+    arrives_bit_exact("auto");
+}
+
 #[test]
 fn bots_hear_each_other_through_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
