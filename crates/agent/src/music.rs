@@ -53,8 +53,8 @@ pub fn part(part: usize, rate_hz: u32) -> Vec<f32> {
                     chord * (bar_seconds / bar * TAU / 2.0).sin()
                 }
                 2 => pluck(root + 36.0 + tones[step as usize % 4], within(2), 8.0),
-                3 => hiss * (-within(2) * if step % 2 == 0 { 90.0 } else { 30.0 }).exp(),
-                4 if beat % 2 == 0 => {
+                3 => hiss * (-within(2) * if step.is_multiple_of(2) { 90.0 } else { 30.0 }).exp(),
+                4 if beat.is_multiple_of(2) => {
                     pluck(root + 48.0 + tones[(beat / 2) as usize % 4], within(1), 4.0)
                 }
                 4 => 0.0,

@@ -162,10 +162,19 @@ impl Participant {
         })
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Leaves, and waits until that is said.
-    pub fn leave(self) {
+    ///
+    /// # Errors
+    /// In words for the user: a mistake of ours ended it before.
+    pub fn leave(self) -> Result<(), String> {
+        // Without anybody to hear it, it has ended already.
         let _ = self.orders.blocking_send(Order::Leave);
-        let _ = self.thread.join();
+        (self.thread.join()).map_err(|_| "the network thread panicked".to_owned())
     }
 }
 

@@ -296,13 +296,13 @@ impl Join {
         let refused = status.borrow().ended.clone();
         // What it knew before it left: nothing is connected afterwards.
         let last = status.borrow().clone();
-        participant.leave();
+        let left = participant.leave();
         let sounded = running.stop();
         if let Some(path) = &self.json {
             write_json(path, &last)
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
         }
-        sounded.map_err(Failure::running)?;
+        left.and(sounded).map_err(Failure::running)?;
         refused.map_or(Ok(()), |why| Err(Failure::running(why)))
     }
 
@@ -423,7 +423,7 @@ fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
     let mut next = Instant::now();
     loop {
         let status = participant.status.borrow().clone();
-        if status.ended.is_some() || is_over() {
+        if participant.has_ended() || is_over() {
             return;
         }
         let names: Vec<_> = status.peers.iter().map(|peer| peer.name.as_str()).collect();
