@@ -46,6 +46,9 @@ const RECENT_TICKS: usize = 40;
 /// Above JACK's clients' friends, below its server: 60 of 99.
 const PRIORITY: i32 = 60;
 
+/// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
+const GRACE_NS: u64 = 15_000_000_000;
+
 /// By which ways sound goes and comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -205,6 +208,8 @@ struct Peer {
     /// Its number in the room.
     number: u16,
     is_present: bool,
+    /// Since when the server does not know it, though it did not say that it left.
+    missed_since_ns: Option<u64>,
     is_muted_by_owner: bool,
     /// Its name in our player.
     stream: StreamId,
@@ -674,11 +679,17 @@ impl Network {
         self.status.is_muted_by_owner = welcome.muted;
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);
-        // Who left while we were away, or while the server was.
         let is_here = |id: &str| welcome.participants.iter().any(|other| other.id == id);
         for at in (0..self.peers.len()).rev() {
-            if !is_here(&self.peers[at].id) {
+            if is_here(&self.peers[at].id) {
+                continue;
+            }
+            if welcome.resumed {
                 self.remove_peer(at);
+            } else {
+                // A server that was restarted knows nobody yet: who is heard directly goes on being heard, and will be back.
+                self.peers[at].is_present = false;
+                self.peers[at].missed_since_ns = Some(now_ns());
             }
         }
         for participant in welcome.participants {
@@ -739,6 +750,7 @@ impl Network {
             // A server that was restarted numbers anew.
             (peer.number, peer.name, peer.is_present) = (number, name, present);
             peer.is_muted_by_owner = muted;
+            peer.missed_since_ns = None;
             return;
         }
         // One stream is the mix's.
@@ -756,6 +768,7 @@ impl Network {
             name,
             number,
             is_present: present,
+            missed_since_ns: None,
             is_muted_by_owner: muted,
             stream,
             direct,
@@ -923,6 +936,10 @@ impl Network {
 
     fn handle_tick(&mut self, probes: bool) {
         let now = now_ns();
+        let is_gone = |peer: &Peer| peer.missed_since_ns.is_some_and(|at| now - at > GRACE_NS);
+        while let Some(at) = self.peers.iter().position(is_gone) {
+            self.remove_peer(at);
+        }
         if probes {
             self.review();
             self.probe();
