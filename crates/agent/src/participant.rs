@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(100);
 const PROBE_TICKS: u64 = 5;
 /// What "in the last seconds" means in a report, in ticks.
 const RECENT_TICKS: usize = 40;
-/// Above JACK's clients' friends, below its server: 60 of 99.
+/// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
