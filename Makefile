@@ -16,13 +16,16 @@ web_sources := $(shell find web -path web/dist -prune -o -path web/test -prune -
 biome_format := biome check --linter-enabled=false --md-formatter-enabled=false
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: help run build test fmt fmt-check lint types bench examples lab fuzz vectors clean lab-build FORCE
+.PHONY: help run demo build test fmt fmt-check lint types bench examples lab fuzz vectors clean lab-build FORCE
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 run: build ## Builds what changed, serves on http://localhost:8080, prints a room link (ARGS="--help" for options)
 	@exec target/release/antiphon serve $(ARGS)
+
+demo: build ## The same with three musicians of its own in the room
+	@scripts/demo $(ARGS)
 
 build: target/release/antiphon ## Builds everything into one binary, target/release/antiphon
 

@@ -40,6 +40,8 @@ const INBOX: usize = 512;
 const SCTP_MTU_BYTES: u32 = 1_191;
 /// Not open after so long: made anew.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Candidates that a peer may offer for a lane: each is checked against all of ours.
+const MAX_CANDIDATES: usize = 64;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
 
@@ -361,6 +363,7 @@ impl Task {
         let give_up = Instant::now() + OPEN_TIMEOUT;
         let mut has_remote = false;
         let mut early = Vec::new();
+        let mut candidates = 0;
         loop {
             while let Some(packet) = connection.poll_write() {
                 let TransportContext {
@@ -455,10 +458,16 @@ impl Task {
                         self.send_description(&connection)?;
                     }
                 }
-                Some(Input::Candidate(candidate)) if has_remote => {
-                    add_candidate(&mut connection, candidate);
+                Some(Input::Candidate(candidate)) => {
+                    candidates += 1;
+                    if candidates > MAX_CANDIDATES {
+                        continue;
+                    } else if has_remote {
+                        add_candidate(&mut connection, candidate);
+                    } else {
+                        early.push(candidate);
+                    }
                 }
-                Some(Input::Candidate(candidate)) => early.push(candidate),
             }
         }
     }

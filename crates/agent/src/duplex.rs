@@ -50,6 +50,10 @@ struct Block {
 
 /// What the audio thread tells, some twenty times a second.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation on the audio thread"
+)]
 pub enum Observation {
     /// Of one stream.
     Stream {

@@ -8,10 +8,12 @@
 //! `docs/architecture.md` has the picture.
 #![warn(missing_docs)]
 
+pub mod bots;
 pub mod clock;
 pub mod direct;
 pub mod duplex;
 pub mod link;
+pub mod music;
 pub mod participant;
 pub mod priority;
 pub mod relay;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use antiphon_core::path::{self, Asked, ListenerObservation, Pin, Route, SenderObservation};
 use antiphon_core::wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe};
 use antiphon_core::{
     Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
@@ -42,13 +43,17 @@ const TICK: Duration = Duration::from_millis(100);
 const PROBE_TICKS: u64 = 5;
 /// What "in the last seconds" means in a report, in ticks.
 const RECENT_TICKS: usize = 40;
-/// Above JACK's clients' friends, below its server: 60 of 99.
+/// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
+
+/// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
+const GRACE_NS: u64 = 15_000_000_000;
 
 /// By which ways sound goes and comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Straight to each peer and through the server, both at once: of each frame the first copy is played.
+    /// Straight to each peer and through the server, both at once while there is room for both: of each frame the first copy is
+    /// played. The engine chooses (`antiphon_core::path`).
     Auto,
     /// Straight to each peer only.
     Direct,
@@ -59,6 +64,15 @@ pub enum Path {
 }
 
 impl Path {
+    fn pin(self) -> Pin {
+        match self {
+            Self::Auto => Pin::Automatic,
+            Self::Direct => Pin::Direct,
+            Self::Relay => Pin::Relayed,
+            Self::Mix => Pin::Mixed,
+        }
+    }
+
     fn is_direct(self) -> bool {
         matches!(self, Self::Auto | Self::Direct)
     }
@@ -151,10 +165,19 @@ impl Participant {
         })
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Leaves, and waits until that is said.
-    pub fn leave(self) {
+    ///
+    /// # Errors
+    /// In words for the user: a mistake of ours ended it before.
+    pub fn leave(self) -> Result<(), String> {
+        // Without anybody to hear it, it has ended already.
         let _ = self.orders.blocking_send(Order::Leave);
-        let _ = self.thread.join();
+        (self.thread.join()).map_err(|_| "the network thread panicked".to_owned())
     }
 }
 
@@ -185,10 +208,17 @@ struct Peer {
     /// Its number in the room.
     number: u16,
     is_present: bool,
+    /// Since when the server does not know it, though it did not say that it left.
+    missed_since_ns: Option<u64>,
     is_muted_by_owner: bool,
     /// Its name in our player.
     stream: StreamId,
     direct: Option<Direct>,
+    sending: path::Sending,
+    /// Which paths are sent on.
+    route: Route,
+    /// Datagrams dropped for it on either path, at the last review.
+    dropped_before: u64,
     /// Of the next datagram by the direct path.
     sequence: u32,
     reports: Reports,
@@ -197,6 +227,12 @@ struct Peer {
     /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
     rtt_ns: HashMap<usize, u64>,
     opus_packets: u64,
+}
+
+impl Peer {
+    fn is_direct(&self) -> bool {
+        self.direct.as_ref().is_some_and(Direct::is_open)
+    }
 }
 
 struct Network {
@@ -223,6 +259,10 @@ struct Network {
     relay_rtt_ns: HashMap<usize, u64>,
     listeners: Option<u32>,
     statistics: Option<RelayStatistics>,
+    /// At the last review.
+    statistics_before: Option<RelayStatistics>,
+    listening: path::Listening,
+    asked: Asked,
     probe_id: u32,
     /// Faults at the last ticks: xruns, lost frames.
     recent: VecDeque<(u64, u64)>,
@@ -346,6 +386,13 @@ impl Network {
             relay_rtt_ns: HashMap::new(),
             listeners: None,
             statistics: None,
+            statistics_before: None,
+            listening: path::Listening::new(),
+            asked: if config.path == Path::Mix {
+                Asked::Mixed
+            } else {
+                Asked::Forwarded
+            },
             probe_id: 0,
             recent: VecDeque::new(),
             rendered: Recent::new(64),
@@ -382,7 +429,7 @@ impl Network {
 
     fn send_audio(&mut self, datagram: &mut [u8]) {
         let mut is_sent = false;
-        for peer in &mut self.peers {
+        for peer in self.peers.iter_mut().filter(|peer| peer.route.direct) {
             if let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) {
                 set_sequence(datagram, peer.sequence);
                 peer.sequence = peer.sequence.wrapping_add(1);
@@ -392,6 +439,7 @@ impl Network {
         // Before the relay said how many listen, somebody may.
         if let Some((_, relay)) = &self.relay
             && self.listeners != Some(0)
+            && self.peers.iter().any(|peer| peer.route.relay)
         {
             set_sequence(datagram, self.relay_sequence);
             self.relay_sequence = self.relay_sequence.wrapping_add(1);
@@ -631,19 +679,21 @@ impl Network {
         self.status.is_muted_by_owner = welcome.muted;
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);
-        // Who left while we were away, or while the server was.
         let is_here = |id: &str| welcome.participants.iter().any(|other| other.id == id);
         for at in (0..self.peers.len()).rev() {
-            if !is_here(&self.peers[at].id) {
+            if is_here(&self.peers[at].id) {
+                continue;
+            }
+            if welcome.resumed {
                 self.remove_peer(at);
+            } else {
+                // A server that was restarted knows nobody yet: who is heard directly goes on being heard, and will be back.
+                self.peers[at].is_present = false;
+                self.peers[at].missed_since_ns = Some(now_ns());
             }
         }
         for participant in welcome.participants {
             self.add_peer(participant);
-        }
-        if self.config.path == Path::Mix && self.mix_stream.is_none() {
-            let stream = self.add_stream(Strip::default());
-            self.mix_stream = Some(stream);
         }
         self.set_relay(welcome.relay, address, !welcome.resumed);
     }
@@ -700,6 +750,7 @@ impl Network {
             // A server that was restarted numbers anew.
             (peer.number, peer.name, peer.is_present) = (number, name, present);
             peer.is_muted_by_owner = muted;
+            peer.missed_since_ns = None;
             return;
         }
         // One stream is the mix's.
@@ -717,9 +768,16 @@ impl Network {
             name,
             number,
             is_present: present,
+            missed_since_ns: None,
             is_muted_by_owner: muted,
             stream,
             direct,
+            sending: path::Sending::new(),
+            route: Route {
+                direct: true,
+                relay: true,
+            },
+            dropped_before: 0,
             sequence: 0,
             reports: Reports::default(),
             stats: None,
@@ -752,22 +810,29 @@ impl Network {
     // What goes out on our own account.
 
     fn wanted(&self) -> Listen {
-        let numbers = self.peers.iter().map(|peer| peer.number);
-        match self.config.path {
-            Path::Direct => Listen::default(),
-            Path::Auto | Path::Relay => Listen {
-                forward: numbers.collect(),
+        match self.asked {
+            _ if self.config.path == Path::Direct => Listen::default(),
+            Asked::Nothing => Listen::default(),
+            Asked::Forwarded => Listen {
+                forward: self.peers.iter().map(|peer| peer.number).collect(),
                 mix: None,
             },
-            Path::Mix => {
-                let strips = || self.peers.iter().map(|peer| self.strip(&peer.id));
-                let any_solo = strips().any(|strip| strip.is_solo);
-                let sources = numbers.zip(strips()).map(|(stream, strip)| MixSource {
-                    stream,
-                    gain: strip.gain,
-                    pan: strip.pan,
-                    muted: strip.is_muted || (any_solo && !strip.is_solo),
-                });
+            Asked::Mixed => {
+                let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
+                // Who is heard directly is not mixed too: that would be heard twice.
+                let sources = self
+                    .peers
+                    .iter()
+                    .filter(|peer| !peer.is_direct())
+                    .map(|peer| {
+                        let strip = self.strip(&peer.id);
+                        MixSource {
+                            stream: peer.number,
+                            gain: strip.gain,
+                            pan: strip.pan,
+                            muted: strip.is_muted || (any_solo && !strip.is_solo),
+                        }
+                    });
                 Listen {
                     forward: Vec::new(),
                     mix: Some(Mix {
@@ -778,6 +843,49 @@ impl Network {
                 }
             }
         }
+    }
+
+    /// Chooses the paths, twice a second.
+    fn review(&mut self) {
+        let elapsed_ms = TICK.as_millis() as u32 * PROBE_TICKS as u32;
+        let pin = self.config.path.pin();
+        let relay = self.relay.as_ref().map(|(_, relay)| relay);
+        let is_relay_open = relay.is_some_and(|relay| !relay.open_sessions().is_empty());
+        let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
+        for peer in &mut self.peers {
+            let dropped = relay_dropped + peer.direct.as_ref().map_or(0, |direct| direct.dropped);
+            peer.route = peer.sending.review(&SenderObservation {
+                elapsed_ms,
+                pin,
+                is_direct_open: peer.is_direct(),
+                is_relay_open,
+                // Its reports cover both paths at once.
+                direct_lost_share: None,
+                relay_lost_share: None,
+                is_short: dropped > peer.dropped_before,
+                relay_listeners: self.listeners.unwrap_or(0),
+            });
+            peer.dropped_before = dropped;
+        }
+        // What the relay says counts from a session's start, and begins anew with another.
+        let before = self.statistics_before.unwrap_or_default();
+        let now = self.statistics.unwrap_or_default();
+        let grown =
+            |before: u64, now: u64| u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
+        self.asked = self.listening.review(&ListenerObservation {
+            elapsed_ms,
+            pin,
+            is_relay_open,
+            streams: self.peers.len() as u32,
+            forwarded: grown(before.forwarded, now.forwarded),
+            aged: grown(before.aged, now.aged),
+        });
+        self.statistics_before = self.statistics;
+        if self.asked == Asked::Mixed && self.mix_stream.is_none() {
+            let strip = self.strip("");
+            self.mix_stream = Some(self.add_stream(strip));
+        }
+        self.listen();
     }
 
     fn listen(&self) {
@@ -828,7 +936,12 @@ impl Network {
 
     fn handle_tick(&mut self, probes: bool) {
         let now = now_ns();
+        let is_gone = |peer: &Peer| peer.missed_since_ns.is_some_and(|at| now - at > GRACE_NS);
+        while let Some(at) = self.peers.iter().position(is_gone) {
+            self.remove_peer(at);
+        }
         if probes {
+            self.review();
             self.probe();
         }
         let xruns = self.faults.xruns.load(Ordering::Relaxed);
@@ -946,8 +1059,8 @@ impl Network {
                 is_present: peer.is_present,
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
-                is_relayed: has_relay && matches!(self.config.path, Path::Auto | Path::Relay),
-                is_mixed: has_relay && self.config.path == Path::Mix,
+                is_relayed: has_relay && self.asked == Asked::Forwarded,
+                is_mixed: has_relay && self.asked == Asked::Mixed && !peer.is_direct(),
                 rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,

@@ -99,7 +99,8 @@ impl Reports {
         while self.dropped.len() > 2 && now_ns - self.dropped[1].0 >= PERIOD_NS {
             self.dropped.pop_front();
         }
-        let dropped = dropped_packets - self.dropped[0].1;
+        // With a new path the count begins anew.
+        let dropped = dropped_packets.saturating_sub(self.dropped[0].1);
         let capture = capture.map(|reading| CaptureReport {
             timestamp: reading.frame,
             time_ns: reading.captured.ns as u64,
@@ -255,6 +256,29 @@ mod tests {
         assert_eq!(found.known_ms, 31.0);
         assert_eq!(found.error_ms, 0.52);
         assert!(!found.is_whole, "its input says nothing");
+    }
+
+    #[test]
+    fn a_count_of_dropped_packets_may_begin_anew() {
+        let mut reports = Reports::default();
+        let reading = CaptureReading {
+            frame: 0,
+            captured: Estimate { ns: 1, error_ns: 0 },
+            block_ns: 0,
+            send_ns: 0,
+        };
+        let mut dropped = |packets, n| {
+            let now_ns = 1 + n * REPORT_INTERVAL_NS;
+            let report = reports.poll(0, Some(reading), 0, packets, 0, now_ns);
+            report.and_then(|r| r.capture).map(|c| c.dropped_packets)
+        };
+        assert_eq!(dropped(5, 0), Some(0));
+        assert_eq!(dropped(9, 1), Some(4));
+        assert_eq!(
+            dropped(0, 2),
+            Some(0),
+            "through a server that was restarted"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use antiphon_agent::bots::{self, BotsConfig, BotsSummary};
 use antiphon_agent::core::{SampleFormat, SampleRate, Target};
 use antiphon_agent::duplex::{self, DuplexConfig};
 use antiphon_agent::link::RoomLink;
@@ -15,8 +16,8 @@ use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
 use antiphon_agent::sound::jack::JackDevice;
 use antiphon_agent::sound::{self, Device, Running};
-use antiphon_agent::status::Status;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use crate::Failure;
 
@@ -38,6 +39,10 @@ Examples:
 
   antiphon join --input take.wav --output heard.wav LINK
       Without a sound card: play a take into the room, and record it.
+
+  antiphon join --bots 3 LINK
+      A small band to play with. `--bots 2 --rooms 10` is load for a server:
+      once a second it says what came and how long it took.
 
   antiphon join --tone 440 --plain --json summary.json --seconds 60 LINK
       For tests: a tone for a minute, and figures at the end.")]
@@ -150,6 +155,25 @@ pub(crate) struct Join {
     #[arg(long, value_name = "HZ", default_value = "48000", value_parser = rate)]
     rate: SampleRate,
 
+    /// Send so many synthetic musicians instead: company, or load; they sound through the server only
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_parser = clap::value_parser!(u32).range(1..=1_000),
+        conflicts_with_all = ["input", "tone", "output", "device", "list_devices"]
+    )]
+    bots: Option<u32>,
+
+    /// ... into each of so many rooms: the link's, and new ones of the same server
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        requires = "bots",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000)
+    )]
+    rooms: u32,
+
     /// Leave after so long
     #[arg(long, value_name = "NUMBER")]
     seconds: Option<f64>,
@@ -223,6 +247,9 @@ impl Join {
             return Err(Failure::usage("which room?"));
         };
         let stop = stop_by_signal()?;
+        if let Some(bots) = self.bots {
+            return self.run_bots(link, bots as usize, &stop);
+        }
         let device = self.device()?;
         let duplex_config = DuplexConfig {
             rate: device.rate(),
@@ -269,14 +296,49 @@ impl Join {
         let refused = status.borrow().ended.clone();
         // What it knew before it left: nothing is connected afterwards.
         let last = status.borrow().clone();
-        participant.leave();
+        let left = participant.leave();
         let sounded = running.stop();
         if let Some(path) = &self.json {
             write_json(path, &last)
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
         }
-        sounded.map_err(Failure::running)?;
+        left.and(sounded).map_err(Failure::running)?;
         refused.map_or(Ok(()), |why| Err(Failure::running(why)))
+    }
+
+    fn run_bots(self, link: RoomLink, bots: usize, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+        let path = match self.path {
+            PathChoice::Auto | PathChoice::Relay => Path::Relay,
+            PathChoice::Mix => Path::Mix,
+            PathChoice::Direct => return Err(Failure::usage("bots sound through the server only")),
+        };
+        let config = BotsConfig {
+            link,
+            passphrase: self.passphrase,
+            bots,
+            rooms: self.rooms as usize,
+            path,
+            packet_frames: self.packet as usize,
+            channels: 2,
+            sessions: 1,
+        };
+        let deadline = self
+            .seconds
+            .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+        let told = stop.clone();
+        let summary = bots::run(config, stop, |summary| {
+            // A closed standard output is no reason to stop.
+            let _ = writeln!(io::stdout(), "{}", bots_line(summary));
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                told.store(true, Ordering::Release);
+            }
+        })
+        .map_err(Failure::running)?;
+        if let Some(path) = &self.json {
+            write_json(path, &summary)
+                .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
+        }
+        Ok(())
     }
 
     fn device(&self) -> Result<Box<dyn Device>, Failure> {
@@ -310,9 +372,31 @@ impl Join {
     }
 }
 
-fn write_json(path: &std::path::Path, status: &Status) -> io::Result<()> {
+fn bots_line(summary: &BotsSummary) -> String {
+    let us = |value: Option<f64>| value.map_or("?".into(), |us| format!("{us:.0}"));
+    let mut line = format!(
+        "{:.0} s: {} bots in {} rooms, sent {}, dropped {}, received {}, lost {}, reordered {}; one way through the server p50 {} us, p99 {} us, most {} us",
+        summary.seconds,
+        summary.bots,
+        summary.rooms,
+        summary.sent_packets,
+        summary.dropped_packets,
+        summary.received_packets,
+        summary.lost_packets,
+        summary.reordered_packets,
+        us(summary.delay_p50_us),
+        us(summary.delay_p99_us),
+        us(summary.delay_max_us),
+    );
+    if let Some(trouble) = &summary.trouble {
+        line += &format!("; {trouble}");
+    }
+    line
+}
+
+fn write_json(path: &std::path::Path, figures: &impl Serialize) -> io::Result<()> {
     let mut file = File::create(path)?;
-    serde_json::to_writer_pretty(&mut file, status)?;
+    serde_json::to_writer_pretty(&mut file, figures)?;
     writeln!(file)
 }
 
@@ -339,7 +423,7 @@ fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
     let mut next = Instant::now();
     loop {
         let status = participant.status.borrow().clone();
-        if status.ended.is_some() || is_over() {
+        if participant.has_ended() || is_over() {
             return;
         }
         let names: Vec<_> = status.peers.iter().map(|peer| peer.name.as_str()).collect();

@@ -44,7 +44,7 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
     let mut view = View::default();
     let result = loop {
         let status = participant.status.borrow().clone();
-        if status.ended.is_some() || is_over() {
+        if participant.has_ended() || is_over() {
             break Ok(());
         }
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &status)) {

@@ -241,6 +241,7 @@ fn help_teaches_by_examples() {
             "--tls-cert fullchain.pem --tls-key privkey.pem",
         ),
         (&["open", "--help"], "antiphon open --browser firefox LINK"),
+        (&["join", "--help"], "antiphon join --bots 3 LINK"),
     ] {
         let (code, help, _) = run(&mut antiphon(arguments));
         assert_eq!(code, Some(0));

@@ -1,0 +1,569 @@
+//! Synthetic musicians: company for the first who comes, and the load of the benchmarks.
+//!
+//! All bots live on one thread. They have no player: what comes to them is counted, not heard. Because they share a clock, how
+//! long a datagram took from one bot to another is measured exactly: each remembers when it sent what.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use antiphon_core::wire::{
+    self, AudioHeader, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
+};
+use antiphon_core::{SampleFormat, SampleRate, pcm};
+use bytes::Bytes;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio::time::interval;
+use web_transport_quinn::quinn::Endpoint;
+
+use crate::clock::now_ns;
+use crate::link::RoomLink;
+use crate::music;
+use crate::participant::Path;
+use crate::priority;
+use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent};
+use crate::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServer};
+use crate::sound::file::sleep_until;
+use crate::wake::{self, Waker};
+
+/// Bots send in turns, this many in the time of a packet: real musicians do not play in step.
+const PHASES: u64 = 8;
+/// Datagrams whose time of sending is remembered, for each bot: some 2.7 s of packets of 128 frames.
+const REMEMBERED: usize = 1_024;
+/// A bucket of the delays' histogram, ns, and how many there are: up to 100 ms, and all above in the last.
+const BUCKET_NS: u64 = 5_000;
+const BUCKETS: usize = 20_000;
+const PRIORITY: i32 = 60;
+
+/// Who comes, and where.
+#[derive(Clone, Debug)]
+pub struct BotsConfig {
+    /// The room of the first bots.
+    pub link: RoomLink,
+    /// Of rooms that are locked.
+    pub passphrase: Option<String>,
+    /// Bots in each room.
+    pub bots: usize,
+    /// Rooms: the first is the link's, the others are new ones of the same server.
+    pub rooms: usize,
+    /// [`Path::Relay`]: every bot takes all others of its room; [`Path::Mix`]: a mix of them.
+    pub path: Path,
+    /// Frames per packet, 16 to 512.
+    pub packet_frames: usize,
+    /// 1 or 2.
+    pub channels: usize,
+    /// Sessions of each, 1 to 4.
+    pub sessions: usize,
+}
+
+/// What all bots counted so far. Delays are from before a datagram is handed to a session until it has come out of another.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BotsSummary {
+    /// Since the first was in, s.
+    pub seconds: f64,
+    /// Rooms.
+    pub rooms: usize,
+    /// Bots that are in.
+    pub bots: usize,
+    /// Datagrams sent to the relay.
+    pub sent_packets: u64,
+    /// Datagrams that no session had room for.
+    pub dropped_packets: u64,
+    /// Datagrams of sound that came, from others than bots too.
+    pub received_packets: u64,
+    /// Sequence numbers that never came, though a later one did.
+    pub lost_packets: u64,
+    /// Datagrams that came after a later one.
+    pub reordered_packets: u64,
+    /// Datagrams of mixes, of those received.
+    pub mix_packets: u64,
+    /// Delays measured.
+    pub delays: u64,
+    /// Half of them took no longer, us; `None` before there is any.
+    pub delay_p50_us: Option<f64>,
+    /// 99 of 100 took no longer, us.
+    pub delay_p99_us: Option<f64>,
+    /// 999 of 1,000 took no longer, us.
+    pub delay_p999_us: Option<f64>,
+    /// The longest, us.
+    pub delay_max_us: Option<f64>,
+    /// Bots that the server refused or lost, and why, the last time.
+    pub trouble: Option<String>,
+}
+
+/// Runs until `stop` is set, and returns the whole count; each second `say` gets it so far.
+///
+/// # Errors
+/// In words for the user: no runtime.
+pub fn run(
+    config: BotsConfig,
+    stop: &Arc<AtomicBool>,
+    mut say: impl FnMut(&BotsSummary),
+) -> Result<BotsSummary, String> {
+    let (waker, sleeper) = wake::pair().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let rate = SampleRate::Hz48000;
+    let phase_ns = config.packet_frames as u64 * 1_000_000_000 / u64::from(rate.hz()) / PHASES;
+    let metronome = Metronome::start(waker, phase_ns)?;
+    let summary = LocalSet::new().block_on(&runtime, async {
+        // Datagrams that come are read at once, so that they are not counted as slower than they were.
+        let _ = priority::real_time(PRIORITY);
+        let listener = sleeper.listen().map_err(|error| error.to_string())?;
+        let band = Rc::new(Band::new(&config, rate));
+        for room in 0..config.rooms {
+            let link = match room {
+                0 => config.link.clone(),
+                _ => config.link.with_room(random_room()),
+            };
+            for n in 0..config.bots {
+                let index = room * config.bots + n;
+                tokio::task::spawn_local(attend(band.clone(), index, n, link.clone()));
+            }
+        }
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.tick().await;
+        let mut played = 0;
+        let start_ns = now_ns();
+        while !stop.load(Ordering::Acquire) {
+            tokio::select! {
+                biased;
+                () = listener.woken() => {
+                    // However late, no packet is left out.
+                    let due = (now_ns() - start_ns) / phase_ns;
+                    while played < due {
+                        band.play(played);
+                        played += 1;
+                    }
+                }
+                _ = seconds.tick() => say(&band.summary()),
+            }
+        }
+        let summary = band.summary();
+        for bot in &band.bots {
+            *bot.relay.borrow_mut() = None;
+            if let Some(to_server) = bot.to_server.borrow_mut().take() {
+                let _ = to_server.try_send(ToServer::Leave {});
+            }
+        }
+        // So that the words get out.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(summary)
+    });
+    drop(metronome);
+    summary
+}
+
+/// Wakes the bots when packets are due.
+struct Metronome {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Metronome {
+    fn start(waker: Waker, phase_ns: u64) -> Result<Self, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = thread::Builder::new()
+            .name("metronome".into())
+            .spawn(move || {
+                let _ = priority::real_time(PRIORITY);
+                let mut due_ns = now_ns();
+                while !told.load(Ordering::Acquire) {
+                    due_ns += phase_ns;
+                    sleep_until(due_ns);
+                    waker.wake();
+                }
+            })
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Metronome {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn random_room() -> String {
+    let mut bytes = [0; 16];
+    // Without randomness all new rooms are one.
+    let _ = SystemRandom::new().fill(&mut bytes);
+    data_encoding::BASE64URL_NOPAD.encode(&bytes)
+}
+
+/// All bots, and what they share.
+struct Band {
+    config: BotsConfig,
+    rate: SampleRate,
+    /// Loops of the parts, as 16-bit samples, interleaved.
+    parts: Vec<Vec<u8>>,
+    bots: Vec<Bot>,
+    /// The one socket.
+    endpoint: RefCell<Option<Endpoint>>,
+    /// By room and number, who that is.
+    seats: RefCell<HashMap<(String, u16), usize>>,
+    started_ns: Cell<Option<u64>>,
+    delays: RefCell<Vec<u64>>,
+    longest_ns: Cell<u64>,
+    trouble: RefCell<Option<String>>,
+}
+
+#[derive(Default)]
+struct Bot {
+    relay: RefCell<Option<Relay>>,
+    to_server: RefCell<Option<mpsc::Sender<ToServer>>>,
+    /// Where it is in its loop, and which of its frames comes next.
+    frame: Cell<u64>,
+    sequence: Cell<u32>,
+    /// By sequence number, when it was sent.
+    sent_ns: RefCell<Vec<u64>>,
+    listeners: Cell<Option<u32>>,
+    counts: Cell<Counts>,
+    /// By stream: the next sequence number.
+    expected: RefCell<HashMap<u16, u32>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    lost: u64,
+    reordered: u64,
+    mixed: u64,
+    dropped: u64,
+}
+
+impl Band {
+    fn new(config: &BotsConfig, rate: SampleRate) -> Self {
+        let parts = config.bots.min(music::PARTS);
+        let parts = (0..parts).map(|part| {
+            let samples = music::part(part, rate.hz());
+            let mut bytes = vec![0; samples.len() * 2 * config.channels];
+            for channel in 0..config.channels {
+                let samples = samples.iter().copied();
+                pcm::encode_channel(
+                    SampleFormat::S16,
+                    samples,
+                    channel,
+                    config.channels,
+                    &mut bytes,
+                );
+            }
+            bytes
+        });
+        let bots = (0..config.rooms * config.bots).map(|index| Bot {
+            frame: Cell::new(music::entry_frames(index % config.bots, rate.hz()) as u64),
+            sent_ns: RefCell::new(vec![0; REMEMBERED]),
+            ..Bot::default()
+        });
+        Self {
+            parts: parts.collect(),
+            bots: bots.collect(),
+            rate,
+            endpoint: RefCell::new(None),
+            seats: RefCell::new(HashMap::new()),
+            started_ns: Cell::new(None),
+            delays: RefCell::new(vec![0; BUCKETS]),
+            longest_ns: Cell::new(0),
+            trouble: RefCell::new(None),
+            config: config.clone(),
+        }
+    }
+
+    /// The packets of those whose turn it is.
+    fn play(&self, phase: u64) {
+        let turn = (phase % PHASES) as usize;
+        for (index, bot) in self
+            .bots
+            .iter()
+            .enumerate()
+            .skip(turn)
+            .step_by(PHASES as usize)
+        {
+            self.play_bot(bot, index % self.config.bots);
+        }
+    }
+
+    /// `n`: in its room.
+    fn play_bot(&self, bot: &Bot, n: usize) {
+        let first = bot.frame.get();
+        bot.frame.set(first + self.config.packet_frames as u64);
+        let relay = bot.relay.borrow();
+        let Some(relay) = relay.as_ref().filter(|_| bot.listeners.get() != Some(0)) else {
+            return;
+        };
+        let part = &self.parts[n % music::PARTS];
+        let frame_bytes = 2 * self.config.channels;
+        let room_frames = (MAX_DATAGRAM_BYTES - wire::AUDIO_HEADER_BYTES) / frame_bytes;
+        let mut left = self.config.packet_frames;
+        let mut timestamp = first;
+        let mut counts = bot.counts.get();
+        while left > 0 {
+            let frames = left.div_ceil(left.div_ceil(room_frames));
+            let sequence = bot.sequence.get();
+            bot.sequence.set(sequence.wrapping_add(1));
+            let header = AudioHeader {
+                format: SampleFormat::S16,
+                rate: self.rate,
+                channels: self.config.channels as u8,
+                stream: 0,
+                frames: frames as u16,
+                sequence,
+                timestamp,
+            };
+            let mut datagram = vec![0; header.datagram_bytes()];
+            header.write(&mut datagram);
+            let begin = timestamp as usize * frame_bytes % part.len();
+            let samples = part[begin..].iter().chain(part);
+            for (to, from) in datagram[wire::AUDIO_HEADER_BYTES..].iter_mut().zip(samples) {
+                *to = *from;
+            }
+            bot.sent_ns.borrow_mut()[sequence as usize % REMEMBERED] = now_ns();
+            if relay.send(datagram.into()) {
+                counts.sent += 1;
+            } else {
+                counts.dropped += 1;
+            }
+            timestamp += frames as u64;
+            left -= frames;
+        }
+        bot.counts.set(counts);
+    }
+
+    fn receive(&self, bot: &Bot, room: &str, bytes: &[u8]) {
+        let now = now_ns();
+        let Ok(Datagram::Audio(header, _)) = wire::parse(bytes) else {
+            return;
+        };
+        let mut counts = bot.counts.get();
+        counts.received += 1;
+        counts.mixed += u64::from(header.stream == MIX_STREAM);
+        match bot.expected.borrow_mut().entry(header.stream) {
+            Entry::Vacant(new) => {
+                new.insert(header.sequence.wrapping_add(1));
+            }
+            Entry::Occupied(mut expected) => {
+                let ahead = header.sequence.wrapping_sub(*expected.get()).cast_signed();
+                if ahead >= 0 {
+                    counts.lost += u64::from(ahead.cast_unsigned());
+                    *expected.get_mut() = header.sequence.wrapping_add(1);
+                } else {
+                    // It was counted as lost when a later one came.
+                    counts.reordered += 1;
+                    counts.lost = counts.lost.saturating_sub(1);
+                }
+            }
+        }
+        bot.counts.set(counts);
+        // Strangers' clocks are not ours.
+        let seats = self.seats.borrow();
+        let Some(&sender) = seats.get(&(room.to_owned(), header.stream)) else {
+            return;
+        };
+        let sent_ns = self.bots[sender].sent_ns.borrow()[header.sequence as usize % REMEMBERED];
+        let delay_ns = now.saturating_sub(sent_ns);
+        self.longest_ns.set(self.longest_ns.get().max(delay_ns));
+        let bucket = ((delay_ns / BUCKET_NS) as usize).min(BUCKETS - 1);
+        self.delays.borrow_mut()[bucket] += 1;
+    }
+
+    fn summary(&self) -> BotsSummary {
+        let delays = self.delays.borrow();
+        let count: u64 = delays.iter().sum();
+        let percentile = |share: f64| {
+            let wanted = (count as f64 * share).ceil() as u64;
+            let mut below = 0;
+            let bucket = delays.iter().position(|bucket| {
+                below += bucket;
+                below >= wanted
+            })?;
+            // The bucket's upper end: no shorter than the truth.
+            (count > 0).then(|| ((bucket as u64 + 1) * BUCKET_NS) as f64 / 1e3)
+        };
+        let sum = |of: fn(&Counts) -> u64| self.bots.iter().map(|bot| of(&bot.counts.get())).sum();
+        let since = |start: u64| (now_ns() - start) as f64 / 1e9;
+        BotsSummary {
+            seconds: self.started_ns.get().map_or(0.0, since),
+            rooms: self.config.rooms,
+            bots: self
+                .bots
+                .iter()
+                .filter(|bot| bot.relay.borrow().is_some())
+                .count(),
+            sent_packets: sum(|counts| counts.sent),
+            dropped_packets: sum(|counts| counts.dropped),
+            received_packets: sum(|counts| counts.received),
+            lost_packets: sum(|counts| counts.lost),
+            reordered_packets: sum(|counts| counts.reordered),
+            mix_packets: sum(|counts| counts.mixed),
+            delays: count,
+            delay_p50_us: percentile(0.5),
+            delay_p99_us: percentile(0.99),
+            delay_p999_us: percentile(0.999),
+            delay_max_us: (count > 0).then(|| self.longest_ns.get() as f64 / 1e3),
+            trouble: self.trouble.borrow().clone(),
+        }
+    }
+
+    fn endpoint(&self, server: IpAddr) -> Option<Endpoint> {
+        let mut endpoint = self.endpoint.borrow_mut();
+        if endpoint.is_none() {
+            match relay::endpoint(server) {
+                Ok(new) => *endpoint = Some(new),
+                Err(error) => *self.trouble.borrow_mut() = Some(error.to_string()),
+            }
+        }
+        endpoint.clone()
+    }
+}
+
+/// One bot in its room. `index`: among all; `n`: in its room.
+async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
+    let room = link.room.clone();
+    let host = link.host.clone();
+    let hello = Hello {
+        secret: Secret::random(),
+        name: music::name(n),
+        sample_rate_hz: band.rate.hz(),
+        passphrase: band.config.passphrase.clone(),
+    };
+    let (to_server, outgoing) = mpsc::channel(16);
+    let (signalling, mut signals) = mpsc::channel(256);
+    let (events, mut relayed) = mpsc::channel(1_024);
+    let bot = &band.bots[index];
+    *bot.to_server.borrow_mut() = Some(to_server);
+    tokio::task::spawn_local(signalling::run(link, hello, outgoing, signalling));
+    // Numbers of the others.
+    let mut others: HashMap<String, u16> = HashMap::new();
+    let mut seat = None;
+    loop {
+        tokio::select! {
+            biased;
+            Some(event) = relayed.recv() => match event {
+                RelayEvent::Datagram(session, bytes) => match wire::route(&bytes) {
+                    Ok((Kind::Audio, _)) => band.receive(bot, &room, &bytes),
+                    Ok((Kind::Probe, _)) => {
+                        if let (Ok(Datagram::Probe(probe)), Some(relay)) =
+                            (wire::parse(&bytes), &*bot.relay.borrow())
+                        {
+                            let reply = Probe { replied_ns: Some(now_ns()), ..probe };
+                            relay.send_on(session, Bytes::copy_from_slice(&reply.to_bytes()));
+                        }
+                    }
+                    _ => {}
+                },
+                RelayEvent::Wanted(listeners) => bot.listeners.set(Some(listeners)),
+                RelayEvent::Changed => bot.listeners.set(None),
+                RelayEvent::Statistics(_) => {}
+            },
+            event = signals.recv() => {
+                let Some(event) = event else { return };
+                let (message, address) = match event {
+                    SignallingEvent::Message { message, address } => (message, address),
+                    SignallingEvent::Offline(why) => {
+                        *band.trouble.borrow_mut() = Some(why);
+                        continue;
+                    }
+                    SignallingEvent::Ended(why) => {
+                        *bot.relay.borrow_mut() = None;
+                        *band.trouble.borrow_mut() = Some(why);
+                        return;
+                    }
+                };
+                match message {
+                    FromServer::Welcome(welcome) => {
+                        if let Some(old) = seat.replace(welcome.stream) {
+                            band.seats.borrow_mut().remove(&(room.clone(), old));
+                        }
+                        band.seats.borrow_mut().insert((room.clone(), welcome.stream), index);
+                        others = welcome.participants.into_iter().map(|p| (p.id, p.stream)).collect();
+                        let is_open = bot.relay.borrow().is_some();
+                        if welcome.sample_rate_hz != band.rate.hz() {
+                            *band.trouble.borrow_mut() =
+                                Some(format!("the room is at {} Hz", welcome.sample_rate_hz));
+                        } else if welcome.resumed && is_open {
+                            // The sessions are what they were.
+                        } else if let (Some(relay), Some(endpoint)) =
+                            (welcome.relay, band.endpoint(address))
+                        {
+                            let config = RelayConfig {
+                                host: host.clone(),
+                                server: address,
+                                address: relay,
+                                sessions: band.config.sessions,
+                            };
+                            *bot.relay.borrow_mut() = None;
+                            match Relay::open(&endpoint, &config, wanted(&band, &others), events.clone()) {
+                                Ok(relay) => {
+                                    *bot.relay.borrow_mut() = Some(relay);
+                                    if band.started_ns.get().is_none() {
+                                        band.started_ns.set(Some(now_ns()));
+                                    }
+                                }
+                                Err(why) => *band.trouble.borrow_mut() = Some(why),
+                            }
+                        } else {
+                            *band.trouble.borrow_mut() = Some("the server has no relay".into());
+                        }
+                    }
+                    FromServer::Joined { participant } => {
+                        others.insert(participant.id, participant.stream);
+                    }
+                    FromServer::Left { id } => {
+                        if let Some(number) = others.remove(&id) {
+                            bot.expected.borrow_mut().remove(&number);
+                        }
+                    }
+                    _ => continue,
+                }
+                if let Some(relay) = &*bot.relay.borrow() {
+                    relay.listen(wanted(&band, &others));
+                }
+            }
+        }
+    }
+}
+
+fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
+    let mut numbers: Vec<u16> = others.values().copied().collect();
+    numbers.sort_unstable();
+    if band.config.path != Path::Mix {
+        return Listen {
+            forward: numbers,
+            mix: None,
+        };
+    }
+    let sources = numbers.into_iter().map(|stream| MixSource {
+        stream,
+        gain: 1.0,
+        pan: 0.0,
+        muted: false,
+    });
+    Listen {
+        forward: Vec::new(),
+        mix: Some(Mix {
+            format: 16,
+            packet_frames: band.config.packet_frames,
+            sources: sources.collect(),
+        }),
+    }
+}

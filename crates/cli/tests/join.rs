@@ -1,0 +1,241 @@
+//! `antiphon join` as its user hears it: a real server, and musicians made of files.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn antiphon(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
+    command.args(arguments);
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ANTIPHON_"))
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve() -> (Process, String) {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0"]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut server = Process(child);
+    let link = BufReader::new(server.0.stdout.take().expect("piped"))
+        .lines()
+        .map_while(Result::ok)
+        .find(|line| line.trim().starts_with("http://"))
+        .expect("a link");
+    (server, link.trim().to_owned())
+}
+
+/// Two channels of noise of 16 bits, between a second of silence, in which the players of the others begin, and more than enough of it.
+fn write_take(path: &Path) -> Vec<i32> {
+    let spec = hound::WavSpec {
+        channels: 2,
+        sample_rate: 48_000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut noise = 1u32;
+    let samples: Vec<i32> = (0..2 * 48_000)
+        .map(|_| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Never 0, so that it is known where it begins.
+            i32::from((noise >> 16) as i16 | 1)
+        })
+        .collect();
+    let mut writer = hound::WavWriter::create(path, spec).expect("created");
+    let silence = |seconds: usize| std::iter::repeat_n(0, 2 * 48_000 * seconds);
+    for sample in silence(1).chain(samples.iter().copied()).chain(silence(20)) {
+        writer.write_sample(sample).expect("written");
+    }
+    writer.finalize().expect("finished");
+    samples
+}
+
+fn interrupt(process: &mut Process) {
+    let told = Command::new("kill")
+        .args(["-INT", &process.0.id().to_string()])
+        .status();
+    assert!(told.expect("kill runs").success());
+    assert!(process.0.wait().expect("it ends").success());
+}
+
+/// What was heard of `samples` that were sent, and how many frames were made up in place of lost ones.
+fn play_and_hear(path: &str) -> (Vec<i32>, Vec<i32>, u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
+    let name = |name: &str| file(name).to_str().expect("UTF-8").to_owned();
+    let sent = write_take(&file("take.wav"));
+    let (_server, link) = serve();
+    let join = |who: &str, more: &[&str]| {
+        let mut command = antiphon(&["join", "--plain", "--name", who, "--path", path]);
+        // Deep enough for a busy machine.
+        command.args(["--buffer", "8000"]).args(more).arg(&link);
+        Process(command.stdout(Stdio::piped()).spawn().expect("it starts"))
+    };
+    let (heard, json) = (name("heard.wav"), name("ear.json"));
+    let mut ear = join("Ear", &["--output", &heard, "--json", &json]);
+    let lines = BufReader::new(ear.0.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    lines.find(|line| line.starts_with("online")).expect("in");
+    let mut mouth = join("Mouth", &["--input", &name("take.wav")]);
+    lines
+        .find(|line| line.contains("Mouth"))
+        .expect("both are in");
+    // All is heard some three seconds later; how much later does not matter, for silence follows.
+    std::thread::sleep(Duration::from_secs(5));
+    interrupt(&mut ear);
+    interrupt(&mut mouth);
+    let ear: Value = serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    let concealed = ear["peers"][0]["concealed_frames"]
+        .as_u64()
+        .expect("a count");
+    let mut reader = hound::WavReader::open(heard).expect("a WAV file");
+    let samples = reader.samples::<f32>().map(|sample| {
+        let scaled = sample.expect("a sample") * 32_768.0;
+        // What 16 bits cannot hold is as wrong as can be.
+        if scaled.fract() == 0.0 {
+            scaled as i32
+        } else {
+            i32::MAX
+        }
+    });
+    (sent, samples.collect(), concealed)
+}
+
+fn arrives_bit_exact(path: &str) {
+    // Where datagrams are lost or late, sound is made up: that proves nothing, so it is tried again.
+    for _ in 0..5 {
+        let (sent, heard, concealed) = play_and_hear(path);
+        if concealed > 0 {
+            continue;
+        }
+        let begin = heard.iter().position(|&sample| sample != 0);
+        let heard = &heard[begin.expect("sound")..][..sent.len()];
+        let wrong = sent
+            .iter()
+            .zip(heard)
+            .position(|(sent, heard)| sent != heard);
+        assert_eq!(
+            wrong,
+            None,
+            "the first sample of {} that is not as it was sent",
+            sent.len()
+        );
+        return;
+    }
+    panic!("sound was lost each time");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_take_arrives_bit_exact_through_the_server() {
+    arrives_bit_exact("relay");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_take_arrives_bit_exact_by_data_channels() {
+    arrives_bit_exact("direct");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_take_arrives_bit_exact_by_both_paths_at_once() {
+    arrives_bit_exact("auto");
+}
+
+#[test]
+fn bots_hear_each_other_through_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("bots.json");
+    let (_server, link) = serve();
+    let arguments = [
+        "join",
+        "--bots",
+        "3",
+        "--rooms",
+        "2",
+        "--seconds",
+        "4",
+        "--json",
+        json.to_str().expect("UTF-8"),
+        &link,
+    ];
+    let status = antiphon(&arguments).stdout(Stdio::null()).status();
+    assert!(status.expect("it runs").success());
+    let summary: Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    assert_eq!(
+        (&summary["bots"], &summary["rooms"]),
+        (&6.into(), &2.into()),
+        "{summary}"
+    );
+    let count = |name: &str| summary[name].as_u64().expect("a count");
+    assert!(count("sent_packets") > 0, "{summary}");
+    // All that came was sent by a bot of the same room.
+    assert!(
+        count("received_packets") > count("sent_packets"),
+        "{summary}"
+    );
+    assert_eq!(count("delays"), count("received_packets"), "{summary}");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    for (arguments, explained) in [
+        (&["join"][..], "LINK"),
+        (&["join", "http://localhost/nowhere"], "/r/ROOM"),
+        (
+            &[
+                "join",
+                "--input",
+                "no-such.wav",
+                "http://localhost/r/abcdefghijklmnop",
+            ],
+            "no-such.wav",
+        ),
+        (
+            &[
+                "join",
+                "--bits",
+                "12",
+                "http://localhost/r/abcdefghijklmnop",
+            ],
+            "16, 24 or 32",
+        ),
+        (
+            &[
+                "join",
+                "--bots",
+                "2",
+                "--path",
+                "direct",
+                "http://localhost/r/abcdefghijklmnop",
+            ],
+            "server only",
+        ),
+    ] {
+        let output = antiphon(arguments).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
+    }
+}
