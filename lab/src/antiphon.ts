@@ -137,13 +137,19 @@ export class Product {
     private readonly folder: string,
   ) {}
 
-  /** `prefix`: of the server's command, for instance to bind it to a core. */
-  static async start(prefix: readonly string[] = []): Promise<Product> {
+  /** `prefix` of the server's command, for instance to bind it to a core; `options` of `antiphon serve`. */
+  static async start({
+    prefix = [],
+    options = [],
+  }: {
+    prefix?: readonly string[];
+    options?: readonly string[];
+  } = {}): Promise<Product> {
     const missing = missingProduct();
     if (missing) throw new Error(missing);
     const folder = makeFolder("server");
     const [listen, metrics] = [`127.0.0.1:${await freePort()}`, `127.0.0.1:${await freePort()}`];
-    const command = [...prefix, binary, "serve", "--listen", listen, "--metrics-listen", metrics];
+    const command = [...prefix, binary, "serve", "--listen", listen, "--metrics-listen", metrics, ...options];
     const url = `http://${listen}`;
     try {
       return new Product(url, `http://${metrics}`, command, await serve(command, url, folder), folder);

@@ -112,6 +112,7 @@ export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
   C1: (stage) => twoPages(stage, pageOf.C1!),
   RTC: (stage) => twoPages(stage, pageOf.RTC!),
   "Antiphon, messages": (stage) => antiphon(stage, { ...stage.parameters, transport: "port" }),
+  "Antiphon, relayed": (stage) => antiphon(stage, { ...stage.parameters, path: "relay" }),
   Antiphon: (stage) => antiphon(stage, stage.parameters),
 };
 

@@ -46,18 +46,20 @@ export function forget(browser: Browser): void {
 /** The room of the last `meet`. */
 export let currentRoom = "";
 
-/** Two processes with a card each, in one new room, hearing each other steadily. `more`: beyond `parameters`. */
+/** Two processes with a card each, in one new room, hearing each other steadily. `more`: beyond `parameters`. `host`: as they call the server. */
 export async function meet(
   one: BrowserName,
   other: BrowserName,
   more: PageParameters = {},
+  host = "127.0.0.1",
 ): Promise<[Browser, Browser]> {
   const asked = { ...parameters, ...more };
   currentRoom = product.newRoom();
   const a = await start(one, "A");
   const b = await start(other, "B");
-  await a.open(product.roomUrl(currentRoom, "A", asked));
-  await b.open(product.roomUrl(currentRoom, "B", asked));
+  const url = (name: string) => product.roomUrl(currentRoom, name, asked).replace("127.0.0.1", host);
+  await a.open(url("A"));
+  await b.open(url("B"));
   await untilPlaying([a, b]);
   rig.favourSound();
   await settled(a, b);

@@ -76,7 +76,7 @@ pub(crate) struct Join {
     #[arg(long)]
     list_devices: bool,
 
-    /// Use the card whose ports' names begin so
+    /// Use the card whose ports' names begin so; "none": connect no card, something else will
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 

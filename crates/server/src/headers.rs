@@ -87,6 +87,12 @@ fn policy(host: Option<&HeaderValue>, relay_port: Option<u16>) -> HeaderValue {
         let host = host?.to_str().ok()?.split(':').next()?;
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
         let is_host = !host.is_empty() && host.bytes().all(is_name);
+        // As the page has it: Chromium tries `::1` alone for `localhost`, where a server that listens on 127.0.0.1 is not.
+        let host = if host == "localhost" {
+            "127.0.0.1"
+        } else {
+            host
+        };
         let (host, port) = is_host.then_some((host, relay_port?))?;
         HeaderValue::try_from(format!("{CONTENT_SECURITY_POLICY} https://{host}:{port}")).ok()
     };
@@ -111,6 +117,8 @@ mod tests {
         let both = "'self' https://play.example:4433";
         assert_eq!(allowed("play.example", Some(4433)), both);
         assert_eq!(allowed("play.example:8443", Some(4433)), both);
+        let loopback = "'self' https://127.0.0.1:8080";
+        assert_eq!(allowed("localhost:8080", Some(8080)), loopback);
         assert_eq!(allowed("[::1]:8443", Some(4433)), "'self'");
         assert_eq!(allowed("a; script-src *", Some(4433)), "'self'");
         assert_eq!(policy(None, Some(4433)), CONTENT_SECURITY_POLICY);

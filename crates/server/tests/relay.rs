@@ -490,6 +490,8 @@ async fn strangers_are_closed_and_other_sites_refused() {
     assert!(refusal(&path, Some("null")).await.contains("403"));
     let own = format!("http://{}:8080", relay.address.ip());
     assert_eq!(refusal(&path, Some(&own)).await, "1");
+    // As pages at localhost do.
+    assert_eq!(refusal(&path, Some("http://localhost:8080")).await, "1");
 }
 
 #[tokio::test]

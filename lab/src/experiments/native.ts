@@ -1,6 +1,7 @@
 import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Hearing, listen, quantile } from "../analysis.js";
+import { binary } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
@@ -20,12 +21,12 @@ interface Measured {
 }
 
 /** A native peer: started on the rig, its two ends wired to the cards; ended by what it returns. */
-type Native = (rig: Rig, folder: string) => Promise<{ services: Service[]; links: [string, string][] }>;
+type Native = (lab: Lab, folder: string) => Promise<{ services: Service[]; links: [string, string][] }>;
 
 const natives: Record<string, { about: string; start: Native }> = {
   JackTrip: {
     about: "peer to peer, 64 frames, queue 4, 16-bit stereo",
-    start: async (rig, folder) => {
+    start: async ({ rig }, folder) => {
       const end = (name: string, ...args: string[]) =>
         startJack(rig, folder, ["jacktrip", ...args, "-J", name, "-n", "2", "-q", "4", "-D", "-o", "0"]);
       const [first, second] = ["lab-jacktrip-a", "lab-jacktrip-b"];
@@ -44,7 +45,7 @@ const natives: Record<string, { about: string; start: Native }> = {
   },
   Jamulus: {
     about: "through its own server, 64 frames, stereo, high quality, automatic jitter buffer",
-    start: async (rig, folder) => {
+    start: async ({ rig }, folder) => {
       const settings = path.join(folder, "client.ini");
       writeFileSync(
         settings,
@@ -85,7 +86,37 @@ const natives: Record<string, { about: string; start: Native }> = {
       };
     },
   },
+  "Antiphon, native": {
+    about: "peer to peer, 64 frames, automatic buffer, 16-bit stereo",
+    start: (lab, folder) => startAntiphon(lab, folder, "direct"),
+  },
+  "Antiphon, native, relayed": {
+    about: "the same through its own server",
+    start: (lab, folder) => startAntiphon(lab, folder, "relay"),
+  },
 };
+
+async function startAntiphon({ rig, product }: Lab, folder: string, way: string) {
+  const link = product.lobbyUrl(product.newRoom());
+  const join = (name: string) => {
+    const options = ["--plain", "--device", "none", "--quantum", "64", "--packet", "64", "--path", way];
+    return startJack(rig, folder, [binary, "join", link, "--name", name, ...options]);
+  };
+  const first = join("A");
+  // JACK names them in the order in which they come.
+  await first.until(
+    async () => (await run(["pw-link", "-i"], rig.env)).includes("antiphon:capture_1"),
+    "ports",
+  );
+  const second = join("B");
+  return {
+    services: [first, second],
+    links: [
+      ...pairs(micOut("A"), ["antiphon:capture_1", "antiphon:capture_2"]),
+      ...pairs(["antiphon-01:playback_1", "antiphon-01:playback_2"], playback("B")),
+    ],
+  };
+}
 
 export const native: Experiment = {
   name: "native",
@@ -150,12 +181,13 @@ export const native: Experiment = {
 };
 
 async function measureNative(
-  { rig }: Lab,
+  lab: Lab,
   program: string,
   timing: Record<"settleSeconds" | "leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
 ) {
+  const { rig } = lab;
   const folder = makeFolder("native");
-  const { services, links } = await natives[program]!.start(rig, folder);
+  const { services, links } = await natives[program]!.start(lab, folder);
   try {
     await services[0]!.until(
       async () => {

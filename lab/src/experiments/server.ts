@@ -17,8 +17,8 @@ interface Measured {
   cpuShare: number;
   /** Resident memory of the server. */
   memoryKib: number;
-  /** From a datagram's arrival at the server to its way out, by the server's own histogram; null where it says nothing. */
-  forwardUs: Percentiles | null;
+  /** From reading a datagram from the server's socket to writing it there, by the server itself; null where it says nothing. */
+  transitUs: Percentiles | null;
   /** From the last frame that a mix needed to its way out. */
   mixUs: Percentiles | null;
   /** From a bot's clock to another's in the same process, server and both network stacks included. */
@@ -36,8 +36,10 @@ interface Percentiles {
 interface Running {
   server: Service;
   services: Service[];
-  /** What the program itself can tell, over the measured interval; call it once. */
-  figures?: () => Promise<Partial<Measured>>;
+  /** What the server says of the last second. */
+  look?: () => Promise<Pick<Measured, "transitUs" | "mixUs">>;
+  /** What the clients say, at the end. */
+  figures?: () => Promise<Pick<Measured, "oneWayUs" | "sent" | "lost">>;
 }
 
 interface Program {
@@ -130,21 +132,21 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
     const pid = running.server.pid!;
     const before = cpuTicks(pid);
     const began = performance.now();
-    await sleep(seconds * 1000);
+    const looks: Pick<Measured, "transitUs" | "mixUs">[] = [];
+    for (let second = 0; second < seconds; second++) {
+      await sleep(1000);
+      if (running.look) looks.push(await running.look());
+    }
     const cpuShare = (cpuTicks(pid) - before) / ticksPerSecond / ((performance.now() - began) / 1000);
     const memoryKib = residentKib(pid);
-    const figures = (await running.figures?.()) ?? {};
     return {
       program,
       participants,
       cpuShare,
       memoryKib,
-      forwardUs: null,
-      mixUs: null,
-      oneWayUs: null,
-      sent: null,
-      lost: null,
-      ...figures,
+      transitUs: together(looks.map(({ transitUs }) => transitUs)),
+      mixUs: together(looks.map(({ mixUs }) => mixUs)),
+      ...((await running.figures?.()) ?? { oneWayUs: null, sent: null, lost: null }),
     };
   } finally {
     for (const service of running?.services ?? []) await service.stop();
@@ -169,45 +171,57 @@ async function startAntiphon(
   folder: string,
   load: { rooms: number; perRoom: number; path: string; seconds: number },
 ): Promise<Running> {
-  const product = await Product.start(serverCore);
-  const bots: { service: Service; json: string }[] = [];
-  for (let room = 0; room < load.rooms; room++) {
-    const json = path.join(folder, `bots${room}.json`);
-    const command = [
-      ...clientCore,
-      binary,
-      "join",
-      product.lobbyUrl(product.newRoom()),
-      ...["--bots", String(load.perRoom), "--path", load.path, "--plain"],
-      ...["--seconds", String(load.seconds + 5), "--json", json],
-    ];
-    bots.push({ service: Service.start(command, process.env, path.join(folder, `bots${room}.log`)), json });
-  }
+  // All bots come from one address.
+  const limits = ["--max-connections-per-address", "1000", "--max-participants-per-room", "64"];
+  const product = await Product.start({ prefix: serverCore, options: limits });
+  const json = path.join(folder, "bots.json");
+  const command = [
+    ...[...clientCore, binary, "join", "--plain", "--json", json],
+    ...["--bots", String(load.perRoom), "--rooms", String(load.rooms), "--path", load.path],
+    ...["--packet", String(packetFrames), "--sessions", "1"],
+    product.lobbyUrl(product.newRoom()),
+  ];
+  const bots = Service.start(command, process.env, path.join(folder, "bots.log"));
   return {
     server: product.service,
-    services: [...bots.map(({ service }) => service), product.service],
-    figures: async () => {
-      for (const { service } of bots)
-        await service.until(() => service.ended, "end", 20).catch(() => undefined);
-      const all = bots.map(({ json }) => JSON.parse(readFileSync(json, "utf8")) as BotSummary);
-      const metrics = await (await fetch(`${product.metricsUrl}/metrics`)).text();
+    services: [bots, product.service],
+    look: async () => {
+      const status = (await (await fetch(`${product.metricsUrl}/status.json`)).json()) as OperatorStatus;
+      const rooms = status.relay?.rooms ?? [];
       return {
-        forwardUs: histogram(metrics, "antiphon_relay_forward_seconds"),
-        mixUs: histogram(metrics, "antiphon_relay_mix_seconds"),
-        oneWayUs: worst(all.map(({ one_way_us }) => one_way_us)),
-        sent: sum(all.map(({ sent }) => sent)),
-        lost: sum(all.map(({ lost }) => lost)),
+        transitUs: status.relay?.transit_us ?? null,
+        mixUs: together(rooms.map(({ mix_us }) => mix_us)),
+      };
+    },
+    figures: async () => {
+      await bots.stop(5000);
+      const summary = JSON.parse(readFileSync(json, "utf8")) as BotsSummary;
+      if (summary.bots < load.perRoom * load.rooms)
+        throw new Error(`${summary.bots} bots came in, not ${load.perRoom * load.rooms}: ${summary.trouble}`);
+      return {
+        oneWayUs:
+          summary.delay_p50_us === null ? null : { p50: summary.delay_p50_us, p99: summary.delay_p99_us! },
+        sent: summary.sent_packets,
+        lost: summary.lost_packets + summary.dropped_packets,
       };
     },
   };
 }
 
-/** What `antiphon join --bots --json` writes at its end. */
-interface BotSummary {
-  sent: number;
-  received: number;
-  lost: number;
-  one_way_us: Percentiles | null;
+/** What the lab reads of the operator's `/status.json`. */
+interface OperatorStatus {
+  relay: { transit_us: Percentiles | null; rooms: { mix_us: Percentiles | null }[] } | null;
+}
+
+/** What the lab reads of what `antiphon join --bots --json` writes at its end. */
+interface BotsSummary {
+  bots: number;
+  sent_packets: number;
+  dropped_packets: number;
+  lost_packets: number;
+  delay_p50_us: number | null;
+  delay_p99_us: number | null;
+  trouble: string | null;
 }
 
 async function startJamulus({ rig }: Lab, folder: string, participants: number): Promise<Running> {
@@ -262,39 +276,20 @@ function starter(rig: Rig, folder: string) {
     Service.start([...core, "pw-jack", ...command], env, path.join(folder, `${name}.log`));
 }
 
-/**
- * Two quantiles of a Prometheus histogram, in us: the upper end of the bucket that each falls into, all series of that name together.
- * Null if it is empty.
- */
-export function histogram(metrics: string, name: string): Percentiles | null {
-  const buckets = new Map<number, number>();
-  for (const line of metrics.split("\n")) {
-    const found = new RegExp(`^${name}_bucket\\{(?:.*,)?le="([^"]+)"[^}]*\\} (\\d+)`).exec(line);
-    if (!found) continue;
-    const bound = found[1] === "+Inf" ? Number.POSITIVE_INFINITY : Number(found[1]);
-    buckets.set(bound, (buckets.get(bound) ?? 0) + Number(found[2]));
-  }
-  const cumulative = [...buckets].sort(([a], [b]) => a - b);
-  const total = cumulative.at(-1)?.[1] ?? 0;
-  if (total === 0) return null;
-  const at = (share: number) => cumulative.find(([, count]) => count >= share * total)![0] * 1e6;
-  return { p50: at(0.5), p99: at(0.99) };
-}
-
-function worst(all: (Percentiles | null)[]): Percentiles | null {
+/** Of several distributions: the median of their medians, and the worst of their tails. Null if there is none. */
+function together(all: readonly (Percentiles | null)[]): Percentiles | null {
   const known = all.filter((one) => one !== null);
-  if (known.length === 0) return null;
-  return {
-    p50: quantile(
+  const [p50, p99] = [
+    quantile(
       known.map(({ p50 }) => p50),
       0.5,
-    )!,
-    p99: Math.max(...known.map(({ p99 }) => p99)),
-  };
-}
-
-function sum(values: number[]): number {
-  return values.reduce((total, value) => total + value, 0);
+    ),
+    quantile(
+      known.map(({ p99 }) => p99),
+      1,
+    ),
+  ];
+  return p50 === null || p99 === null ? null : { p50, p99 };
 }
 
 function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [string, string]): Outcome {
@@ -328,16 +323,16 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
             `${program}, takes ${shown(times, 2)} times the processor time of ${other} for each of 8 participants.`,
         ),
       ...measured
-        .filter(({ forwardUs }) => forwardUs !== null)
+        .filter(({ transitUs, mixUs }) => transitUs !== null || mixUs !== null)
         .map(
-          ({ program, participants, forwardUs, mixUs }) =>
-            `${program}, ${participants} participants: ${mixUs ? `mixed within ${micro(mixUs)}` : `forwarded within ${micro(forwardUs)}`} (median, 99 %).`,
+          ({ program, participants, transitUs, mixUs }) =>
+            `${program}, ${participants} participants: ${mixUs ? `mixed within ${micro(mixUs)}` : `through the server within ${micro(transitUs)}`} (median; 99 % in the worst second).`,
         ),
     ],
     sections: [
       {
         heading: "What a participant costs the server",
-        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server process's own, as the kernel counts them. ${Object.entries(
+        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server process's own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${Object.entries(
           programs,
         )
           .map(([name, { about }]) => `${name}: ${about}.`)
@@ -386,7 +381,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
               shown(one.cpuShare * 100, 1),
               shown(each(one), 2),
               shown(one.memoryKib / 1024, 1),
-              ...[one.forwardUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
+              ...[one.transitUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
               one.sent,
               one.lost,
             ]),
@@ -430,7 +425,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           one.participants,
           shown(one.cpuShare, 5),
           one.memoryKib,
-          ...[one.forwardUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
+          ...[one.transitUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
           one.sent,
           one.lost,
         ]),

@@ -327,7 +327,9 @@ export class Sound {
 
   /** Which relay to use, if any. */
   setRelay(offer: RelayOffer | null): void {
-    this.#tell({ type: "relay", host: location.hostname, offer });
+    // Chromium tries ::1 alone for localhost, where a server that listens on 127.0.0.1 is not.
+    const host = location.hostname === "localhost" ? "127.0.0.1" : location.hostname;
+    this.#tell({ type: "relay", host, offer });
   }
 
   /** The server does not answer: no session is opened until the next offer. */

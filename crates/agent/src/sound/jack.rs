@@ -32,6 +32,9 @@ impl std::fmt::Debug for JackDevice {
 // SAFETY: JACK's client functions may be called from any thread; only one at a time has the device.
 unsafe impl Send for JackDevice {}
 
+/// In place of a card's name: connect nothing, somebody else will.
+pub const NO_CARD: &str = "none";
+
 /// Names of the sound cards' ports, as JACK has them.
 ///
 /// # Errors
@@ -51,10 +54,10 @@ pub fn list() -> Result<Vec<String>, String> {
 
 impl JackDevice {
     /// Connects to the server. `inputs`: which of the card's inputs, from 0; `quantum_frames`: asked of the server, for its whole
-    /// graph; `card`: the ports whose full names begin so, all by default.
+    /// graph; `card`: the ports whose full names begin so, all by default, and none for [`NO_CARD`].
     ///
     /// # Errors
-    /// In words for the user: no server, a rate that no room has, a quantum that it refuses.
+    /// In words for the user: no server, no such card, a rate that no room has, a quantum that it refuses.
     pub fn open(
         inputs: Vec<usize>,
         quantum_frames: Option<usize>,
@@ -72,6 +75,15 @@ impl JackDevice {
             return Err(format!(
                 "JACK refuses a quantum of {frames} frames; it has {}",
                 client.quantum_frames()
+            ));
+        }
+        let mut cards = client.microphones();
+        cards.append(&mut client.speakers());
+        if let Some(card) = card.as_deref().filter(|&card| card != NO_CARD)
+            && !cards.iter().any(|port| port.starts_with(card))
+        {
+            return Err(format!(
+                "no sound card's port begins with \"{card}\": --list-devices shows them all"
             ));
         }
         Ok(Self {

@@ -84,7 +84,7 @@ async fn open(relay: &Relay, incoming: Incoming) -> Option<(Session, Token)> {
     None
 }
 
-/// Whether the page comes from the host that it connects to, which is also the server's. Their ports differ where a firewall maps them, so
+/// Whether the page comes from the host that it connects to, which is also the server's (a page at `localhost` connects to 127.0.0.1). Their ports differ where a firewall maps them, so
 /// only the names are compared; the token is what proves anything. Programs other than browsers send no origin, and may.
 fn is_own_origin(headers: &HeaderMap, host: Option<&str>, relay: &Relay) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
@@ -94,8 +94,10 @@ fn is_own_origin(headers: &HeaderMap, host: Option<&str>, relay: &Relay) -> bool
         return false;
     };
     let own = relay.public_origin.as_deref();
+    let origin_host = host_of(origin);
     own.is_some_and(|own| own.eq_ignore_ascii_case(origin))
-        || (host.is_some() && host == host_of(origin))
+        || (host.is_some() && host == origin_host)
+        || (host == Some("127.0.0.1") && origin_host == Some("localhost"))
 }
 
 /// The host of an origin: `scheme://host` or `scheme://host:port`.
