@@ -549,7 +549,7 @@ fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
     if band.config.path != Path::Mix {
         return Listen {
             forward: numbers,
-            mix: None,
+            ..Listen::default()
         };
     }
     let sources = numbers.into_iter().map(|stream| MixSource {
@@ -559,11 +559,11 @@ fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
         muted: false,
     });
     Listen {
-        forward: Vec::new(),
         mix: Some(Mix {
             format: 16,
             packet_frames: band.config.packet_frames,
             sources: sources.collect(),
         }),
+        ..Listen::default()
     }
 }

@@ -815,7 +815,7 @@ impl Network {
             Asked::Nothing => Listen::default(),
             Asked::Forwarded => Listen {
                 forward: self.peers.iter().map(|peer| peer.number).collect(),
-                mix: None,
+                ..Listen::default()
             },
             Asked::Mixed => {
                 let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
@@ -834,12 +834,12 @@ impl Network {
                         }
                     });
                 Listen {
-                    forward: Vec::new(),
                     mix: Some(Mix {
                         format: self.config.format.bits().min(24),
                         packet_frames: self.config.packet_frames,
                         sources: sources.collect(),
                     }),
+                    ..Listen::default()
                 }
             }
         }

@@ -44,6 +44,8 @@ pub struct Listen {
     pub forward: Vec<u16>,
     /// A personal mix.
     pub mix: Option<Mix>,
+    /// Whether forwarded Opus is of use.
+    pub opus: bool,
 }
 
 /// A personal mix.

@@ -178,7 +178,7 @@ impl Control {
     }
 
     async fn listen(&mut self, forward: &[u16]) {
-        let message = json!({"type": "listen", "forward": forward, "mix": null});
+        let message = json!({"type": "listen", "forward": forward, "mix": null, "opus": true});
         self.say(message).await;
     }
 
@@ -569,6 +569,30 @@ impl Drop for AbortOnDrop {
 }
 
 #[tokio::test]
+async fn a_sender_is_told_where_opus_is_of_no_use() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let mut b_control = b.listen(&[1]).await;
+    let mix = json!({"format": 16, "packet_frames": 128,
+        "sources": [{"stream": 1, "gain": 1, "pan": 0, "muted": false}]});
+    for (mix, takes_opus) in [
+        (json!(null), true),
+        (mix, true),
+        (json!(null), true),
+        (json!(null), false),
+    ] {
+        let is_mixed = !mix.is_null();
+        b_control
+            .say(json!({"type": "listen", "forward": [1], "mix": mix, "opus": takes_opus}))
+            .await;
+        let expected = json!({"type": "wanted", "listeners": 1, "opus": takes_opus && !is_mixed});
+        let told = async { while a_control.hear("wanted").await != expected {} };
+        timeout(SOON, told).await.expect("the sender is told");
+    }
+}
+
+#[tokio::test]
 async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
     let relay = Relay::start();
     let (a, b, c) = (
@@ -587,7 +611,8 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
             source(9, false),
         ];
         json!({"type": "listen", "forward": [],
-            "mix": {"format": 24, "packet_frames": 64, "sources": sources}})
+            "mix": {"format": 24, "packet_frames": 64, "sources": sources},
+            "opus": true})
     };
     c_control.say(mix(false)).await;
     a_control.wanted(1).await;
@@ -806,7 +831,7 @@ async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
     let (a_number, b_number) = (&a_welcome["stream"], &b_welcome["stream"]);
     let mut a_control = Control::open(&a).await;
     let mut b_control = Control::open(&b).await;
-    let listen = json!({"type": "listen", "forward": [a_number], "mix": null});
+    let listen = json!({"type": "listen", "forward": [a_number], "mix": null, "opus": false});
     b_control.say(listen).await;
     a_control.wanted(1).await;
     for sequence in 0..5 {

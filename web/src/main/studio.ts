@@ -645,7 +645,8 @@ export class Studio implements StudioApi {
     });
     const { bits, packet } = this.#state.settings;
     const format = bits === 24 || bits === 32 ? 24 : 16;
-    return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources } };
+    const opus = typeof AudioDecoder !== "undefined";
+    return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources }, opus };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */

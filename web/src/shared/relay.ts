@@ -20,6 +20,8 @@ export interface MixSource {
 export interface Listen {
   forward: number[];
   mix: { format: 16 | 24; packet_frames: number; sources: MixSource[] } | null;
+  /** Whether forwarded Opus is of use. */
+  opus: boolean;
 }
 
 /** The relay's own counts since its session began; docs/protocol.md says of what. */
@@ -32,14 +34,23 @@ export interface RelayStatistics {
   mix_us: number | null;
 }
 
-export type FromRelay = { type: "wanted"; listeners: number } | ({ type: "statistics" } & RelayStatistics);
+/** How many take our stream by the relay, and whether Opus is of use to all of them. */
+export interface Wanted {
+  listeners: number;
+  opus: boolean;
+}
+
+export const NOBODY: Wanted = { listeners: 0, opus: true };
+
+export type FromRelay = ({ type: "wanted" } & Wanted) | ({ type: "statistics" } & RelayStatistics);
 
 /** Longest line of the control stream, bytes. */
 export const MAX_CONTROL_BYTES = 16_384;
 
 /** A line of the control stream; null if it is none that the protocol knows. */
 export function parseControl(line: string): FromRelay | null {
-  let message: Record<string, unknown>;
+  // biome-ignore lint/suspicious/noExplicitAny: it is anything until it was looked at.
+  let message: any;
   try {
     message = Object(JSON.parse(line));
   } catch {
@@ -48,11 +59,11 @@ export function parseControl(line: string): FromRelay | null {
   const isCount = (value: unknown) => typeof value === "number" && value >= 0 && Number.isFinite(value);
   switch (message.type) {
     case "wanted":
-      return isCount(message.listeners) ? (message as FromRelay) : null;
+      return isCount(message.listeners) && typeof message.opus === "boolean" ? message : null;
     case "statistics": {
       const counts = [message.rtt_us, message.forwarded, message.aged, message.over_rate, message.lost];
       const isWhole = counts.every(isCount) && (message.mix_us === null || isCount(message.mix_us));
-      return isWhole ? (message as FromRelay) : null;
+      return isWhole ? message : null;
     }
     default:
       return null;

@@ -3,6 +3,7 @@
 import { Ladders, Paths } from "../shared/engine";
 import { type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
+import { NOBODY } from "../shared/relay";
 import { Capture } from "./capture";
 import { type LaneChannel, Peers } from "./peers";
 import { Relay } from "./relay";
@@ -100,7 +101,7 @@ function newRelay(host: string, lanes: Peers): Relay {
     addLane: (number, channel) => lanes.addLane(RELAY_STREAM, number, 0, true, channel),
     closeLane: (number) => lanes.closeLane(RELAY_STREAM, number),
     answeredAtMs: (number) => lanes.answeredAtMs(RELAY_STREAM, number),
-    changed: () => lanes.setRelay(relay?.wanted ?? 0, relay?.statistics ?? null),
+    changed: () => lanes.setRelay(relay?.wanted ?? NOBODY, relay?.statistics ?? null),
   });
 }
 

@@ -1,7 +1,7 @@
 import type { Asked, Ladder, Sending as PathChoice, Paths, Pin, Route } from "../shared/engine";
 import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
-import type { RelayStatistics } from "../shared/relay";
+import { NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import {
@@ -55,6 +55,9 @@ const CALM_MS = 60_000;
 const CALM_LANES = 2;
 /** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
 const OVERLAP_FRAMES = 24_000;
+
+/** What there always is: with Opus chosen it keeps time. */
+const SAMPLES: Rung = { key: "main", format: "s16", opusBps: null };
 
 /** What is sent, and what may be changed about it for a listener's sake. */
 export interface Sending {
@@ -174,12 +177,12 @@ export class Peers {
   /** Peers' streams by what the room calls them. */
   readonly #byNumber = new Map<number, number>();
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
-  #wanted = 0;
+  #wanted = NOBODY;
   #relayed: RelayStatistics | null = null;
   /** The same counts, and our dropped datagrams, when paths were last reviewed. */
   #reviewed = { aged: 0, forwarded: 0, dropped: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
-    rungs: [{ key: "main", format: "s16", opusBps: null }],
+    rungs: [SAMPLES],
     copies: "off",
     addsLanes: true,
   };
@@ -202,17 +205,27 @@ export class Peers {
 
   /** What is sent from now on. A listener who was some steps down stays so. */
   setSending(sending: Sending): void {
-    const before = this.#sending.rungs;
+    const steps = new Map(Array.from(this.#peers.values(), (peer) => [peer, this.#stepOf(peer)]));
     this.#sending = sending;
-    for (const peer of this.#peers.values()) {
-      const step = Math.max(
-        0,
-        before.findIndex(({ key }) => key === peer.rung.key),
-      );
-      peer.ladder?.setRungs(sending.rungs.length);
-      change(peer, sending.rungs[Math.min(step, sending.rungs.length - 1)]);
+    for (const [peer, step] of steps) {
+      this.#fit(peer, step);
       peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
     }
+  }
+
+  /** What a peer may be sent: the relay no Opus where somebody there has no use for it. */
+  #rungsOf(peer: Peer): readonly [Rung, ...Rung[]] {
+    const { rungs } = this.#sending;
+    if (this.#wanted.opus || peer !== this.#peers.get(RELAY_STREAM)) return rungs;
+    const [first, ...others] = rungs.filter(({ format }) => format !== "opus");
+    return first === undefined ? [SAMPLES] : [first, ...others];
+  }
+
+  /** Makes a peer's format one of those that it may be sent, so many steps down. */
+  #fit(peer: Peer, step: number): void {
+    const rungs = this.#rungsOf(peer);
+    peer.ladder?.setRungs(rungs.length);
+    change(peer, rungs[Math.min(step, rungs.length - 1)]);
   }
 
   /** Every format that someone listens to, each once. */
@@ -246,9 +259,12 @@ export class Peers {
   }
 
   /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
-  setRelay(wanted: number, statistics: RelayStatistics | null): void {
+  setRelay(wanted: Wanted, statistics: RelayStatistics | null): void {
+    const relay = this.#peers.get(RELAY_STREAM);
+    const step = relay === undefined ? 0 : this.#stepOf(relay);
     this.#wanted = wanted;
     this.#relayed = statistics;
+    if (relay !== undefined) this.#fit(relay, step);
     this.#spread();
   }
 
@@ -583,7 +599,7 @@ export class Peers {
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
         isUplinkShort: isShort,
-        relayListeners: this.#wanted,
+        relayListeners: this.#wanted.listeners,
       }) ?? { direct: true, relay: true };
       peer.asked = askedOf(peer, asked ?? "forwarded", isDirectOpen);
     }
@@ -601,7 +617,7 @@ export class Peers {
     const isChosen = Array.from(this.#peers.values()).some(
       ({ number, route, isSent }) => number !== null && (route.relay || !isSent),
     );
-    relay.isSent = this.#wanted > 0 && isChosen;
+    relay.isSent = this.#wanted.listeners > 0 && isChosen;
   }
 
   #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
@@ -612,7 +628,8 @@ export class Peers {
     peer.reviewedAtMs = nowMs;
     const lanes = openLanes(peer);
     if (lanes === 0) return;
-    const { rungs, copies, addsLanes } = this.#sending;
+    const { copies, addsLanes } = this.#sending;
+    const rungs = this.#rungsOf(peer);
     const decision = peer.ladder?.review({
       elapsedMs,
       offered,
@@ -668,7 +685,7 @@ export class Peers {
     return {
       sessions,
       rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
-      wanted: this.#wanted,
+      wanted: this.#wanted.listeners,
       sent: this.#sentStats(relay),
       droppedBacklog: relay.droppedBacklog,
       strayDatagrams: relay.oversized,
@@ -681,7 +698,7 @@ export class Peers {
   }
 
   #stepOf(peer: Peer): number {
-    const step = this.#sending.rungs.findIndex(({ key }) => key === peer.rung.key);
+    const step = this.#rungsOf(peer).findIndex(({ key }) => key === peer.rung.key);
     return Math.max(0, step);
   }
 

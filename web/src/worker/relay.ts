@@ -4,9 +4,11 @@ import {
   type FromRelay,
   type Listen,
   MAX_CONTROL_BYTES,
+  NOBODY,
   parseControl,
   type RelayOffer,
   type RelayStatistics,
+  type Wanted,
 } from "../shared/relay";
 import type { LaneChannel } from "./peers";
 
@@ -42,7 +44,7 @@ export type OpenTransport = (url: string, options: WebTransportOptions) => WebTr
 /** The sessions with the relay, through all reconnections. */
 export class Relay {
   /** How many take our stream by the relay: at 0 there is no use in sending. */
-  wanted = 0;
+  wanted: Wanted = NOBODY;
   /** Of the newest session's control stream; null before it says so. */
   statistics: RelayStatistics | null = null;
   readonly #host: string;
@@ -54,7 +56,7 @@ export class Relay {
   #count = 1;
   #retryMs = FIRST_RETRY_MS;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #listen: Listen = { forward: [], mix: null };
+  #listen: Listen = { forward: [], mix: null, opus: true };
   #control: Control | null = null;
 
   /** `host`: name of the page's own host. */
@@ -149,7 +151,7 @@ export class Relay {
   #openControl(session: Session): void {
     const control = new Control(session.transport, (message) => {
       if (this.#control !== control) return;
-      if (message.type === "wanted") this.wanted = message.listeners;
+      if (message.type === "wanted") this.wanted = message;
       else this.statistics = message;
       this.#lanes.changed();
     });
@@ -182,7 +184,7 @@ export class Relay {
     this.statistics = null;
     const next = this.#sessions.find(({ readyState }) => readyState === "open");
     if (next !== undefined) this.#openControl(next);
-    else this.wanted = 0;
+    else this.wanted = NOBODY;
     this.#lanes.changed();
   }
 }

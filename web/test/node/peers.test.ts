@@ -550,7 +550,7 @@ describe("through the relay", () => {
     peers.setPeer(1, 7, pin, true);
     peers.setPeer(2, 9, "auto", true);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
-    peers.setRelay(1, null);
+    peers.setRelay({ listeners: 1, opus: true }, null);
     const hear = (lane: Channel, bytes: Uint8Array<ArrayBuffer>, stream: number) => {
       writeStream(bytes, stream);
       lane.onmessage?.({ data: bytes.buffer });
@@ -566,9 +566,9 @@ describe("through the relay", () => {
   it("goes one datagram for all who listen there, with numbers of its own", () => {
     const { peers, direct, session } = room();
     peers.send("main", packet(0));
-    peers.setRelay(0, null);
+    peers.setRelay({ listeners: 0, opus: true }, null);
     for (let n = 1; n < 4; n++) peers.send("main", packet(n));
-    peers.setRelay(2, null);
+    peers.setRelay({ listeners: 2, opus: true }, null);
     peers.send("main", packet(4));
     expect(sequences(direct)).toEqual([0, 1, 2, 3, 4]);
     expect(sequences(session)).toEqual([0, 1]);
@@ -579,8 +579,22 @@ describe("through the relay", () => {
     const { peers, direct } = room();
     direct.readyState = "closed";
     expect(peers.rungsInUse().length).toBe(1);
-    peers.setRelay(0, null);
+    peers.setRelay({ listeners: 0, opus: true }, null);
     expect(peers.rungsInUse()).toEqual([]);
+  });
+
+  it("goes in samples where somebody there has no use for Opus, whatever is sent directly", () => {
+    const { peers } = room();
+    const opus: Rung = { key: "opus-128-120", format: "opus", opusBps: 128_000, frames: 120, channels: 2 };
+    const keys = () => peers.rungsInUse().map(({ key }) => key);
+    const choose = (...rungs: [Rung, ...Rung[]]) =>
+      peers.setSending({ rungs, copies: "off", addsLanes: false });
+    choose(opus);
+    for (const takes of [false, true]) {
+      peers.setRelay({ listeners: 1, opus: takes }, null);
+      expect(keys()).toContain("opus-128-120");
+      expect(peers.relayStats()?.sent?.format).toBe(takes ? "opus" : "s16");
+    }
   });
 
   it("comes to the stream of whom the room calls so, and to nobody else", () => {
@@ -693,7 +707,7 @@ describe("through the relay", () => {
 
   it("is the only way while the uplink is short, if it serves two there with one stream", () => {
     const { direct, session, answer, peers } = room("auto", new Paths(engineModule()));
-    peers.setRelay(2, null);
+    peers.setRelay({ listeners: 2, opus: true }, null);
     answer(7);
     let [nowMs, n] = [1_000_000, 0];
     const run = (milliseconds: number) => {
@@ -729,7 +743,7 @@ describe("through the relay", () => {
     peers.addLane(1, 0, 1, true, direct);
     peers.setPeer(1, 7, "auto", true);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
-    peers.setRelay(1, null);
+    peers.setRelay({ listeners: 1, opus: true }, null);
     session.bufferedAmount = 10_000;
     const startMs = performance.now();
     for (let n = 0; n < 2_000; n++) {

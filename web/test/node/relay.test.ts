@@ -87,7 +87,7 @@ const OFFER: RelayOffer = {
   token: "0123456789abcdef0123456789abcdef",
   certificate_hashes: ["00ff".repeat(16)],
 };
-const NOTHING: Listen = { forward: [], mix: null };
+const NOTHING: Listen = { forward: [], mix: null, opus: true };
 
 function world() {
   const transports: Transport[] = [];
@@ -167,11 +167,11 @@ it("hands on what comes, each in memory of its own", async () => {
 
 it("says what to take when the control stream opens, and the newest of what changes faster than ten times a second", async () => {
   const { relay, transports, open } = world();
-  relay.setListen({ forward: [7], mix: null });
+  relay.setListen({ forward: [7], mix: null, opus: true });
   await open();
   const said = () => transports[0].control!.lines.map((line) => JSON.parse(line));
-  expect(said()).toEqual([{ type: "listen", forward: [7], mix: null }]);
-  for (let n = 1; n <= 50; n++) relay.setListen({ forward: [n], mix: null });
+  expect(said()).toEqual([{ type: "listen", forward: [7], mix: null, opus: true }]);
+  for (let n = 1; n <= 50; n++) relay.setListen({ forward: [n], mix: null, opus: true });
   await vi.advanceTimersByTimeAsync(1_000);
   expect(said().map(({ forward }) => forward)).toEqual([[7], [50]]);
 });
@@ -182,11 +182,11 @@ it("hears how many listen there, however the lines are cut", async () => {
   const control = transports[0].control!;
   control.answer('{"type":"wan');
   await settle();
-  expect(relay.wanted).toBe(0);
+  expect(relay.wanted).toEqual({ listeners: 0, opus: true });
   const counts = { rtt_us: 900, forwarded: 5, aged: 1, over_rate: 0, lost: 0, mix_us: null };
-  control.answer(`ted","listeners":2}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
+  control.answer(`ted","listeners":2,"opus":false}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
   await settle();
-  expect(relay.wanted).toBe(2);
+  expect(relay.wanted).toMatchObject({ listeners: 2, opus: false });
   expect(relay.statistics).toMatchObject(counts);
   expect(changes()).toBe(2);
 });
@@ -196,12 +196,12 @@ it.each(['{"type":"wanted"}\n', '{"type":"other"}\n', "not JSON\n", "x".repeat(2
   async (text) => {
     const { relay, transports, lanes, open, settle } = world();
     await open();
-    transports[0].control!.answer('{"type":"wanted","listeners":1}\n');
+    transports[0].control!.answer('{"type":"wanted","listeners":1,"opus":true}\n');
     transports[0].control!.answer(text);
     await settle();
     expect(transports[0].closeInfo).toEqual({ closeCode: 0 });
     expect(lanes.size).toBe(0);
-    expect(relay.wanted).toBe(0);
+    expect(relay.wanted).toEqual({ listeners: 0, opus: true });
     await vi.advanceTimersByTimeAsync(250);
     expect(transports.length).toBe(2);
   },
@@ -294,7 +294,8 @@ it("gives up a session that answers no probe any more", async () => {
 });
 
 it("knows every message of the protocol, and no other", () => {
-  expect(parseControl('{"type":"wanted","listeners":3}')).toEqual({ type: "wanted", listeners: 3 });
+  const wanted = { type: "wanted", listeners: 3, opus: false };
+  expect(parseControl(JSON.stringify(wanted))).toEqual(wanted);
   const counts = { rtt_us: 1, forwarded: 2, aged: 3, over_rate: 4, lost: 5, mix_us: 6 };
   expect(parseControl(JSON.stringify({ type: "statistics", ...counts }))).toMatchObject(counts);
   for (const line of ["", "null", "3", "[]", '{"type":"wanted","listeners":-1}', '{"type":"statistics"}'])

@@ -27,6 +27,8 @@ pub struct Listen {
     /// A personal mix.
     #[serde(deserialize_with = "present")]
     pub mix: Option<Mix>,
+    /// Whether forwarded Opus is of use.
+    pub opus: bool,
 }
 
 /// A personal mix.
@@ -123,13 +125,19 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Mix>, D:
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum RelayMessage {
-    /// How many take this participant's stream, forwarded or mixed.
-    Wanted {
-        /// That many.
-        listeners: u32,
-    },
+    /// Who takes this participant's stream.
+    Wanted(Wanted),
     /// How the relay does for this participant.
     Statistics(Statistics),
+}
+
+/// Who takes a participant's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Wanted {
+    /// How many, forwarded or mixed.
+    pub listeners: u32,
+    /// Whether Opus is of use to all of them; it cannot be mixed.
+    pub opus: bool,
 }
 
 /// Counts since the participant was admitted.
@@ -202,7 +210,8 @@ mod tests {
             muted: false,
         };
         assert_eq!(mix.sources, [source]);
-        let nothing = parse(br#"{"type":"listen","forward":[],"mix":null}"#).expect("valid");
+        let nothing =
+            parse(br#"{"type":"listen","forward":[],"mix":null,"opus":true}"#).expect("valid");
         assert_eq!(nothing, PageMessage::Listen(Listen::default()));
     }
 
@@ -222,14 +231,15 @@ mod tests {
             "".to_owned(),
             "{}".into(),
             r#"{"type":"listen"}"#.into(),
-            r#"{"type":"listen","forward":[1]}"#.into(),
-            r#"{"type":"listen","mix":null}"#.into(),
-            r#"{"type":"listen","forward":[1],"mix":null,"more":1}"#.into(),
-            r#"{"type":"speak","forward":[1],"mix":null}"#.into(),
-            r#"{"type":"listen","forward":[0],"mix":null}"#.into(),
-            r#"{"type":"listen","forward":[65535],"mix":null}"#.into(),
-            r#"{"type":"listen","forward":[65536],"mix":null}"#.into(),
-            r#"{"type":"listen","forward":[-1],"mix":null}"#.into(),
+            r#"{"type":"listen","forward":[1],"mix":null}"#.into(),
+            r#"{"type":"listen","forward":[1],"opus":true}"#.into(),
+            r#"{"type":"listen","mix":null,"opus":true}"#.into(),
+            r#"{"type":"listen","forward":[1],"mix":null,"opus":true,"more":1}"#.into(),
+            r#"{"type":"speak","forward":[1],"mix":null,"opus":true}"#.into(),
+            r#"{"type":"listen","forward":[0],"mix":null,"opus":true}"#.into(),
+            r#"{"type":"listen","forward":[65535],"mix":null,"opus":true}"#.into(),
+            r#"{"type":"listen","forward":[65536],"mix":null,"opus":true}"#.into(),
+            r#"{"type":"listen","forward":[-1],"mix":null,"opus":true}"#.into(),
             mix(32, 128, &good),
             mix(16, 15, &good),
             mix(16, 513, &good),
@@ -246,7 +256,7 @@ mod tests {
                 r#"{"stream":1,"gain":1,"pan":0,"muted":false,"solo":true}"#,
             ),
             format!(
-                r#"{{"type":"listen","forward":[{}1],"mix":null}}"#,
+                r#"{{"type":"listen","forward":[{}1],"mix":null,"opus":true}}"#,
                 "1,".repeat(9_000)
             ),
         ] {
@@ -257,8 +267,12 @@ mod tests {
     #[test]
     fn messages_are_as_the_protocol_has_them() {
         assert_eq!(
-            RelayMessage::Wanted { listeners: 2 }.to_line(),
-            b"{\"type\":\"wanted\",\"listeners\":2}\n"
+            RelayMessage::Wanted(Wanted {
+                listeners: 2,
+                opus: false
+            })
+            .to_line(),
+            b"{\"type\":\"wanted\",\"listeners\":2,\"opus\":false}\n"
         );
         let statistics = Statistics {
             rtt_us: 1,

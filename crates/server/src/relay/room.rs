@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use web_transport_quinn::{Session, quinn::Connection};
 
 use super::{
-    control::{ControlError, Listen, Mix, Statistics},
+    control::{ControlError, Listen, Mix, Statistics, Wanted},
     latency::Latencies,
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SESSION_PREFIX},
@@ -78,8 +78,8 @@ struct Participant {
     forwarded_to: Vec<u16>,
     /// In whose mixes this one's stream is.
     mixed_for: Vec<u16>,
-    /// How many take this one's stream.
-    wanted: watch::Sender<u32>,
+    /// Who takes this one's stream, as its page is told.
+    wanted: watch::Sender<Wanted>,
     allowance: Allowance,
     counts: Counts,
     /// The counts as of the last report.
@@ -167,7 +167,10 @@ impl Room {
             mixer: None,
             forwarded_to: Vec::new(),
             mixed_for: Vec::new(),
-            wanted: watch::Sender::new(0),
+            wanted: watch::Sender::new(Wanted {
+                listeners: 0,
+                opus: true,
+            }),
             allowance: Allowance::new(self.start.elapsed()),
             counts: Counts::default(),
             reported: Counts::default(),
@@ -293,18 +296,25 @@ impl Room {
             let forwarded_to = &participant.forwarded_to;
             let mixed_for = participant.mixed_for.iter();
             let only_mixed = mixed_for.filter(|listener| !forwarded_to.contains(listener));
-            let listeners = (forwarded_to.len() + only_mixed.count()) as u32;
+            let takes_opus = |listener| {
+                let listener = self.participants.get(listener);
+                listener.is_some_and(|listener| listener.listen.opus)
+            };
+            let now = Wanted {
+                listeners: (forwarded_to.len() + only_mixed.count()) as u32,
+                opus: participant.mixed_for.is_empty() && forwarded_to.iter().all(takes_opus),
+            };
             participant.wanted.send_if_modified(|wanted| {
-                let changed = *wanted != listeners;
-                *wanted = listeners;
+                let changed = *wanted != now;
+                *wanted = now;
                 changed
             });
         }
         self.mixes_changed.notify_one();
     }
 
-    /// Tells how many take a participant's stream, now and on every change.
-    pub(super) fn wanted(&self, stream: u16) -> Option<watch::Receiver<u32>> {
+    /// Tells who takes a participant's stream, now and on every change.
+    pub(super) fn wanted(&self, stream: u16) -> Option<watch::Receiver<Wanted>> {
         Some(self.participants.get(&stream)?.wanted.subscribe())
     }
 

@@ -15,7 +15,7 @@ use web_transport_quinn::{
 
 use super::{
     Relay,
-    control::{ControlError, Lines, PageMessage, RelayMessage, parse},
+    control::{ControlError, Lines, PageMessage, RelayMessage, Wanted, parse},
     quic::CloseCode,
     room::Room,
 };
@@ -147,7 +147,7 @@ async fn hear(seat: &Seat, mut receiver: RecvStream) -> Result<(), ControlError>
 async fn tell(
     seat: &Seat,
     session: &Session,
-    mut wanted: watch::Receiver<u32>,
+    mut wanted: watch::Receiver<Wanted>,
     mut sender: SendStream,
 ) {
     let mut ticks = time::interval_at(time::Instant::now() + STATISTICS, STATISTICS);
@@ -159,8 +159,7 @@ async fn tell(
                 if changed.is_err() {
                     return;
                 }
-                let listeners = *wanted.borrow_and_update();
-                RelayMessage::Wanted { listeners }
+                RelayMessage::Wanted(*wanted.borrow_and_update())
             }
             _ = ticks.tick() => {
                 let Some(statistics) = seat.room.borrow_mut().statistics(seat.stream, session) else {
