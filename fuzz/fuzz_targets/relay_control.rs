@@ -8,7 +8,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(PageMessage::Listen(listen)) = control::parse(bytes) {
         assert!(bytes.len() <= MAX_LINE_BYTES);
         assert!(listen.forward.is_sorted_by(|a, b| a < b));
-        for mix in listen.mix {
+        if let Some(mix) = listen.mix {
             assert!((16..=512).contains(&mix.packet_frames));
             assert!([16, 24].contains(&mix.format));
             for source in mix.sources {

@@ -634,7 +634,8 @@ export class Studio implements StudioApi {
     const members = Array.from(this.#members.values());
     const hasSolo = members.some(({ participant }) => participant.solo);
     const forward = members.flatMap(({ number, stream, participant }) => {
-      const isWanted = this.#workerPeers.get(stream)?.asked !== "nothing";
+      const first = participant.pin === "direct" ? "nothing" : "forwarded";
+      const isWanted = (this.#workerPeers.get(stream)?.asked ?? first) !== "nothing";
       return number !== null && isWanted && this.#mixing.needsOwn(participant.id) ? [number] : [];
     });
     const sources = this.#mixing.sources.flatMap((id) => {

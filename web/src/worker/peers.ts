@@ -49,6 +49,8 @@ const REVIEW_INTERVAL_MS = 1_000;
 const SILENT_MS = 3_000;
 /** One by which no sound has come for so long is not heard. */
 const AUDIBLE_MS = 1_000;
+/** Whom the musician wants directly is heard through the relay if no lane was open for so long. */
+const DIRECT_PATIENCE_MS = 5_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
 /** ...but for these: a copy needs a second one. */
@@ -111,6 +113,8 @@ interface Peer {
   path: PathChoice | null;
   /** How its stream is to be taken from the relay. */
   asked: Asked;
+  /** When it came, or a lane was last seen open, ms of `epochMs`. */
+  directAtMs: number;
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
@@ -247,6 +251,7 @@ export class Peers {
       this.#byNumber.delete(peer.number);
     this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wantsDirect });
+    if (pin === "direct") peer.asked = askedOf(peer, peer.asked, openLanes(peer) > 0);
     this.#spread();
   }
 
@@ -587,6 +592,7 @@ export class Peers {
     });
     for (const peer of peers) {
       const isDirectOpen = openLanes(peer) > 0;
+      if (isDirectOpen) peer.directAtMs = epochMs();
       const isRelayOpen = this.#isRelayOpen(peer);
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
       const { direct, relayed } = peer.ways;
@@ -740,6 +746,7 @@ export class Peers {
       route: { direct: true, relay: true },
       path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
       asked: "forwarded",
+      directAtMs: epochMs(),
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
@@ -797,10 +804,10 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
 }
 
 /** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
-function askedOf({ pin, ways }: Peer, asked: Asked, isDirectOpen: boolean): Asked {
+function askedOf({ pin, ways, directAtMs }: Peer, asked: Asked, isDirectOpen: boolean): Asked {
   if (pin === "mix") return "mixed";
   if (pin === "relay") return "forwarded";
-  if (pin === "direct" && isDirectOpen) return "nothing";
+  if (pin === "direct" && (isDirectOpen || epochMs() - directAtMs < DIRECT_PATIENCE_MS)) return "nothing";
   // Whom one hears directly needs no part in a mix.
   const isHeard = isDirectOpen && epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
   return asked === "mixed" && isHeard ? "nothing" : asked;
