@@ -113,6 +113,7 @@ function setTrace(trace: Trace | null): void {
 function report(): void {
   if (peers === null || capture === null) return;
   peers.review(performance.now());
+  relay?.setNeeded(peers.needsRelay);
   relay?.review(performance.now());
   const sender = capture.stats();
   peers.report(capture.reports(sender.overrunFrames));

@@ -273,6 +273,16 @@ export class Peers {
     this.#spread();
   }
 
+  /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
+  get needsRelay(): boolean {
+    return Array.from(this.#peers.values()).some(
+      (peer) =>
+        peer.number !== null &&
+        peer.number !== MIX_STREAM &&
+        !(peer.wantsDirect && isDirectAlone(peer, openLanes(peer) > 0)),
+    );
+  }
+
   /** When a lane last answered a probe, ms of `performance.now()`. */
   answeredAtMs(stream: number, number: number): number | null {
     return this.#peers.get(stream)?.lanes.find((lane) => lane.number === number)?.answeredAtMs ?? null;
@@ -804,13 +814,19 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
 }
 
 /** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
-function askedOf({ pin, ways, directAtMs }: Peer, asked: Asked, isDirectOpen: boolean): Asked {
+function askedOf(peer: Peer, asked: Asked, isDirectOpen: boolean): Asked {
+  const { pin, ways } = peer;
   if (pin === "mix") return "mixed";
   if (pin === "relay") return "forwarded";
-  if (pin === "direct" && (isDirectOpen || epochMs() - directAtMs < DIRECT_PATIENCE_MS)) return "nothing";
+  if (isDirectAlone(peer, isDirectOpen)) return "nothing";
   // Whom one hears directly needs no part in a mix.
   const isHeard = isDirectOpen && epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
   return asked === "mixed" && isHeard ? "nothing" : asked;
+}
+
+/** Whether the musician wants a peer directly, and that works, or may soon. */
+function isDirectAlone({ pin, directAtMs }: Peer, isDirectOpen: boolean): boolean {
+  return pin === "direct" && (isDirectOpen || epochMs() - directAtMs < DIRECT_PATIENCE_MS);
 }
 
 /** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */

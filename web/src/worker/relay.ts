@@ -52,6 +52,7 @@ export class Relay {
   readonly #open: OpenTransport;
   #offer: RelayOffer | null = null;
   #isHeld = false;
+  #isNeeded = true;
   #sessions: Session[] = [];
   #count = 1;
   #retryMs = FIRST_RETRY_MS;
@@ -88,6 +89,13 @@ export class Relay {
     this.#isHeld = true;
   }
 
+  /** Whether somebody may come or go by the relay. What is open stays open: it may soon be needed again. */
+  setNeeded(isNeeded: boolean): void {
+    if (isNeeded === this.#isNeeded) return;
+    this.#isNeeded = isNeeded;
+    this.#adjust();
+  }
+
   /** How many sessions there shall be. */
   setSessions(count: number): void {
     this.#count = Math.min(MAX_SESSIONS, Math.max(1, count));
@@ -111,7 +119,7 @@ export class Relay {
 
   #adjust(): void {
     clearTimeout(this.#timer);
-    if (this.#offer === null || this.#isHeld) return;
+    if (this.#offer === null || this.#isHeld || !this.#isNeeded) return;
     for (let number = 0; number < this.#count; number++) {
       if (!this.#sessions.some((session) => session.number === number)) this.#make(number, this.#offer);
     }

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { resolve } from "node:path";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
@@ -581,6 +581,27 @@ describe("through the relay", () => {
     expect(peers.rungsInUse().length).toBe(1);
     peers.setRelay({ listeners: 0, opus: true }, null);
     expect(peers.rungsInUse()).toEqual([]);
+  });
+
+  it("is left alone where all are wanted directly and there, and needed 5 s after a lane was last open", () => {
+    vi.useFakeTimers();
+    const { peers, direct } = room("direct");
+    const asked = () => peers.stats().find(({ stream }) => stream === 1)!.asked;
+    expect(peers.needsRelay, "peer 2 is not pinned").toBe(true);
+    peers.close(2);
+    peers.review(performance.now());
+    expect([peers.needsRelay, asked()]).toEqual([false, "nothing"]);
+    direct.readyState = "closed";
+    for (const [ms, isNeeded] of [
+      [4_900, false],
+      [200, true],
+    ] as const) {
+      vi.advanceTimersByTime(ms);
+      expect(peers.needsRelay).toBe(isNeeded);
+    }
+    peers.review(performance.now());
+    expect(asked()).toBe("forwarded");
+    vi.useRealTimers();
   });
 
   it("goes in samples where somebody there has no use for Opus, whatever is sent directly", () => {
