@@ -198,9 +198,10 @@ mod tests {
     #[test]
     fn listen_is_read_sorted_and_once_each() {
         let line = br#"{"type":"listen","forward":[7,2,7],"mix":{"format":24,"packet_frames":128,
-            "sources":[{"stream":3,"gain":0.5,"pan":-1,"muted":false}]}}"#;
+            "sources":[{"stream":3,"gain":0.5,"pan":-1,"muted":false}]},"opus":true}"#;
         let PageMessage::Listen(listen) = parse(line).expect("valid");
         assert_eq!(listen.forward, [2, 7]);
+        assert!(listen.opus);
         let mix = listen.mix.expect("a mix");
         assert_eq!((mix.format, mix.packet_frames), (24, 128));
         let source = Source {
@@ -211,7 +212,7 @@ mod tests {
         };
         assert_eq!(mix.sources, [source]);
         let nothing =
-            parse(br#"{"type":"listen","forward":[],"mix":null,"opus":true}"#).expect("valid");
+            parse(br#"{"type":"listen","forward":[],"mix":null,"opus":false}"#).expect("valid");
         assert_eq!(nothing, PageMessage::Listen(Listen::default()));
     }
 
@@ -222,7 +223,7 @@ mod tests {
         };
         let mix = |format: u32, frames: u32, sources: &str| {
             format!(
-                r#"{{"type":"listen","forward":[],"mix":{{"format":{format},"packet_frames":{frames},"sources":[{sources}]}}}}"#
+                r#"{{"type":"listen","forward":[],"mix":{{"format":{format},"packet_frames":{frames},"sources":[{sources}]}},"opus":true}}"#
             )
         };
         let good = source("1", "1", "0");
