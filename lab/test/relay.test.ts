@@ -10,7 +10,17 @@ import type { Browser, BrowserName } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
 import { mic, readAround, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
-import { closeBrowsers, expectWhole, meet, product, rig, setUp, statsOf, tearDown } from "./stage.js";
+import {
+  closeBrowsers,
+  expectWhole,
+  meet,
+  product,
+  rig,
+  settled,
+  setUp,
+  statsOf,
+  tearDown,
+} from "./stage.js";
 
 const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 0 };
 
@@ -71,43 +81,31 @@ describe("through the server", () => {
 
   it("changes from any path to any other without a gap, and without being heard twice", async () => {
     const pages = await meet("chromium", "chromium", { path: "auto" });
-    await until(pages, ({ path }) => path === "both", "come both ways");
-    const changes = [
+    const go = async ([pin, path]: readonly [string, string]) => {
+      await pages[1].evaluate(choosePath, "Path of A", pin);
+      await until([pages[1]], (peer) => peer.path === path, `come by ${path}`);
+    };
+    let from: readonly [string, string] = ["auto", "both"];
+    for (const to of [
       ["mix", "mix"],
       ["relay", "relay"],
       ["mix", "mix"],
       ["direct", "direct"],
       ["auto", "both"],
-    ] as const;
-    // Each change may take seconds on a busy machine; noise lasts for all of them.
-    const noise = noiseOf(40);
-    const change = async () => {
-      await sleep(4000);
-      for (const [pin, path] of changes) {
-        await pages[1].evaluate(choosePath, "Path of A", pin);
-        await until([pages[1]], (peer) => peer.path === path, `come by ${path}`);
-        await sleep(1500);
+    ] as const) {
+      // A machine that stands still breaks the sound too, as in `expectWhole`; a fault of the change would be there each time.
+      const seen: string[] = [];
+      for (let tries = 0; tries === seen.length && tries < 3; tries++) {
+        await go(from);
+        await settled(...pages);
+        const odd = await oddLevels(() => go(to));
+        if (odd.length > 0) seen.push(odd.join(", "));
       }
-    };
-    const [{ heard }] = await Promise.all([
-      rig.pass({ plays: [{ take: [noise, noise], to: mic("A") }], hears: [speaker("B")] }),
-      change(),
-    ]);
-    const levels = windowsOf(heard[0]![0]!);
-    // What is heard begins and ends with silence.
-    const first = levels.findIndex((level) => level > 0.05) + 5;
-    const last = levels.findLastIndex((level) => level > 0.05) - 5;
-    expect(last - first).toBeGreaterThan((35 * sampleRateHz) / windowFrames);
-    const usual = [...levels.slice(first, last)].sort((one, other) => one - other)[(last - first) >> 1]!;
-    const odd = levels
-      .slice(first, last)
-      .flatMap((level, n) =>
-        level < 0.4 * usual || level > 1.25 * usual
-          ? [`${(level / usual).toFixed(2)} at ${(((first + n) * windowFrames) / sampleRateHz).toFixed(2)} s`]
-          : [],
-      );
-    expect(odd).toEqual([]);
-  });
+      if (seen.length === 3)
+        expect(seen, `levels from ${from[0]} to ${to[0]}, each of three times`).toEqual([]);
+      from = to;
+    }
+  }, 300_000);
 
   it("goes on directly while the server is gone, and takes both ways again when it is back", async () => {
     const pages = await meet("chromium", "chromium", { path: "auto" });
@@ -157,6 +155,32 @@ async function until(
       await sleep(200);
     }
   }
+}
+
+/** Noise from A is heard at B while something is done: where it was much quieter or louder than usual. */
+async function oddLevels(act: () => Promise<void>): Promise<string[]> {
+  const noise = noiseOf(10);
+  const [{ heard }, overAt] = await Promise.all([
+    rig.pass({ plays: [{ take: [noise, noise], to: mic("A") }], hears: [speaker("B")] }),
+    sleep(3000)
+      .then(act)
+      .then(() => Date.now()),
+  ]);
+  // What a change breaks may be heard as long as the buffer lasts.
+  if (Date.now() - overAt < 1500) return ["the change took as long as the noise"];
+  const levels = windowsOf(heard[0]![0]!);
+  // What is heard begins and ends with silence.
+  const first = levels.findIndex((level) => level > 0.05) + 5;
+  const last = levels.findLastIndex((level) => level > 0.05) - 5;
+  if (last - first < (9 * sampleRateHz) / windowFrames) return [`${last - first} windows were heard`];
+  const usual = [...levels.slice(first, last)].sort((one, other) => one - other)[(last - first) >> 1]!;
+  return levels
+    .slice(first, last)
+    .flatMap((level, n) =>
+      level < 0.4 * usual || level > 1.25 * usual
+        ? [`${(level / usual).toFixed(2)} at ${(((first + n) * windowFrames) / sampleRateHz).toFixed(2)} s`]
+        : [],
+    );
 }
 
 const windowFrames = 960;
