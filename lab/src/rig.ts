@@ -64,6 +64,11 @@ export class Rig {
     private readonly services: Service[],
   ) {}
 
+  /** The process that runs the graph. */
+  get soundServerPid(): number {
+    return this.services.find(({ name }) => name === "pipewire")!.pid!;
+  }
+
   static async start({ cards, quantumFrames = 64 }: RigOptions): Promise<Rig> {
     requirePrograms(
       "setpriv",

@@ -6,7 +6,7 @@ import { choose } from "../configs.js";
 import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
-import { type Rig, sampleRateHz } from "../rig.js";
+import { Rig, sampleRateHz } from "../rig.js";
 import { shown } from "../units.js";
 
 /** What a server costs and how long it takes, with so many participants. */
@@ -34,8 +34,9 @@ interface Percentiles {
 
 /** A server with its clients, all sending and receiving; ended by stopping `services` in order. */
 interface Running {
-  server: Service;
-  services: Service[];
+  /** Processes whose cost is the server's. */
+  server: readonly number[];
+  services: Pick<Service, "stop">[];
   /** What the server says of the last second. */
   look?: () => Promise<Pick<Measured, "transitUs" | "mixUs">>;
   /** What the clients say, at the end. */
@@ -80,7 +81,7 @@ const programs: Record<string, Program> = {
   },
   JackTrip: {
     about:
-      "its hub, full mix for each, 16-bit stereo, packets of 128 frames, queue 4; what the sound system mixes for it is not counted",
+      "its hub, full mix for each, 16-bit stereo, packets of 128 frames, queue 4, with the sound system of its own that mixes for it and is counted with it",
     counts: [2, 8],
     start: startJackTrip,
   },
@@ -129,21 +130,29 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
   try {
     running = await programs[program]!.start(lab, folder, participants, seconds);
     await sleep(5000);
-    const pid = running.server.pid!;
-    const before = cpuTicks(pid);
+    const ticks = () => sum(running!.server.map(cpuTicks));
+    const before = ticks();
+    const arrivedBefore = udpArrived();
     const began = performance.now();
     const looks: Pick<Measured, "transitUs" | "mixUs">[] = [];
     for (let second = 0; second < seconds; second++) {
       await sleep(1000);
       if (running.look) looks.push(await running.look());
     }
-    const cpuShare = (cpuTicks(pid) - before) / ticksPerSecond / ((performance.now() - began) / 1000);
-    const memoryKib = residentKib(pid);
+    const passed = (performance.now() - began) / 1000;
+    const cpuShare = (ticks() - before) / ticksPerSecond / passed;
+    const arrivedPerS = (udpArrived() - arrivedBefore) / passed;
+    // Each sends and hears one datagram for a packet; what is missing was no participant.
+    const wantedPerS = (2 * participants * sampleRateHz) / packetFrames;
+    if (!running.figures && arrivedPerS < 0.9 * wantedPerS)
+      throw new Error(
+        `only ${Math.round(arrivedPerS)} of ${wantedPerS} datagrams a second arrived: not everyone takes part`,
+      );
     return {
       program,
       participants,
       cpuShare,
-      memoryKib,
+      memoryKib: sum(running.server.map(residentKib)),
       transitUs: together(looks.map(({ transitUs }) => transitUs)),
       mixUs: together(looks.map(({ mixUs }) => mixUs)),
       ...((await running.figures?.()) ?? { oneWayUs: null, sent: null, lost: null }),
@@ -161,6 +170,15 @@ function cpuTicks(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
   return Number(fields[11]) + Number(fields[12]);
+}
+
+/** Datagrams that this machine's sockets have received so far (proc(5), net/snmp). */
+function udpArrived(): number {
+  return Number(/^Udp: (\d+)/m.exec(readFileSync("/proc/net/snmp", "utf8"))?.[1]);
+}
+
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((total, one) => total + one, 0);
 }
 
 function residentKib(pid: number): number {
@@ -183,7 +201,7 @@ async function startAntiphon(
   ];
   const bots = Service.start(command, process.env, path.join(folder, "bots.log"));
   return {
-    server: product.service,
+    server: [product.service.pid!],
     services: [bots, product.service],
     look: async () => {
       const status = (await (await fetch(`${product.metricsUrl}/status.json`)).json()) as OperatorStatus;
@@ -243,13 +261,18 @@ async function startJamulus({ rig }: Lab, folder: string, participants: number):
       ...["-p", String(44_660 + 20 * n), "-i", settings],
     ]),
   );
-  return { server, services: [...clients, server] };
+  return { server: [server.pid!], services: [...clients, server] };
 }
 
 async function startJackTrip({ rig }: Lab, folder: string, participants: number): Promise<Running> {
   await force(rig, packetFrames);
   const start = starter(rig, folder);
-  const server = start("server", serverCore, ["jacktrip", "-S", "-p", "4", "-q", "4", "-n", "2"]);
+  // A hub connects its clients through a sound server, which does the mixing: one of its own, as on a hub's machine.
+  const hub = await Rig.start({ cards: [], quantumFrames: packetFrames });
+  await force(hub, packetFrames);
+  await run(["taskset", "--all-tasks", "--cpu-list", "--pid", "0", String(hub.soundServerPid)], process.env);
+  const command = ["jacktrip", "-S", "-p", "4", "-q", "4", "-n", "2"];
+  const server = starter(hub, folder)("server", serverCore, command);
   await sleep(1000);
   const clients = Array.from({ length: participants }, (_, n) =>
     start(`client${n}`, clientCore, [
@@ -257,7 +280,7 @@ async function startJackTrip({ rig }: Lab, folder: string, participants: number)
       ...["-B", String(44_700 + n)],
     ]),
   );
-  return { server, services: [...clients, server] };
+  return { server: [server.pid!, hub.soundServerPid], services: [...clients, server, hub] };
 }
 
 /** The sound system's quantum, for every program on it, until the rig ends or it is set again. */
@@ -332,7 +355,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     sections: [
       {
         heading: "What a participant costs the server",
-        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server process's own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${Object.entries(
+        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server processes' own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${Object.entries(
           programs,
         )
           .map(([name, { about }]) => `${name}: ${about}.`)
