@@ -230,7 +230,7 @@ export async function readTrace(page: Browser, seconds: number): Promise<PageTra
   return trace;
 }
 
-/** Waits until every page hears `peers` others: connected, and playing more frames from look to look. */
+/** Waits until every page hears `peers` others: connected, and playing more frames from look to look, or in the server's mix. */
 export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds = 30): Promise<void> {
   const deadline = Date.now() + seconds * 1000;
   for (const page of pages) {
@@ -244,7 +244,7 @@ export async function untilPlaying(pages: readonly Browser[], peers = 1, seconds
       const playing = (stats?.peers ?? []).filter(
         (peer) =>
           peer.connection === "connected" &&
-          peer.playedFrames > (before.get(peer.id) ?? Number.POSITIVE_INFINITY),
+          (peer.path === "mix" || peer.playedFrames > (before.get(peer.id) ?? Number.POSITIVE_INFINITY)),
       );
       if (playing.length >= peers) break;
       if (Date.now() > deadline) {
