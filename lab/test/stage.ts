@@ -154,20 +154,31 @@ export async function expectWhole(
 function faults(earlier: PageStats, later: PageStats, name: string): string[] {
   const [from, to] = [earlier, later].map((stats) => stats.peers.find((peer) => peer.name === name)!);
   expect(troubles(from!, to!, ["malformedPackets"]), `what is heard of ${name}`).toEqual([]);
-  const received = (to!.receivedPackets - from!.receivedPackets) * later.packetFrames;
+  const grown = (
+    counter: "receivedPackets" | "playedFrames" | "skippedFrames" | "concealedFrames" | "copiedFrames",
+  ) => to![counter] - from![counter];
+  const received = grown("receivedPackets") * later.packetFrames;
   expect(received).toBeGreaterThan(0);
-  const found = troubles(from!, to!).map((trouble) => `${name}: ${trouble}`);
   const overrun = later.sender.overrunFrames - earlier.sender.overrunFrames;
   const overflows = later.ringOverflows - earlier.ringOverflows;
-  // What was received and not played yet waits in the buffer. The figures of one record are read one after another,
-  // by threads that go on meanwhile: hence a few packets of play.
+  // The figures of one record are read one after another, by threads that go on meanwhile: hence a few packets of play.
+  const play = 16 * later.packetFrames;
+  // What was received and not played yet waits in the buffer.
   const waiting = (to!.bufferFrames ?? 0) - (from!.bufferFrames ?? 0);
-  const skipped = to!.skippedFrames - from!.skippedFrames;
-  const copied = to!.copiedFrames - from!.copiedFrames;
-  const astray = received - (to!.playedFrames - from!.playedFrames) - skipped - copied - waiting;
+  const astray = received - grown("playedFrames") - grown("skippedFrames") - grown("copiedFrames") - waiting;
+  const found = troubles(from!, to!, [...mustArrive, "latePackets"]);
+  // Where the sound system stands still, a page renders less than it receives, and skips just that; where it stands still at the
+  // other end, less comes than is rendered, and just that is concealed. What exceeds it is the engine's own.
+  const rendered = (later.quanta - earlier.quanta) * (later.quantumFrames ?? 0);
+  const ahead = received - grown("copiedFrames") - waiting - rendered;
+  const skipped = grown("skippedFrames") - Math.max(0, ahead);
+  const concealed = grown("concealedFrames") - Math.max(0, -ahead);
+  if (skipped > play)
+    found.push(`${name}: skippedFrames +${grown("skippedFrames")}, of ${ahead} that had to be`);
+  if (concealed > play)
+    found.push(`${name}: concealedFrames +${grown("concealedFrames")}, of ${-ahead} that had to be`);
   if (overrun !== 0) found.push(`overrun ${overrun}`);
   if (overflows !== 0) found.push(`ring overflows ${overflows}`);
-  if (Math.abs(astray) > 16 * later.packetFrames)
-    found.push(`${name}: ${astray} frames neither played nor waiting`);
+  if (Math.abs(astray) > play) found.push(`${name}: ${astray} frames neither played nor waiting`);
   return found;
 }
