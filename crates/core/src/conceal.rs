@@ -124,20 +124,24 @@ pub struct Concealer {
 }
 
 impl Concealer {
-    /// Allocates all that it will need.
-    pub fn new(rate: SampleRate, concealment: Concealment) -> Self {
+    /// Allocates all that it will need for streams of up to `max_channels`.
+    ///
+    /// # Panics
+    /// If `max_channels` is above [`MAX_CHANNELS`].
+    pub fn new(rate: SampleRate, max_channels: usize, concealment: Concealment) -> Self {
+        assert!(max_channels <= MAX_CHANNELS, "max_channels out of range");
         let frames = |seconds: f32| (rate.hz() as f32 * seconds) as usize;
         Self {
             concealment,
             hold_frames: frames(HOLD_SECONDS),
             decay_frames: frames(DECAY_SECONDS),
-            history: vec![0.0; MAX_CHANNELS * HISTORY_FRAMES].into_boxed_slice(),
+            history: vec![0.0; max_channels * HISTORY_FRAMES].into_boxed_slice(),
             // Silence was heard.
             length: REMEMBERED_FRAMES,
             predictors: [UNFITTED; MAX_CHANNELS],
             windowed: vec![0.0; ANALYSED_FRAMES].into_boxed_slice(),
-            residuals: vec![0.0; MAX_CHANNELS * RESIDUAL_FRAMES].into_boxed_slice(),
-            tails: vec![0.0; MAX_CHANNELS * FADE_FRAMES].into_boxed_slice(),
+            residuals: vec![0.0; max_channels * RESIDUAL_FRAMES].into_boxed_slice(),
+            tails: vec![0.0; max_channels * FADE_FRAMES].into_boxed_slice(),
             faded: FADE_FRAMES,
             gap_frames: 0,
             channels: 0,
@@ -146,7 +150,7 @@ impl Concealer {
 
     /// Forgets the stream.
     ///
-    /// RT: no alloc, no lock, O([`MAX_CHANNELS`]).
+    /// RT: no alloc, no lock, O(channels).
     pub fn reset(&mut self) {
         for row in self.history.chunks_exact_mut(HISTORY_FRAMES) {
             row[..REMEMBERED_FRAMES].fill(0.0);
@@ -164,7 +168,7 @@ impl Concealer {
     /// RT: no alloc, no lock; O(channels × frames × [`ORDER`]), and a fit for each channel where a gap begins.
     ///
     /// # Panics
-    /// If `channels` exceeds [`MAX_CHANNELS`], or the run does not fit into `out`.
+    /// If `channels` is more than the concealer has, or the run does not fit into `out`.
     pub fn process(
         &mut self,
         out: &mut [f32],
@@ -177,7 +181,10 @@ impl Concealer {
         if self.concealment == Concealment::Silence {
             return;
         }
-        assert!(channels <= MAX_CHANNELS, "too many channels");
+        assert!(
+            channels * FADE_FRAMES <= self.tails.len(),
+            "too many channels"
+        );
         if channels != self.channels {
             self.reset();
             self.channels = channels;

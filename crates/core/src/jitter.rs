@@ -127,6 +127,8 @@ pub struct JitterBuffer {
     samples: Box<[f32]>,
     present: Presence,
     received: Received,
+    max_channels: usize,
+    /// Channels that are held of the stream.
     channels: usize,
     playing: bool,
     /// Frames rendered so far.
@@ -167,7 +169,8 @@ pub struct JitterBuffer {
 }
 
 impl JitterBuffer {
-    /// A buffer that can hold `capacity_frames / 2` frames ahead of the playhead.
+    /// A buffer that can hold `capacity_frames / 2` frames ahead of the playhead, and `max_channels` channels: of a stream with more,
+    /// channel *c* is added to channel *c* mod `max_channels`, as the mix would do ([`crate::mix::Strip::mix`]).
     ///
     /// # Panics
     /// If `capacity_frames` is no power of two of at least 2,048.
@@ -185,6 +188,7 @@ impl JitterBuffer {
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
             present: Presence::new(capacity_frames),
             received: Received::new(capacity_frames),
+            max_channels,
             channels: 0,
             playing: false,
             rendered: 0,
@@ -234,7 +238,7 @@ impl JitterBuffer {
         self.counts
     }
 
-    /// Channels of the stream; 0 before the first packet.
+    /// Channels that are held of the stream; 0 before the first packet.
     pub fn channels(&self) -> usize {
         self.channels
     }
@@ -368,8 +372,9 @@ impl JitterBuffer {
         if frames == 0 {
             return false;
         }
-        let channels = usize::from(header.channels);
-        let samples = &samples[copied * channels * header.format.bytes()..];
+        let channels = usize::from(header.channels).min(self.max_channels);
+        let frame_bytes = usize::from(header.channels) * header.format.bytes();
+        let samples = &samples[copied * frame_bytes..];
         let start = header.timestamp.wrapping_add(copied as u64);
         let clock = self.rendered.wrapping_sub(self.lead.unwrap_or(0) as u64);
         let arrival_delay = clock.wrapping_sub(start) as i64;
@@ -412,7 +417,8 @@ impl JitterBuffer {
             .passed(start)
             .max(self.played_end.wrapping_sub(start) as i64)
             .clamp(0, frames as i64) as usize;
-        self.store(start, passed, frames, header.format, samples);
+        let source = (header.format, usize::from(header.channels), samples);
+        self.store(start, passed, frames, source);
         let end = start.wrapping_add(frames as u64);
         if end.wrapping_sub(self.newest_end) as i64 > 0 {
             self.newest_end = end;
@@ -780,8 +786,7 @@ impl JitterBuffer {
         start: u64,
         passed: usize,
         frames: usize,
-        format: SampleFormat,
-        bytes: &[u8],
+        source: (SampleFormat, usize, &[u8]),
     ) {
         self.received.reach(start, frames);
         let mut from = 0;
@@ -795,31 +800,35 @@ impl JitterBuffer {
                 .gap(media.wrapping_add(copied as u64), frames - from);
             let late = passed.saturating_sub(from).min(new);
             self.counts.late_frames += late as u64;
-            self.decode(start, from + late, from + new, format, bytes);
+            self.decode(start, from + late, from + new, source);
             from += new;
         }
         self.received.set(start, frames);
     }
 
-    /// Decodes the frames `from` to `to` of a packet into their slots.
+    /// Decodes the frames `from` to `to` of a packet (format, channels and bytes) into their slots.
     fn decode(
         &mut self,
         start: u64,
         mut from: usize,
         to: usize,
-        format: SampleFormat,
-        bytes: &[u8],
+        (format, sent_channels, bytes): (SampleFormat, usize, &[u8]),
     ) {
-        let frame_bytes = self.channels * format.bytes();
+        let frame_bytes = sent_channels * format.bytes();
         let capacity = self.present.capacity();
         while from < to {
             let media = start.wrapping_add(from as u64);
             let slot = self.present.slot(media);
             let run = (to - from).min(capacity - slot);
             let part = &bytes[from * frame_bytes..(from + run) * frame_bytes];
-            for channel in 0..self.channels {
-                let out = &mut self.samples[channel * capacity + slot..][..run];
-                pcm::decode_channel(format, part, channel, self.channels, out);
+            for channel in 0..sent_channels {
+                let row = channel % self.channels;
+                let out = &mut self.samples[row * capacity + slot..][..run];
+                if channel == row {
+                    pcm::decode_channel(format, part, channel, sent_channels, out);
+                } else {
+                    pcm::add_channel(format, part, channel, sent_channels, out);
+                }
             }
             // The record of what was received may be older than the frames held.
             self.counts.skipped_frames += (run - self.present.set(media, run)) as u64;

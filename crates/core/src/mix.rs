@@ -33,6 +33,14 @@ impl Strip {
         }
     }
 
+    /// The same, faded in: for a stream that is in the middle of something.
+    pub fn from_silence(rate_hz: u32) -> Self {
+        Self {
+            current: [0.0; 2],
+            ..Self::new(rate_hz)
+        }
+    }
+
     /// Linear gain, 0 to [`MAX_GAIN`]; clamped, NaN ignored.
     pub fn set_gain(&mut self, gain: f32) {
         if !gain.is_nan() {
@@ -178,6 +186,15 @@ mod tests {
             }
             assert_eq!(last, [0.25, 0.0]);
         }
+    }
+
+    #[test]
+    fn from_silence_there_is_no_step() {
+        let mut strip = Strip::from_silence(48_000);
+        let heard = mixed(&mut strip, &[1.0; 1_024], 1, 1_024);
+        assert!(heard[0] <= 1.0 / 480.0 + 1e-6, "begins at {}", heard[0]);
+        assert!(heard.is_sorted());
+        assert_eq!(heard[1_023], 1.0);
     }
 
     #[test]

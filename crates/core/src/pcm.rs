@@ -62,33 +62,59 @@ pub fn decode_channel(
     channels: usize,
     out: &mut [f32],
 ) {
+    read_channel(format, bytes, channel, channels, out, |out, sample| {
+        *out = sample;
+    });
+}
+
+/// Adds one channel of interleaved wire bytes to `out`, as [`decode_channel`] reads it.
+///
+/// RT: no alloc, no lock, O(frames).
+pub fn add_channel(
+    format: SampleFormat,
+    bytes: &[u8],
+    channel: usize,
+    channels: usize,
+    out: &mut [f32],
+) {
+    read_channel(format, bytes, channel, channels, out, |out, sample| {
+        *out += sample;
+    });
+}
+
+fn read_channel(
+    format: SampleFormat,
+    bytes: &[u8],
+    channel: usize,
+    channels: usize,
+    out: &mut [f32],
+    put: impl Fn(&mut f32, f32),
+) {
     let width = format.bytes();
     let slots = bytes.chunks_exact(width * channels).zip(out);
     match format {
         SampleFormat::S16 => {
-            for (frame, sample) in slots {
+            for (frame, out) in slots {
                 let at = channel * 2;
-                *sample = f32::from(i16::from_le_bytes([frame[at], frame[at + 1]])) / S16_SCALE;
+                let value = i16::from_le_bytes([frame[at], frame[at + 1]]);
+                put(out, f32::from(value) / S16_SCALE);
             }
         }
         SampleFormat::S24 => {
-            for (frame, sample) in slots {
+            for (frame, out) in slots {
                 let at = channel * 3;
                 // Into the upper three bytes, then down again: extends the sign.
                 let wide = i32::from_le_bytes([0, frame[at], frame[at + 1], frame[at + 2]]) >> 8;
-                *sample = wide as f32 / S24_SCALE;
+                put(out, wide as f32 / S24_SCALE);
             }
         }
         SampleFormat::F32 => {
-            for (frame, sample) in slots {
+            for (frame, out) in slots {
                 let at = channel * 4;
                 let value =
                     f32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
-                *sample = if value.abs() <= LARGEST_FLOAT {
-                    value
-                } else {
-                    0.0
-                };
+                let is_sound = value.abs() <= LARGEST_FLOAT;
+                put(out, if is_sound { value } else { 0.0 });
             }
         }
     }

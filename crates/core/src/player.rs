@@ -1,6 +1,7 @@
 //! The playing half: datagrams in, the mix out.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -51,7 +52,7 @@ pub type StreamId = u32;
 pub struct PlayerConfig {
     /// The room's rate; datagrams of another are refused.
     pub rate: SampleRate,
-    /// Channels of the mix, 1 to [`MAX_CHANNELS`].
+    /// Channels of the mix, 1 to [`MAX_CHANNELS`]. No more are held of a stream: what it has besides is folded onto them as it comes.
     pub output_channels: usize,
     /// Most streams at a time.
     pub max_streams: usize,
@@ -152,7 +153,8 @@ struct Stream {
     resampler: Resampler,
     steering: Steering,
     strip: Strip,
-    format: Option<StreamFormat>,
+    /// Of the newest packet: format and channels.
+    format: Option<(StreamFormat, u8)>,
     malformed_packets: u64,
     ancient_packets: u64,
     /// Even channels, odd channels.
@@ -188,7 +190,7 @@ struct Steering {
 pub struct Player {
     config: PlayerConfig,
     streams: Vec<Stream>,
-    kernel: Kernel,
+    kernel: Arc<Kernel>,
     /// What a stream's resampler takes for a quantum, `[channel][frame]`.
     input: Box<[f32]>,
     /// One stream's quantum, `[channel][frame]`.
@@ -206,6 +208,14 @@ impl Player {
     /// # Panics
     /// If a size of `config` is out of its range.
     pub fn new(config: PlayerConfig) -> Self {
+        Self::with_kernel(config, Arc::new(Kernel::new()))
+    }
+
+    /// The same, for a host of many players: its filters are those of others too.
+    ///
+    /// # Panics
+    /// If a size of `config` is out of its range.
+    pub fn with_kernel(config: PlayerConfig, kernel: Arc<Kernel>) -> Self {
         assert!(
             (1..=MAX_CHANNELS).contains(&config.output_channels),
             "output_channels out of range"
@@ -215,22 +225,13 @@ impl Player {
             streams: (0..config.max_streams)
                 .map(|_| Stream::new(&config))
                 .collect(),
-            kernel: Kernel::new(),
-            input: vec![0.0; MAX_CHANNELS * MAX_INPUT_FRAMES].into_boxed_slice(),
-            scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES].into_boxed_slice(),
+            kernel,
+            input: vec![0.0; config.output_channels * MAX_INPUT_FRAMES].into_boxed_slice(),
+            scratch: vec![0.0; config.output_channels * MAX_QUANTUM_FRAMES].into_boxed_slice(),
             rendered: 0,
             lead: None,
             stray_datagrams: 0,
         }
-    }
-
-    /// Makes room for `max_streams` streams, if there is less. For hosts that may allocate: an audio thread's may not.
-    pub fn reserve(&mut self, max_streams: usize) {
-        let Self {
-            config, streams, ..
-        } = self;
-        config.max_streams = config.max_streams.max(max_streams);
-        streams.resize_with(config.max_streams, || Stream::new(config));
     }
 
     /// Tells by how many frames rendering is ahead of the host's clock, by which arrivals are timed; it may be behind (negative) by
@@ -251,21 +252,25 @@ impl Player {
         self.rendered
     }
 
-    /// True when something plays, and the next quantum of `frames` frames would miss nothing that may still come.
+    /// True when a stream plays: its first packet has come, and within the last second some other.
+    ///
+    /// RT: no alloc, no lock, O(streams).
+    pub fn is_playing(&self) -> bool {
+        self.streams
+            .iter()
+            .any(|stream| stream.id.is_some() && stream.jitter.playing_next().is_some())
+    }
+
+    /// True when the next quantum of `frames` frames would miss nothing that may still come.
     ///
     /// RT: no alloc, no lock, O(streams × frames / 64).
     pub fn is_ready(&self, frames: usize) -> bool {
-        let mut playing = self
-            .streams
-            .iter()
-            .filter(|stream| stream.id.is_some() && stream.jitter.playing_next().is_some())
-            .peekable();
-        playing.peek().is_some()
-            && playing.all(|stream| {
-                stream
-                    .jitter
-                    .is_ready(stream.resampler.frames_needed(frames))
-            })
+        let mut streams = self.streams.iter().filter(|stream| stream.id.is_some());
+        streams.all(|stream| {
+            stream
+                .jitter
+                .is_ready(stream.resampler.frames_needed(frames))
+        })
     }
 
     /// Lets `frames` frames pass unrendered: the host was asleep. What plays ends, and starts anew with its next packet.
@@ -398,8 +403,8 @@ impl Player {
             playhead: stream.playhead(),
             drift: stream.drift.estimate(),
             is_resampled: stream.resampler.is_engaged(),
-            channels: stream.format.map(|_| stream.jitter.channels() as u8),
-            format: stream.format,
+            channels: stream.format.map(|(_, channels)| channels),
+            format: stream.format.map(|(format, _)| format),
         })
     }
 
@@ -453,14 +458,15 @@ impl Player {
 
 impl Stream {
     fn new(config: &PlayerConfig) -> Self {
+        let channels = config.output_channels;
         Self {
             id: None,
             paths: Default::default(),
             restarts: 0,
-            jitter: JitterBuffer::new(config.rate, MAX_CHANNELS, config.buffer_frames),
-            concealer: Concealer::new(config.rate, config.concealment),
+            jitter: JitterBuffer::new(config.rate, channels, config.buffer_frames),
+            concealer: Concealer::new(config.rate, channels, config.concealment),
             drift: DriftEstimator::new(config.rate),
-            resampler: Resampler::new(MAX_CHANNELS),
+            resampler: Resampler::new(channels),
             steering: Steering::default(),
             strip: Strip::new(config.rate.hz()),
             format: None,
@@ -483,7 +489,7 @@ impl Stream {
         }
         match arrival {
             arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
-                self.format = Some(format);
+                self.format = Some((format, header.channels));
                 if samples.is_empty() {
                     self.jitter.pass_over(usize::from(header.frames));
                 } else if self.jitter.insert(header, samples, arrival)

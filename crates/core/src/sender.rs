@@ -59,8 +59,9 @@ struct Rendition {
 /// main one, always exists.
 #[derive(Debug)]
 pub struct Sender {
-    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod [`QUEUE_FRAMES`].
+    /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod `queue_frames`.
     queue: Box<[f32]>,
+    queue_frames: usize,
     pushed: u64,
     main: Rendition,
     others: [Option<Rendition>; MAX_RENDITIONS - 1],
@@ -72,10 +73,26 @@ pub struct Sender {
 impl Sender {
     /// Allocates all that the sender will ever need.
     pub fn new(config: SenderConfig) -> Self {
+        Self::with_queue(config, MAX_CHANNELS, QUEUE_FRAMES)
+    }
+
+    /// The same with less room: for a host that pushes what it has rendered, and polls it at once.
+    ///
+    /// No `config` can have more than `max_channels`. Of what is pushed at once, and of what waits, no more than `queue_frames` frames
+    /// are kept: at least a packet.
+    ///
+    /// # Panics
+    /// If `max_channels` is not 1 to [`MAX_CHANNELS`], or `queue_frames` less than [`MAX_PACKET_FRAMES`].
+    pub fn with_queue(config: SenderConfig, max_channels: usize, queue_frames: usize) -> Self {
+        assert!(
+            (1..=MAX_CHANNELS).contains(&max_channels) && queue_frames >= MAX_PACKET_FRAMES,
+            "no room for a packet"
+        );
         Self {
-            queue: vec![0.0; MAX_CHANNELS * QUEUE_FRAMES].into_boxed_slice(),
+            queue: vec![0.0; max_channels * queue_frames].into_boxed_slice(),
+            queue_frames,
             pushed: 0,
-            main: Rendition::new(config, 0),
+            main: Rendition::new(valid(config, max_channels), 0),
             others: Default::default(),
             muted: false,
             peaks: [0.0; MAX_CHANNELS],
@@ -90,13 +107,14 @@ impl Sender {
 
     /// Changes the main rendition's format, channels or packet size from the next packet on; the stream goes on without a gap.
     pub fn set_config(&mut self, config: SenderConfig) {
-        self.main.set_config(config);
+        self.main.set_config(valid(config, self.max_channels()));
     }
 
     /// Begins, changes or (with `None`) ends rendition `index`, 1 to [`MAX_RENDITIONS`] - 1; another index does nothing.
     ///
     /// A new one begins where the main one is: with the same packet size, their packets are of the same frames.
     pub fn set_rendition(&mut self, index: usize, config: Option<SenderConfig>) {
+        let config = config.map(|config| valid(config, self.max_channels()));
         let Some(slot) = index
             .checked_sub(1)
             .and_then(|other| self.others.get_mut(other))
@@ -143,17 +161,17 @@ impl Sender {
             "input is [channel][frame]"
         );
         // Of more than the queue holds, only the newest could survive.
-        let dropped = frames.saturating_sub(QUEUE_FRAMES);
-        for channel in 0..MAX_CHANNELS {
+        let dropped = frames.saturating_sub(self.queue_frames);
+        for channel in 0..self.max_channels() {
             let source = &input[(channel % sources) * frames..][..frames];
             let peak = source
                 .iter()
                 .fold(0.0, |peak: f32, sample| peak.max(sample.abs()));
             self.peaks[channel] = self.peaks[channel].max(peak);
-            let ring = &mut self.queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
-            let slot = (self.pushed as usize + dropped) % QUEUE_FRAMES;
+            let ring = &mut self.queue[channel * self.queue_frames..][..self.queue_frames];
+            let slot = (self.pushed as usize + dropped) % ring.len();
             let kept = &source[dropped..];
-            let first = kept.len().min(QUEUE_FRAMES - slot);
+            let first = kept.len().min(ring.len() - slot);
             let rest = kept.len() - first;
             if self.muted {
                 ring[slot..slot + first].fill(0.0);
@@ -165,9 +183,9 @@ impl Sender {
         }
         self.pushed += frames as u64;
         self.stats.captured_frames += frames as u64;
-        self.stats.overrun_frames += self.main.overrun(self.pushed);
+        self.stats.overrun_frames += self.main.overrun(self.pushed, self.queue_frames);
         for other in self.others.iter_mut().flatten() {
-            other.overrun(self.pushed);
+            other.overrun(self.pushed, self.queue_frames);
         }
     }
 
@@ -195,7 +213,9 @@ impl Sender {
     /// # Panics
     /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<usize> {
-        let (length, frames) = self.main.poll(&self.queue, self.pushed, out)?;
+        let (length, frames) = self
+            .main
+            .poll(&self.queue, self.queue_frames, self.pushed, out)?;
         self.stats.sent_frames += frames as u64;
         self.stats.packets += 1;
         Some(length)
@@ -212,15 +232,19 @@ impl Sender {
             return self.poll_datagram(out);
         };
         let rendition = self.others.get_mut(other)?.as_mut()?;
-        let (length, _) = rendition.poll(&self.queue, self.pushed, out)?;
+        let (length, _) = rendition.poll(&self.queue, self.queue_frames, self.pushed, out)?;
         Some(length)
+    }
+
+    fn max_channels(&self) -> usize {
+        self.queue.len() / self.queue_frames
     }
 }
 
 impl Rendition {
     fn new(config: SenderConfig, polled: u64) -> Self {
         Self {
-            config: valid(config),
+            config,
             polled,
             unsent_frames: 0,
             unsent_datagrams: 0,
@@ -229,14 +253,14 @@ impl Rendition {
     }
 
     fn set_config(&mut self, config: SenderConfig) {
-        self.config = valid(config);
+        self.config = config;
         // What is left of a packet under way is sent as a packet of its own.
         (self.unsent_frames, self.unsent_datagrams) = (0, 0);
     }
 
     /// Gives up what the queue no longer holds, and returns how many frames that is.
-    fn overrun(&mut self, pushed: u64) -> u64 {
-        let overrun = (pushed - self.polled).saturating_sub(QUEUE_FRAMES as u64);
+    fn overrun(&mut self, pushed: u64, queue_frames: usize) -> u64 {
+        let overrun = (pushed - self.polled).saturating_sub(queue_frames as u64);
         if overrun > 0 {
             self.polled += overrun;
             (self.unsent_frames, self.unsent_datagrams) = (0, 0);
@@ -245,7 +269,13 @@ impl Rendition {
     }
 
     /// Length in bytes, and frames, of the next datagram.
-    fn poll(&mut self, queue: &[f32], pushed: u64, out: &mut [u8]) -> Option<(usize, usize)> {
+    fn poll(
+        &mut self,
+        queue: &[f32],
+        queue_frames: usize,
+        pushed: u64,
+        out: &mut [u8],
+    ) -> Option<(usize, usize)> {
         let SenderConfig {
             rate,
             format,
@@ -274,8 +304,8 @@ impl Rendition {
         let length = header.datagram_bytes();
         header.write(out);
         for channel in 0..channels {
-            let ring = &queue[channel * QUEUE_FRAMES..][..QUEUE_FRAMES];
-            let slot = self.polled as usize % QUEUE_FRAMES;
+            let ring = &queue[channel * queue_frames..][..queue_frames];
+            let slot = self.polled as usize % queue_frames;
             let run = ring[slot..].iter().chain(ring).copied().take(frames);
             pcm::encode_channel(
                 format,
@@ -293,9 +323,9 @@ impl Rendition {
     }
 }
 
-fn valid(config: SenderConfig) -> SenderConfig {
+fn valid(config: SenderConfig, max_channels: usize) -> SenderConfig {
     SenderConfig {
-        channels: config.channels.clamp(1, MAX_CHANNELS),
+        channels: config.channels.clamp(1, max_channels),
         packet_frames: config
             .packet_frames
             .clamp(MIN_PACKET_FRAMES, MAX_PACKET_FRAMES),

@@ -7,12 +7,13 @@ use antiphon_core::SampleRate;
 use antiphon_core::conceal::{
     Concealer, Concealment, DECAY_SECONDS, FADE_FRAMES, HOLD_SECONDS, Run,
 };
+use antiphon_core::wire::MAX_CHANNELS;
 use music::{Noise, RATE_HZ, SOUNDS};
 
 const LASTING_FRAMES: usize = ((HOLD_SECONDS + DECAY_SECONDS) * RATE_HZ as f32) as usize;
 
 fn prediction() -> Concealer {
-    Concealer::new(SampleRate::Hz48000, Concealment::Prediction)
+    Concealer::new(SampleRate::Hz48000, MAX_CHANNELS, Concealment::Prediction)
 }
 
 fn bits(samples: &[f32]) -> Vec<u32> {

@@ -3,7 +3,7 @@
 mod support;
 
 use antiphon_core::conceal::Concealment;
-use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::wire::{self, AudioHeader, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
 };
@@ -212,4 +212,67 @@ fn a_change_of_format_in_mid_stream_loses_nothing() {
         sender.set_config(config);
     }
     assert_eq!(sender.stats().sent_frames, next);
+}
+
+#[test]
+fn channels_beyond_the_outputs_are_folded_onto_them_and_still_reported() {
+    for channels in 1..=8 {
+        let mut player = support::player(2, 1, 2_048);
+        player.handle_command(Command::Add(1)).expect("fits");
+        let target = Command::Target(1, Target::Fixed(0));
+        player.handle_command(target).expect("is there");
+        let header = AudioHeader {
+            channels,
+            ..support::header(0, 0, 24)
+        };
+        player.handle_datagram(1, &support::datagram(&header));
+        let mut heard = [0.0; 2 * 24];
+        player.process_quantum(&mut heard);
+        for (output, samples) in heard.chunks_exact(24).enumerate() {
+            for (media, &sample) in (0..).zip(samples) {
+                let first = output % usize::from(channels);
+                let folded = (first..usize::from(channels)).step_by(2);
+                let expected: f32 = folded.map(|channel| support::tag(media, channel)).sum();
+                assert_eq!(sample, expected, "{channels} channels, output {output}");
+            }
+        }
+        let stats = support::stats(&player, 1);
+        assert_eq!(stats.channels, Some(channels));
+        assert_eq!(stats.jitter.played_frames, 24);
+    }
+}
+
+#[test]
+fn a_small_queue_carries_every_packet_that_is_polled_at_once() {
+    let mut random = Random(7);
+    for packet_frames in [16, 100, 512] {
+        let config = SenderConfig {
+            rate: SampleRate::Hz48000,
+            format: SampleFormat::S16,
+            channels: 2,
+            packet_frames,
+        };
+        let mut small = Sender::with_queue(config, 2, 512);
+        let mut large = Sender::new(config);
+        let (mut found, mut expected) = ([0; MAX_DATAGRAM_BYTES], [0; MAX_DATAGRAM_BYTES]);
+        let mut packets = 0;
+        for _ in 0..50 {
+            let block = material(&mut random, 16, 2, packet_frames);
+            small.push(&block, packet_frames);
+            large.push(&block, packet_frames);
+            while let Some(length) = large.poll_datagram(&mut expected) {
+                assert_eq!(small.poll_datagram(&mut found), Some(length));
+                assert_eq!(found[..length], expected[..length]);
+                packets += 1;
+            }
+            assert_eq!(small.poll_datagram(&mut found), None);
+        }
+        assert!(packets >= 50, "{packets}");
+        // More channels than there is room for are not sent.
+        small.set_config(SenderConfig {
+            channels: 8,
+            ..config
+        });
+        assert_eq!(small.config().channels, 2);
+    }
 }

@@ -1,36 +1,60 @@
-//! One listener's personal mix of other participants: for who cannot receive every stream.
+//! A room's mixer: a personal mix for each listener who cannot receive every stream.
 //!
-//! Sans-IO, on the engine's two halves: a [`Player`] aligns the sources and reconciles their clocks as in a client, and a
-//! [`Sender`] makes datagrams of what it renders. The host tells the time, as a [`Duration`] on its monotonic clock, and sends what
-//! [`poll_datagram`](Mixer::poll_datagram) gives: first after each arrival, then when [`poll_timeout`](Mixer::poll_timeout) says so.
+//! Sans-IO, on the engine's two halves. Each source is played once, however many listen: a [`Player`] of its own aligns it and
+//! reconciles its clock as in a client, and what that renders goes into a ring of the source's newest frames. A listener's mix is a sum
+//! over these rings with gains of its own, and a [`Sender`] makes datagrams of it. So *n* participants who all take a mix cost *n* players
+//! and, for each frame, some *n*² multiplications and additions.
 //!
-//! A packet of the mix is due when the clock, in frames of the nominal rate, reaches its end: by then each source's jitter buffer has given its
-//! frames time enough. But it leaves before that, as soon as every source that plays is there, within the call that brought the
-//! last frame of it. So the mix runs ahead of the clock by as much as the slowest source allows, and adds no delay of its own; what
+//! The host tells the time, as a [`Duration`] on its monotonic clock, and sends what [`poll_datagram`](Mixer::poll_datagram) gives: first
+//! after each arrival or change, then when [`poll_timeout`](Mixer::poll_timeout) says so. All rings and mixes count frames of the nominal
+//! rate on that clock; that is their media time.
+//!
+//! A packet of a mix is due when the clock reaches its end: by then each source's jitter buffer has given its frames time enough, and
+//! what is missing is concealed. But it leaves before that, as soon as every source that plays is there, within the call that brought the
+//! last frame of it. So the mix runs ahead of the clock by as much as the slowest of its sources allows, and adds no delay of its own; what
 //! varies is for the listener's jitter buffer, which has to take the network's jitter anyway.
+//!
+//! A source is rendered as soon as its frames are there, but only to the end of the next packet of a listener: what comes after that waits
+//! in its jitter buffer, which may still skip it or grow. Whoever hears only the quick ones may be ahead of who hears a slow one, too; the ring
+//! bounds by how much, see [`Mixer::limit`].
 //!
 //! Nobody hears themselves only because the host does not name a listener's own stream as a source.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
-use antiphon_core::conceal::Concealment;
-use antiphon_core::limiter::Limiter;
-use antiphon_core::player::StreamId;
-use antiphon_core::wire::{self, Datagram, Kind, MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM};
 use antiphon_core::{
-    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, StreamStats,
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, StreamId,
+    StreamStats,
+    conceal::Concealment,
+    limiter::Limiter,
+    mix::Strip,
+    resample::Kernel,
+    wire::{self, Datagram, Kind, MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM},
 };
 use serde::Deserialize;
 
 /// Channels of a mix.
 const CHANNELS: usize = 2;
+/// Sources are rendered up to multiples of this, so that their work is bounded whatever packets are asked for: the least packet. One that
+/// is no multiple of it waits for up to 15 frames more.
+const BLOCK_FRAMES: u64 = MIN_PACKET_FRAMES as u64;
 /// What a source's jitter buffer begins with, until its spread is known: half of what a page begins with, for there are no
 /// bursts of rendering here. Less would have a musician with a browser's bursts of capture begin with gaps.
 const FIRST_TARGET_SECONDS: f64 = 0.01;
-/// Slots of a source's jitter buffer at up to 48 kHz; twice as many above.
+/// Slots of a source's jitter buffer at up to 48 kHz; twice as many above. Half of them hold frames to come, and as many has the ring: so
+/// the longest target fits into either.
 const BUFFER_FRAMES: usize = 8_192;
 /// A host that is behind by more has been asleep: what it missed is not made up for.
 const ASLEEP: Duration = Duration::from_millis(250);
+/// The stream in each source's player.
+const STREAM: StreamId = 0;
+
+/// The resampler's filters, of all sources.
+static KERNEL: LazyLock<Arc<Kernel>> = LazyLock::new(Arc::default);
 
 /// A participant in a mix, and how loud.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -46,158 +70,210 @@ pub struct Source {
     pub muted: bool,
 }
 
-/// A datagram of the mix.
+/// A datagram of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixed {
+    /// Whose mix.
+    pub listener: u16,
     /// Its length, in bytes.
     pub length: usize,
     /// When the last frame that it needed came; `None` if it did not wait for all, because it was due.
     pub complete_at: Option<Duration>,
 }
 
+/// What is known of a source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SourceStats {
+    /// Of its stream, since somebody mixes it.
+    pub stream: StreamStats,
+    /// Media time of the mixes that it was rendered to: there the playhead stands.
+    pub rendered_end: u64,
+    /// Times that some of it was rendered.
+    pub renders: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Mixer {
-    player: Player,
-    sender: Sender,
-    limiter: Limiter,
     rate: SampleRate,
-    packet_frames: usize,
-    /// The host's clock at media time 0 of the mix.
-    epoch: Duration,
-    /// The participants in the mix, and what the player calls their streams: a new name each time one is added.
-    sources: Vec<(u16, StreamId)>,
-    next_id: StreamId,
-    /// The newest packet, `[channel][frame]`.
+    /// Whoever is in some mix, by number.
+    inputs: BTreeMap<u16, Input>,
+    listeners: BTreeMap<u16, Listener>,
+    /// The listener whose newest packet is polled, and when that became complete.
+    polled: Option<(u16, Option<Duration>)>,
+    /// Room for a packet, and for one source's part of it; `[channel][frame]`.
     packet: Box<[f32]>,
-    /// When the newest datagram came.
-    newest_at: Duration,
-    /// When the next packet became complete.
-    complete_at: Option<Duration>,
-    /// The same of the packet whose datagrams are polled.
-    polled_complete_at: Option<Duration>,
+    part: Box<[f32]>,
     unmixable: u64,
 }
 
+/// A source as it is played for all who mix it.
+#[derive(Debug)]
+struct Input {
+    /// With this stream alone, untouched by gains.
+    player: Player,
+    /// `[channel][slot]`: the newest frames rendered; that of media time *t* is in slot *t* mod its length.
+    ring: Box<[f32]>,
+    renders: u64,
+    /// Who mixes it.
+    listeners: Vec<u16>,
+}
+
+/// A listener's mix.
+#[derive(Debug)]
+struct Listener {
+    /// Gains by source.
+    strips: Vec<(u16, Strip)>,
+    limiter: Limiter,
+    sender: Sender,
+    packet_frames: usize,
+    /// Media time of the next packet: a multiple of its frames, so that those who take packets of one size need the same of each source.
+    position: u64,
+    /// When the newest datagram of a source came.
+    newest_at: Duration,
+    /// Index of a source that was missing when last looked: the others need no look before it is there.
+    missing: usize,
+}
+
 impl Mixer {
-    /// A mix of nobody, from `now` on. `format` is that of its samples; `packet_frames` is clamped to 16 to 512.
-    pub fn new(
-        rate: SampleRate,
-        format: SampleFormat,
-        packet_frames: usize,
-        now: Duration,
-    ) -> Self {
-        let packet_frames = packet_frames.clamp(MIN_PACKET_FRAMES, MAX_PACKET_FRAMES);
-        let is_high_rate = rate.hz() > SampleRate::Hz48000.hz();
+    /// A room in which nobody takes a mix.
+    pub fn new(rate: SampleRate) -> Self {
+        let room = || vec![0.0; CHANNELS * MAX_PACKET_FRAMES].into_boxed_slice();
         Self {
-            player: Player::new(PlayerConfig {
-                rate,
-                output_channels: CHANNELS,
-                max_streams: 0,
-                buffer_frames: BUFFER_FRAMES * if is_high_rate { 2 } else { 1 },
-                concealment: Concealment::Prediction,
-            }),
-            sender: Sender::new(SenderConfig {
-                rate,
-                format,
-                channels: CHANNELS,
-                packet_frames,
-            }),
-            limiter: Limiter::new(rate.hz()),
             rate,
-            packet_frames,
-            epoch: now,
-            sources: Vec::new(),
-            next_id: 0,
-            packet: vec![0.0; CHANNELS * packet_frames].into_boxed_slice(),
-            newest_at: now,
-            complete_at: None,
-            polled_complete_at: None,
+            inputs: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            polled: None,
+            packet: room(),
+            part: room(),
             unmixable: 0,
         }
     }
 
-    /// Changes who is in the mix, and how loud. Changes of gain are ramped, and who stays goes on undisturbed. Of a participant who is
-    /// named twice, the last counts.
+    /// Gives a listener a mix, of nobody at first, or changes the one it has, which goes on with its next packet. `format` is that of the
+    /// samples; `packet_frames` is clamped to 16 to 512.
     ///
-    /// Allocates, where there are more sources than ever before.
-    pub fn set_sources(&mut self, sources: &[Source]) {
-        let player = &mut self.player;
-        self.sources.retain(|&(stream, id)| {
-            let stays = sources.iter().any(|source| source.stream == stream);
-            if !stays {
-                carry_out(player, Command::Remove(id));
-            }
-            stays
-        });
-        for source in sources {
-            let id = self
-                .id(source.stream)
-                .unwrap_or_else(|| self.add(source.stream));
-            for command in [
-                Command::Gain(id, source.gain),
-                Command::Pan(id, source.pan),
-                Command::Mute(id, source.muted),
-            ] {
-                carry_out(&mut self.player, command);
-            }
-        }
-        // Perhaps only who has left was waited for.
-        self.look_for_packet();
+    /// Allocates.
+    pub fn set_listener(&mut self, listener: u16, format: SampleFormat, packet_frames: usize) {
+        let config = SenderConfig {
+            rate: self.rate,
+            format,
+            channels: CHANNELS,
+            packet_frames: packet_frames.clamp(MIN_PACKET_FRAMES, MAX_PACKET_FRAMES),
+        };
+        let listener = self.listeners.entry(listener);
+        let listener = listener.or_insert_with(|| Listener::new(config));
+        listener.sender.set_config(config);
+        listener.packet_frames = config.packet_frames;
+        let packet_frames = listener.packet_frames as u64;
+        listener.go_on_at(listener.position.next_multiple_of(packet_frames));
     }
 
-    /// Takes an audio datagram of a participant. Who is not in the mix is ignored; Opus cannot be mixed, and is counted.
+    /// Ends a listener's mix, if it has one.
+    pub fn remove_listener(&mut self, listener: u16) {
+        self.listeners.remove(&listener);
+        self.inputs.retain(|_, input| input.lose(listener));
+    }
+
+    /// Changes who is in a listener's mix, and how loud. Changes of gain are ramped, and who stays goes on undisturbed. Of a participant who is
+    /// named twice, the last counts. Nothing happens if the listener has no mix.
     ///
-    /// RT: no alloc, no lock, O(frames + sources).
+    /// Allocates.
+    pub fn set_sources(&mut self, listener: u16, sources: &[Source], now: Duration) {
+        let clock = self.clock(now);
+        let Some(mix) = self.listeners.get_mut(&listener) else {
+            return;
+        };
+        let is_named = |stream: &u16| sources.iter().any(|source| source.stream == *stream);
+        self.inputs
+            .retain(|stream, input| is_named(stream) || input.lose(listener));
+        if mix.strips.is_empty() {
+            // It begins now, but where its sources have come to: what they were rendered to before is no news.
+            let inputs = sources
+                .iter()
+                .filter_map(|source| self.inputs.get(&source.stream));
+            let playing = inputs.filter(|input| input.player.is_playing());
+            let reached = playing.map(Input::rendered_end).min();
+            let packet_frames = mix.packet_frames as u64;
+            let begin = clock.max(reached.unwrap_or(0)) / packet_frames * packet_frames;
+            mix.go_on_at(begin.max(mix.position));
+        }
+        mix.missing = 0;
+        mix.strips.retain(|(stream, _)| is_named(stream));
+        for source in sources {
+            let strip = mix.strip(source.stream, self.rate);
+            strip.set_gain(source.gain);
+            strip.set_pan(source.pan);
+            strip.set_muted(source.muted);
+        }
+        let begin = self.slowest().unwrap_or(clock);
+        for source in sources {
+            let input = self.inputs.entry(source.stream);
+            let input = input.or_insert_with(|| Input::new(self.rate, begin));
+            if !input.listeners.contains(&listener) {
+                input.listeners.push(listener);
+            }
+        }
+    }
+
+    /// Takes an audio datagram of a participant. Who is in no mix is ignored; Opus cannot be mixed, and is counted.
+    ///
+    /// RT: no alloc, no lock, O(frames + listeners).
     pub fn handle_audio(&mut self, stream: u16, bytes: &[u8], now: Duration) {
-        let Some(id) = self.id(stream) else {
+        let clock = self.clock(now);
+        let limit = self.limit(clock);
+        let Some(input) = self.inputs.get_mut(&stream) else {
             return;
         };
         if matches!(wire::parse(bytes), Ok(Datagram::Opus(..))) {
             self.unmixable += 1;
             return;
         }
-        let rendered = self.player.rendered_frames();
-        let lead = rendered.wrapping_sub(self.clock(now)) as i64;
-        self.player.set_lead(lead);
-        self.player.handle_datagram(id, bytes);
-        self.newest_at = now;
-        self.look_for_packet();
+        let lead = input.rendered_end().wrapping_sub(clock) as i64;
+        input.player.set_lead(lead);
+        input.player.handle_datagram(STREAM, bytes);
+        for at in 0..input.listeners.len() {
+            let Some(listener) = self.listeners.get_mut(&input.listeners[at]) else {
+                continue;
+            };
+            listener.newest_at = now;
+            let end = listener.end();
+            if end <= limit {
+                input.reach(end);
+            }
+        }
     }
 
-    /// Writes the mix's next datagram into `out`, if its frames are there or it is due. To be called until it gives `None`.
+    /// Writes the next datagram of a mix into `out`, if its frames are there or it is due. To be called until it gives `None`.
     ///
-    /// RT: no alloc, no lock, O(sources × frames).
+    /// RT: no alloc, no lock, O(listeners + sources × frames).
     ///
     /// # Panics
     /// If `out` is shorter than [`wire::MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, now: Duration, out: &mut [u8]) -> Option<Mixed> {
-        if let Some(mixed) = self.poll_packet(out) {
-            return Some(mixed);
-        }
-        if self.sources.is_empty() {
-            return None;
-        }
-        if self.complete_at.is_none() {
-            let behind = self.clock(now).checked_sub(self.due())?;
-            if behind > self.clock(self.epoch + ASLEEP) {
-                self.player.pass(behind);
-                self.sender.pass(behind);
+        loop {
+            if let Some((listener, complete_at)) = self.polled {
+                let mix = self.listeners.get_mut(&listener);
+                if let Some(length) = mix.and_then(|mix| mix.sender.poll_datagram(out)) {
+                    Kind::Audio.set_stream(&mut out[..length], MIX_STREAM);
+                    return Some(Mixed {
+                        listener,
+                        length,
+                        complete_at,
+                    });
+                }
             }
+            self.polled = self.next(now);
+            let (listener, _) = self.polled?;
+            self.mix(listener);
         }
-        self.render();
-        self.poll_packet(out)
     }
 
-    /// When [`poll_datagram`](Self::poll_datagram) gives a datagram even if nothing comes; `None` while there are no sources.
+    /// When [`poll_datagram`](Self::poll_datagram) gives a datagram even if nothing comes; `None` while nobody mixes anyone.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if self.sources.is_empty() {
-            return None;
-        }
-        let nanos = u128::from(self.due()) * 1_000_000_000;
-        let due = nanos.div_ceil(u128::from(self.rate.hz()));
-        let due = self.epoch + Duration::from_nanos(due as u64);
-        Some(self.complete_at.unwrap_or(due))
+        let due = self.active().map(Listener::end).min()?;
+        let nanos = (u128::from(due) * 1_000_000_000).div_ceil(u128::from(self.rate.hz()));
+        Some(Duration::from_nanos(nanos as u64))
     }
 
     /// Datagrams that could not be mixed, because they carry Opus.
@@ -205,69 +281,246 @@ impl Mixer {
         self.unmixable
     }
 
-    /// What is known of a participant's stream; `None` if it is not in the mix.
-    pub fn source_stats(&self, stream: u16) -> Option<StreamStats> {
-        self.player.stream_stats(self.id(stream)?)
-    }
-
-    /// Frames of the nominal rate since the epoch.
-    fn clock(&self, now: Duration) -> u64 {
-        let nanos = now.saturating_sub(self.epoch).as_nanos();
-        (nanos * u128::from(self.rate.hz()) / 1_000_000_000) as u64
-    }
-
-    /// The clock when the next packet is due: at its end, so that its last frame has as long as the first.
-    fn due(&self) -> u64 {
-        self.player.rendered_frames() + self.packet_frames as u64
-    }
-
-    fn id(&self, stream: u16) -> Option<StreamId> {
-        let known = |&&(known, _): &&(u16, StreamId)| known == stream;
-        self.sources.iter().find(known).map(|&(_, id)| id)
-    }
-
-    fn add(&mut self, stream: u16) -> StreamId {
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
-        self.sources.push((stream, id));
-        self.player.reserve(self.sources.len());
-        let target = f64::from(self.rate.hz()) * FIRST_TARGET_SECONDS;
-        for command in [Command::Add(id), Command::Expect(id, target as u32)] {
-            carry_out(&mut self.player, command);
-        }
-        id
-    }
-
-    /// Finds out whether the next packet is complete, and since when.
-    fn look_for_packet(&mut self) {
-        self.complete_at = if self.player.is_ready(self.packet_frames) {
-            self.complete_at.or(Some(self.newest_at))
-        } else {
-            None
-        };
-    }
-
-    fn render(&mut self) {
-        self.player.process_quantum(&mut self.packet);
-        self.limiter.process(&mut self.packet, self.packet_frames);
-        self.sender.push(&self.packet, self.packet_frames);
-        self.polled_complete_at = self.complete_at.take();
-        self.look_for_packet();
-    }
-
-    /// The next datagram of what was rendered.
-    fn poll_packet(&mut self, out: &mut [u8]) -> Option<Mixed> {
-        let length = self.sender.poll_datagram(out)?;
-        Kind::Audio.set_stream(&mut out[..length], MIX_STREAM);
-        Some(Mixed {
-            length,
-            complete_at: self.polled_complete_at,
+    /// What is known of a participant as a source; `None` if it is in no mix.
+    pub fn source_stats(&self, stream: u16) -> Option<SourceStats> {
+        let input = self.inputs.get(&stream)?;
+        Some(SourceStats {
+            stream: input.player.stream_stats(STREAM)?,
+            rendered_end: input.rendered_end(),
+            renders: input.renders,
         })
+    }
+
+    /// Frames of the nominal rate on the host's clock.
+    fn clock(&self, now: Duration) -> u64 {
+        (now.as_nanos() * u128::from(self.rate.hz()) / 1_000_000_000) as u64
+    }
+
+    /// Listeners with sources.
+    fn active(&self) -> impl Iterator<Item = &Listener> {
+        let listeners = self.listeners.values();
+        listeners.filter(|listener| !listener.strips.is_empty())
+    }
+
+    /// Media time of the packet that is furthest behind.
+    fn slowest(&self) -> Option<u64> {
+        self.active().map(|listener| listener.position).min()
+    }
+
+    /// How far sources may be rendered without being due: so that in the rings there is still what the slowest listener needs, and what
+    /// one needs who may come now. What is due is always within, because the slowest comes first.
+    fn limit(&self, clock: u64) -> u64 {
+        let slowest = self.slowest().unwrap_or(clock);
+        let spare = MAX_PACKET_FRAMES as u64 + BLOCK_FRAMES;
+        slowest.min(clock) + ring_frames(self.rate) as u64 - spare
+    }
+
+    /// Whose packet comes next, and when it became complete.
+    fn next(&mut self, now: Duration) -> Option<(u16, Option<Duration>)> {
+        let clock = self.clock(now);
+        if let Some(slowest) = self.slowest()
+            && slowest + self.clock(ASLEEP) < clock
+        {
+            self.wake(clock);
+        }
+        let limit = self.limit(clock);
+        let Self {
+            inputs, listeners, ..
+        } = self;
+        let active = listeners
+            .iter_mut()
+            .filter(|(_, mix)| !mix.strips.is_empty());
+        let due = active.filter(|(_, mix)| mix.end() <= clock);
+        if let Some((number, mix)) = due.min_by_key(|(_, mix)| mix.position) {
+            let newest_at = mix.newest_at;
+            return Some((*number, mix.is_complete(inputs).then_some(newest_at)));
+        }
+        let mut within = listeners.iter_mut().filter(|(_, mix)| mix.end() <= limit);
+        within.find_map(|(number, mix)| {
+            let is_complete = mix.is_complete(inputs);
+            is_complete.then_some((*number, Some(mix.newest_at)))
+        })
+    }
+
+    /// Goes on with the packets that are due by now, the newest of each listener.
+    fn wake(&mut self, clock: u64) {
+        for mix in self.listeners.values_mut() {
+            let packet_frames = mix.packet_frames as u64;
+            let newest = (clock / packet_frames).saturating_sub(1) * packet_frames;
+            mix.go_on_at(newest.max(mix.position));
+        }
+        let begin = self.slowest().unwrap_or(clock) / BLOCK_FRAMES * BLOCK_FRAMES;
+        for input in self.inputs.values_mut() {
+            let missed = begin.saturating_sub(input.rendered_end());
+            if missed > 0 {
+                input.player.pass(missed);
+            }
+        }
+    }
+
+    /// Makes a listener's next packet of what is there by now.
+    fn mix(&mut self, listener: u16) {
+        let Some(mix) = self.listeners.get_mut(&listener) else {
+            return;
+        };
+        let (end, frames) = (mix.end(), mix.packet_frames);
+        let packet = &mut self.packet[..CHANNELS * frames];
+        let part = &mut self.part[..CHANNELS * frames];
+        packet.fill(0.0);
+        for (stream, strip) in &mut mix.strips {
+            let Some(input) = self.inputs.get_mut(stream) else {
+                continue;
+            };
+            while input.rendered_end() < end {
+                input.render(end);
+            }
+            input.copy_out(mix.position, frames, part);
+            strip.mix(part, packet, frames, false);
+        }
+        mix.limiter.process(packet, frames);
+        mix.sender.push(packet, frames);
+        mix.position += frames as u64;
     }
 }
 
-/// Carries out a command on a stream that is known, or that there is room for.
-fn carry_out(player: &mut Player, command: Command) {
-    let done = player.handle_command(command);
-    debug_assert_eq!(done, Ok(()), "{command:?}");
+impl Input {
+    /// Nothing of a source, rendered to `begin` or just before.
+    fn new(rate: SampleRate, begin: u64) -> Self {
+        let config = PlayerConfig {
+            rate,
+            output_channels: CHANNELS,
+            max_streams: 1,
+            buffer_frames: 2 * ring_frames(rate),
+            concealment: Concealment::Prediction,
+        };
+        let mut player = Player::with_kernel(config, Arc::clone(&KERNEL));
+        player.pass(begin / BLOCK_FRAMES * BLOCK_FRAMES);
+        let target = (f64::from(rate.hz()) * FIRST_TARGET_SECONDS) as u32;
+        for command in [Command::Add(STREAM), Command::Expect(STREAM, target)] {
+            let done = player.handle_command(command);
+            debug_assert_eq!(done, Ok(()), "{command:?}");
+        }
+        Self {
+            player,
+            ring: vec![0.0; CHANNELS * ring_frames(rate)].into_boxed_slice(),
+            renders: 0,
+            listeners: Vec::new(),
+        }
+    }
+
+    /// Media time to which it was rendered.
+    fn rendered_end(&self) -> u64 {
+        self.player.rendered_frames()
+    }
+
+    /// Renders up to `end`, unless that would miss something that may still come. False if so; nobody waits for what does not play.
+    fn reach(&mut self, end: u64) -> bool {
+        while self.rendered_end() < end && self.player.is_playing() {
+            if !self.player.is_ready(self.frames_to(end)) {
+                return false;
+            }
+            self.render(end);
+        }
+        true
+    }
+
+    /// Renders up to `end`, or as much of that as a quantum may have.
+    fn render(&mut self, end: u64) {
+        let frames = self.frames_to(end);
+        let first = self.rendered_end();
+        let mut quantum = [0.0; CHANNELS * MAX_PACKET_FRAMES];
+        let quantum = &mut quantum[..CHANNELS * frames];
+        self.player.process_quantum(quantum);
+        self.renders += 1;
+        let ring_frames = self.ring.len() / CHANNELS;
+        let slot = first as usize % ring_frames;
+        let rows = self.ring.chunks_exact_mut(ring_frames);
+        for (row, samples) in rows.zip(quantum.chunks_exact(frames)) {
+            let (until_wrap, rest) = samples.split_at(frames.min(ring_frames - slot));
+            row[slot..slot + until_wrap.len()].copy_from_slice(until_wrap);
+            row[..rest.len()].copy_from_slice(rest);
+        }
+    }
+
+    /// Frames of the next quantum on the way to `end`.
+    fn frames_to(&self, end: u64) -> usize {
+        (end - self.rendered_end()).min(MAX_PACKET_FRAMES as u64) as usize
+    }
+
+    /// Copies frames from media time `from` on into `out`, `[channel][frame]`.
+    fn copy_out(&self, from: u64, frames: usize, out: &mut [f32]) {
+        let ring_frames = self.ring.len() / CHANNELS;
+        let slot = from as usize % ring_frames;
+        let rows = self.ring.chunks_exact(ring_frames);
+        for (row, out) in rows.zip(out.chunks_exact_mut(frames)) {
+            let (until_wrap, rest) = out.split_at_mut(frames.min(ring_frames - slot));
+            until_wrap.copy_from_slice(&row[slot..slot + until_wrap.len()]);
+            rest.copy_from_slice(&row[..rest.len()]);
+        }
+    }
+
+    /// This listener does not mix it. False if nobody does.
+    fn lose(&mut self, listener: u16) -> bool {
+        self.listeners.retain(|other| *other != listener);
+        !self.listeners.is_empty()
+    }
+}
+
+impl Listener {
+    fn new(config: SenderConfig) -> Self {
+        Self {
+            strips: Vec::new(),
+            limiter: Limiter::new(config.rate.hz()),
+            sender: Sender::with_queue(config, CHANNELS, MAX_PACKET_FRAMES),
+            packet_frames: config.packet_frames,
+            position: 0,
+            newest_at: Duration::ZERO,
+            missing: 0,
+        }
+    }
+
+    /// Media time to which the next packet needs its sources, and the clock when it is due: at its end, so that its last frame has as long
+    /// as the first.
+    fn end(&self) -> u64 {
+        (self.position + self.packet_frames as u64).next_multiple_of(BLOCK_FRAMES)
+    }
+
+    fn strip(&mut self, stream: u16, rate: SampleRate) -> &mut Strip {
+        let known = self.strips.iter().position(|&(known, _)| known == stream);
+        let at = known.unwrap_or_else(|| {
+            self.strips.push((stream, Strip::from_silence(rate.hz())));
+            self.strips.len() - 1
+        });
+        &mut self.strips[at].1
+    }
+
+    /// Lets media time pass up to `position`.
+    fn go_on_at(&mut self, position: u64) {
+        self.sender.pass(position - self.position);
+        self.position = position;
+    }
+
+    /// Whether something plays, and all of that is there for the next packet.
+    fn is_complete(&mut self, inputs: &mut BTreeMap<u16, Input>) -> bool {
+        let (end, count) = (self.end(), self.strips.len());
+        let mut plays = false;
+        for step in 0..count {
+            let at = (self.missing + step) % count;
+            let Some(input) = inputs.get_mut(&self.strips[at].0) else {
+                continue;
+            };
+            if !input.reach(end) {
+                self.missing = at;
+                return false;
+            }
+            plays |= input.player.is_playing();
+        }
+        plays
+    }
+}
+
+/// Newest frames that are kept of a source.
+fn ring_frames(rate: SampleRate) -> usize {
+    let is_high_rate = rate.hz() > SampleRate::Hz48000.hz();
+    BUFFER_FRAMES / 2 * if is_high_rate { 2 } else { 1 }
 }

@@ -1,4 +1,4 @@
-//! Musicians, a network and a mix for each of them, in virtual time.
+//! Musicians, a network and a mix for each who wants one, in virtual time.
 //!
 //! Every musician's frames carry a digit in a place of their own, so that a sum still tells what is in it: frame *m* of musician *k*
 //! is `(m mod 6 + 1) × 7^k` of 2^23. A digit 0 is nothing of that musician.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, OpusHeader};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
-use antiphon_server::mixer::{Mixer, Source};
+use antiphon_server::mixer::{Mixer, Source, SourceStats};
 
 const RATE: SampleRate = SampleRate::Hz48000;
 const PACKET: usize = 128;
@@ -46,6 +46,7 @@ struct Musician {
     play: fn(of: usize, media: u64) -> f32,
     /// Plays nothing, and sends nothing, between these times, ns.
     absent_ns: std::ops::Range<u64>,
+    jitter_ns: u64,
     /// When each frame came to the server, ns.
     arrived_ns: Vec<u64>,
 }
@@ -63,16 +64,17 @@ struct Emitted {
 enum Event {
     Capture(usize),
     Arrival(usize, Vec<u8>),
+    /// Takes a mix of all others, in packets of so many frames.
+    Join(usize, usize),
 }
 
 struct Room {
     musicians: Vec<Musician>,
-    mixers: Vec<Mixer>,
+    mixer: Mixer,
     heard: Vec<Vec<Emitted>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     scheduled: u64,
     random: Random,
-    jitter_ns: u64,
     now_ns: u64,
 }
 
@@ -92,15 +94,22 @@ fn source(stream: usize) -> Source {
 impl Room {
     /// Musicians with clocks of so many ppm, each with a mix of all others.
     fn new(seed: u64, ppm: &[f64], jitter_ms: f64) -> Self {
+        let mut room = Self::without_listeners(seed, ppm, jitter_ms);
+        for listener in 0..ppm.len() {
+            room.listen(listener, PACKET);
+        }
+        room
+    }
+
+    fn without_listeners(seed: u64, ppm: &[f64], jitter_ms: f64) -> Self {
         let count = ppm.len();
         let mut room = Self {
             musicians: Vec::new(),
-            mixers: Vec::new(),
+            mixer: Mixer::new(RATE),
             heard: (0..count).map(|_| Vec::new()).collect(),
             events: BinaryHeap::new(),
             scheduled: 0,
             random: Random(seed),
-            jitter_ns: (jitter_ms * MS as f64) as u64,
             now_ns: 0,
         };
         for (of, &ppm) in ppm.iter().enumerate() {
@@ -115,19 +124,29 @@ impl Room {
                 captured: 0,
                 play: tagged,
                 absent_ns: 0..0,
+                jitter_ns: (jitter_ms * MS as f64) as u64,
                 arrived_ns: Vec::new(),
             });
-            let mut mixer = Mixer::new(RATE, SampleFormat::S24, PACKET, Duration::ZERO);
-            let others: Vec<_> = (0..count)
-                .filter(|&other| other != of)
-                .map(source)
-                .collect();
-            mixer.set_sources(&others);
-            room.mixers.push(mixer);
             let begin_ns = room.random.below(3 * MS);
             room.schedule(begin_ns, Event::Capture(of));
         }
         room
+    }
+
+    fn listen(&mut self, listener: usize, packet_frames: usize) {
+        let format = SampleFormat::S24;
+        (self.mixer).set_listener(listener as u16, format, packet_frames);
+        let others = (0..self.musicians.len()).filter(|&other| other != listener);
+        self.mix(listener, &others.map(source).collect::<Vec<_>>());
+    }
+
+    fn mix(&mut self, listener: usize, sources: &[Source]) {
+        let now = Duration::from_nanos(self.now_ns);
+        self.mixer.set_sources(listener as u16, sources, now);
+    }
+
+    fn stats(&self, of: usize) -> SourceStats {
+        self.mixer.source_stats(of as u16).expect("is in a mix")
     }
 
     fn schedule(&mut self, at_ns: u64, event: Event) {
@@ -138,8 +157,8 @@ impl Room {
     fn run_until(&mut self, end_ns: u64) {
         loop {
             let event_ns = self.events.peek().map_or(u64::MAX, |next| next.0.0);
-            let timeouts = self.mixers.iter().filter_map(Mixer::poll_timeout);
-            let timeout_ns = timeouts.min().map_or(u64::MAX, |due| due.as_nanos() as u64);
+            let due = self.mixer.poll_timeout();
+            let timeout_ns = due.map_or(u64::MAX, |due| due.as_nanos() as u64);
             let next_ns = event_ns.min(timeout_ns).max(self.now_ns);
             if next_ns >= end_ns {
                 break;
@@ -151,6 +170,7 @@ impl Room {
                 match event {
                     Event::Capture(of) => self.capture(of),
                     Event::Arrival(of, bytes) => self.arrive(of, &bytes),
+                    Event::Join(listener, packet_frames) => self.listen(listener, packet_frames),
                 }
             }
             self.emit();
@@ -173,7 +193,8 @@ impl Room {
             if self.musicians[of].absent_ns.contains(&now_ns) {
                 continue;
             }
-            let delay_ns = 2 * MS + self.random.below(self.jitter_ns.max(1));
+            let jitter_ns = self.musicians[of].jitter_ns;
+            let delay_ns = 2 * MS + self.random.below(jitter_ns.max(1));
             self.schedule(
                 now_ns + delay_ns,
                 Event::Arrival(of, bytes[..length].into()),
@@ -190,35 +211,30 @@ impl Room {
         let arrived_ns = &mut self.musicians[of].arrived_ns;
         arrived_ns.resize(arrived_ns.len().max(end), u64::MAX);
         arrived_ns[header.timestamp as usize..end].fill(self.now_ns);
-        for mixer in &mut self.mixers {
-            mixer.handle_audio(of as u16, bytes, Duration::from_nanos(self.now_ns));
-        }
+        let now = Duration::from_nanos(self.now_ns);
+        self.mixer.handle_audio(of as u16, bytes, now);
     }
 
     fn emit(&mut self) {
+        let now = Duration::from_nanos(self.now_ns);
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
-        for (mixer, heard) in self.mixers.iter_mut().zip(&mut self.heard) {
-            while let Some(mixed) =
-                mixer.poll_datagram(Duration::from_nanos(self.now_ns), &mut bytes)
-            {
-                let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..mixed.length])
-                else {
-                    panic!("a mix is audio");
-                };
-                assert_eq!((header.stream, header.channels), (MIX_STREAM, 2));
-                let before = heard.last();
-                let end = before.map_or(0, |last| last.timestamp + last.samples.len() as u64);
-                assert!(header.timestamp >= end, "{} after {end}", header.timestamp);
-                assert_eq!(header.sequence as usize, heard.len());
-                let left =
-                    |frame: &[u8]| i32::from_le_bytes([0, frame[0], frame[1], frame[2]]) >> 8;
-                heard.push(Emitted {
-                    at_ns: self.now_ns,
-                    complete_at: mixed.complete_at,
-                    timestamp: header.timestamp,
-                    samples: samples.chunks_exact(6).map(left).collect(),
-                });
-            }
+        while let Some(mixed) = self.mixer.poll_datagram(now, &mut bytes) {
+            let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..mixed.length]) else {
+                panic!("a mix is audio");
+            };
+            assert_eq!((header.stream, header.channels), (MIX_STREAM, 2));
+            let heard = &mut self.heard[usize::from(mixed.listener)];
+            let before = heard.last();
+            let end = before.map_or(0, |last| last.timestamp + last.samples.len() as u64);
+            assert!(header.timestamp >= end, "{} after {end}", header.timestamp);
+            assert_eq!(header.sequence as usize, heard.len());
+            let left = |frame: &[u8]| i32::from_le_bytes([0, frame[0], frame[1], frame[2]]) >> 8;
+            heard.push(Emitted {
+                at_ns: self.now_ns,
+                complete_at: mixed.complete_at,
+                timestamp: header.timestamp,
+                samples: samples.chunks_exact(6).map(left).collect(),
+            });
         }
     }
 
@@ -239,12 +255,9 @@ fn each_hears_every_frame_of_all_others_in_its_place_and_never_themselves() {
     let mut room = Room::new(1, &CLOCKS, 3.0);
     // All have begun, and are faded in. What came before the first packet to arrive was late.
     room.run_until(50 * MS);
-    let late = |room: &Room| {
-        let pairs = (0..8).flat_map(|listener| (0..8).map(move |of| (listener, of)));
-        pairs
-            .filter_map(|(listener, of)| room.mixers[listener].source_stats(of as u16))
-            .map(|stats| stats.jitter.late_frames)
-            .sum::<u64>()
+    let late = |room: &Room| -> u64 {
+        let stats = (0..8).map(|of| room.stats(of).stream);
+        stats.map(|stats| stats.jitter.late_frames).sum()
     };
     let late_before = late(&room);
     let begin = room.heard.iter().map(|heard| heard.len() * PACKET).max();
@@ -263,11 +276,49 @@ fn each_hears_every_frame_of_all_others_in_its_place_and_never_themselves() {
             for (n, &found) in (0..).zip(digits) {
                 assert_eq!(found, digit(first + n), "{listener} hears {of}, frame {n}");
             }
-            let stats = room.mixers[listener].source_stats(of as u16);
-            let jitter = stats.expect("is in the mix").jitter;
-            assert_eq!(jitter.concealed_frames, 0, "{listener} hears {of}");
         }
     }
+    for of in 0..8 {
+        assert_eq!(room.stats(of).stream.jitter.concealed_frames, 0, "of {of}");
+    }
+}
+
+/// Each packet left when the last frame of its sources came that it needs, or with the packet before if that was later.
+fn assert_prompt(room: &Room, listener: usize, packet: u64, sources: &[usize]) {
+    // While delays do not change, a source's media time runs beside the mix's.
+    let behind: Vec<_> = sources
+        .iter()
+        .map(|&of| {
+            let stats = room.stats(of);
+            (
+                of,
+                stats.rendered_end - stats.stream.playhead.expect("plays"),
+            )
+        })
+        .collect();
+    let heard = &room.heard[listener];
+    let settled = heard[0].timestamp + 48_000 * 100 / 1_000;
+    let mut count = 0;
+    for pair in heard.windows(2).filter(|pair| pair[0].timestamp > settled) {
+        let [before, emitted] = pair else {
+            unreachable!("two in a row");
+        };
+        let begin = emitted.timestamp / packet * packet;
+        let end = (begin + packet).next_multiple_of(16);
+        let complete_ns = behind.iter().flat_map(|&(of, behind)| {
+            &room.musicians[of].arrived_ns[(begin - behind) as usize..(end - behind) as usize]
+        });
+        let complete_ns = *complete_ns.max().expect("sources");
+        assert_eq!(emitted.at_ns, complete_ns.max(before.at_ns));
+        let complete_at = Duration::from_nanos(emitted.at_ns);
+        assert_eq!(emitted.complete_at, Some(complete_at));
+        count += 1;
+    }
+    assert!(count > 50, "{count}");
+}
+
+fn all_but(listener: usize, count: usize) -> Vec<usize> {
+    (0..count).filter(|&other| other != listener).collect()
 }
 
 #[test]
@@ -275,33 +326,171 @@ fn a_packet_leaves_with_the_last_frame_that_it_needs_and_not_at_a_tick() {
     let mut room = Room::new(2, &CLOCKS, 3.0);
     room.run_until(900 * MS);
     for listener in 0..8 {
-        let heard = &room.heard[listener];
-        let end = heard.last().expect("a mix");
-        let end = end.timestamp + end.samples.len() as u64;
-        // While delays do not change, a source's media time runs beside the mix's.
-        let behind: Vec<_> = (0..8)
-            .filter(|&of| of != listener)
-            .map(|of| {
-                let stats = room.mixers[listener].source_stats(of as u16);
-                (of, end - stats.expect("is there").playhead.expect("plays"))
-            })
-            .collect();
-        let settled = 48_000 * 100 / 1_000;
-        for pair in heard.windows(2).filter(|pair| pair[0].timestamp > settled) {
-            let [before, emitted] = pair else {
-                unreachable!("two in a row");
-            };
-            let complete_ns = behind.iter().flat_map(|&(of, behind)| {
-                let first = (emitted.timestamp - behind) as usize;
-                &room.musicians[of].arrived_ns[first..first + PACKET]
-            });
-            let complete_ns = *complete_ns.max().expect("sources");
-            assert_eq!(emitted.at_ns, complete_ns.max(before.at_ns));
-            assert_eq!(
-                emitted.complete_at,
-                Some(Duration::from_nanos(emitted.at_ns))
-            );
+        assert_prompt(&room, listener, PACKET as u64, &all_but(listener, 8));
+    }
+}
+
+#[test]
+fn packets_of_other_sizes_are_whole_and_prompt_and_cost_no_more_renders_than_blocks() {
+    const PACKETS: [usize; 4] = [16, 100, 160, 512];
+    let mut room = Room::without_listeners(6, &CLOCKS[..4], 1.0);
+    for (listener, packet) in PACKETS.into_iter().enumerate() {
+        room.listen(listener, packet);
+    }
+    room.run_until(900 * MS);
+    for (listener, packet) in PACKETS.into_iter().enumerate() {
+        assert_prompt(&room, listener, packet as u64, &all_but(listener, 4));
+        for of in all_but(listener, 4) {
+            let digits = &room.digits(listener, of)[4_800..];
+            let first = u64::from(digits[0]).wrapping_sub(1);
+            for (n, &found) in (0..).zip(digits) {
+                assert_eq!(found, digit(first + n), "{listener} hears {of}, frame {n}");
+            }
         }
+    }
+    for of in 0..4 {
+        let SourceStats {
+            stream,
+            rendered_end,
+            renders,
+        } = room.stats(of);
+        assert_eq!(stream.jitter.concealed_frames, 0, "of {of}");
+        assert!(renders <= rendered_end / 16, "{renders}");
+    }
+}
+
+#[test]
+fn a_source_is_taken_and_rendered_once_however_many_listen() {
+    let work = |listeners: usize| {
+        let mut room = Room::without_listeners(7, &CLOCKS, 1.0);
+        for listener in (1..8).take(listeners) {
+            room.listen(listener, PACKET);
+        }
+        room.run_until(900 * MS);
+        let arrived = &room.musicians[0].arrived_ns;
+        let arrived = arrived.iter().filter(|&&at| at != u64::MAX).count();
+        let stats = room.stats(0);
+        let received = stats.stream.sequence.received;
+        assert_eq!(received, (arrived / SENT) as u64, "for {listeners}");
+        // One for each packet, but where the source began.
+        let packets = stats.rendered_end / PACKET as u64;
+        assert!(
+            (packets..packets + 8).contains(&stats.renders),
+            "for {listeners}: {stats:?}"
+        );
+    };
+    [1, 2, 7].into_iter().for_each(work);
+}
+
+#[test]
+fn who_joins_later_begins_where_the_sources_are_and_disturbs_nobody() {
+    let mut room = Room::without_listeners(8, &CLOCKS[..4], 1.0);
+    room.listen(0, PACKET);
+    room.listen(1, PACKET);
+    room.schedule(400 * MS, Event::Join(2, PACKET));
+    room.schedule(600 * MS, Event::Join(3, 64));
+    room.run_until(800 * MS);
+    // Gains change, and a source goes.
+    let quiet = Source {
+        gain: 0.5,
+        ..source(1)
+    };
+    room.mix(0, &[quiet, source(3)]);
+    room.run_until(850 * MS);
+    room.mixer.remove_listener(1);
+    room.run_until(950 * MS);
+    for (listener, packet, joined_ns) in [(2, PACKET, 400 * MS), (3, 64, 600 * MS)] {
+        let heard = &room.heard[listener];
+        // Not what was played before, all at once.
+        let frames_by = |ms: u64| {
+            let by = heard
+                .iter()
+                .filter(|emitted| emitted.at_ns <= joined_ns + ms * MS);
+            by.map(|emitted| emitted.samples.len()).sum::<usize>()
+        };
+        assert!(frames_by(0) <= packet, "{} at once", frames_by(0));
+        let late = frames_by(100).abs_diff(4_800);
+        assert!(late <= 2 * packet, "{late} of the first 100 ms");
+        assert_prompt(&room, listener, packet as u64, &all_but(listener, 4));
+        for of in all_but(listener, 4) {
+            // Faded in.
+            let digits = &room.digits(listener, of)[480 + packet..];
+            let first = u64::from(digits[0]).wrapping_sub(1);
+            for (n, &found) in (0..).zip(digits) {
+                assert_eq!(found, digit(first + n), "{listener} hears {of}, frame {n}");
+            }
+        }
+    }
+    for listener in [0, 1] {
+        let heard = room.heard[listener].iter();
+        let mut settled = heard.filter(|emitted| emitted.at_ns > 100 * MS);
+        assert!(settled.all(|emitted| emitted.complete_at.is_some()));
+    }
+    let last = room.heard[1].last().expect("was there").at_ns;
+    assert!((845 * MS..850 * MS).contains(&last), "{last}");
+    // Nobody mixes these any more.
+    room.mix(0, &[]);
+    for listener in [2, 3] {
+        room.mixer.remove_listener(listener);
+    }
+    assert!((0..4).all(|of| room.mixer.source_stats(of).is_none()));
+    assert_eq!(room.mixer.poll_timeout(), None);
+}
+
+/// What a listener heard, by media time; `None` is what nothing was sent of.
+fn by_time(room: &Room, listener: usize) -> Vec<Option<i32>> {
+    let mut samples = Vec::new();
+    for emitted in &room.heard[listener] {
+        samples.resize(emitted.timestamp as usize, None);
+        samples.extend(emitted.samples.iter().copied().map(Some));
+    }
+    samples
+}
+
+#[test]
+fn all_hear_the_same_of_a_source_however_far_apart_they_are() {
+    let mut room = Room::without_listeners(9, &CLOCKS[..3], 50.0);
+    // Its frames come promptly, and are silent: who hears it too hears the others as if without it, but has to wait.
+    room.musicians[2].jitter_ns = MS;
+    room.musicians[2].play = |_, _| 0.0;
+    for (listener, packet, sources) in [
+        (0, 128, &[0, 1][..]),
+        (1, 512, &[0, 1, 2]),
+        (2, 16, &[0, 1, 2]),
+    ] {
+        (room.mixer).set_listener(listener as u16, SampleFormat::S24, packet);
+        room.mix(
+            listener,
+            &sources.iter().copied().map(source).collect::<Vec<_>>(),
+        );
+    }
+    room.run_until(3_000 * MS);
+    // The host stands still, for less than a sleep.
+    room.now_ns = 3_200 * MS;
+    room.run_until(6_000 * MS);
+    let [alone, large, small] = [0, 1, 2].map(|listener| by_time(&room, listener));
+    let mut compared = 0;
+    // The strips have been ramped up.
+    for media in 48_000..6 * 48_000 - 4_800 {
+        assert!(alone[media].is_some(), "{media}");
+        assert_eq!(alone[media], large[media], "{media}");
+        assert_eq!(alone[media], small[media], "{media}");
+        compared += usize::from(alone[media] != Some(0));
+    }
+    assert!(compared > 200_000, "{compared}");
+    let left_at = |listener: usize, media: u64| {
+        let heard = &room.heard[listener];
+        let next = heard.partition_point(|emitted| emitted.timestamp <= media);
+        heard[next - 1].at_ns
+    };
+    let instants = (1_000..5_900).map(|ms| 48 * ms);
+    let apart = instants.map(|media| left_at(1, media).saturating_sub(left_at(0, media)));
+    let apart = apart.max().expect("instants");
+    assert!(apart > 20 * MS, "{apart} ns");
+    // Ahead of the clock by no more than the ring holds.
+    for emitted in &room.heard[0] {
+        let end_ns = (emitted.timestamp + 128) * 1_000_000_000 / 48_000;
+        assert!(end_ns < emitted.at_ns + 4_096 * 1_000_000_000 / 48_000);
     }
 }
 
@@ -309,17 +498,16 @@ fn a_packet_leaves_with_the_last_frame_that_it_needs_and_not_at_a_tick() {
 fn clocks_apart_are_followed_and_nothing_is_concealed_but_what_is_late() {
     let mut room = Room::new(3, &CLOCKS, 3.0);
     room.run_until(40_000 * MS);
+    for (of, ppm) in CLOCKS.into_iter().enumerate() {
+        let stats = room.stats(of).stream;
+        let jitter = stats.jitter;
+        assert_eq!(stats.is_resampled, ppm != 0.0, "{of} {stats:?}");
+        // The budget of what may come late is one in a thousand.
+        let heard = jitter.played_frames + jitter.concealed_frames;
+        assert!(jitter.concealed_frames * 1_000 < heard, "{of}: {jitter:?}");
+        assert_eq!((jitter.underruns, jitter.resyncs), (0, 0), "{of}");
+    }
     for listener in 0..8 {
-        for of in (0..8).filter(|&of| of != listener) {
-            let stats = room.mixers[listener].source_stats(of as u16);
-            let stats = stats.expect("is in the mix");
-            let jitter = stats.jitter;
-            assert_eq!(stats.is_resampled, CLOCKS[of] != 0.0, "{of} {stats:?}");
-            // The budget of what may come late is one in a thousand.
-            let heard = jitter.played_frames + jitter.concealed_frames;
-            assert!(jitter.concealed_frames * 1_000 < heard, "{of}: {jitter:?}");
-            assert_eq!((jitter.underruns, jitter.resyncs), (0, 0), "{of}");
-        }
         let late = |emitted: &&Emitted| emitted.complete_at.is_none();
         let heard = &room.heard[listener];
         let due = heard.iter().filter(late).count();
@@ -333,10 +521,15 @@ fn who_stops_delays_the_others_no_longer_than_to_the_deadline_and_returns() {
     room.musicians[3].absent_ns = 500 * MS..3_000 * MS;
     room.run_until(5_000 * MS);
     let frame_ns = |frame: u64| frame * 1_000_000_000 / 48_000;
-    for emitted in &room.heard[0] {
+    for emitted in room.heard.iter().flatten() {
         let end = emitted.timestamp + PACKET as u64;
         assert!(emitted.at_ns <= frame_ns(end) + 1, "overdue");
     }
+    // Who does not hear the one who stops waits for nothing.
+    let mut unconcerned = room.heard[3]
+        .iter()
+        .filter(|emitted| emitted.at_ns > 100 * MS);
+    assert!(unconcerned.all(|emitted| emitted.complete_at.is_some()));
     let within = |from_ms: u64, to_ms: u64| {
         let range = from_ms * MS..to_ms * MS;
         let heard = room.heard[0].iter();
@@ -371,7 +564,7 @@ fn many_at_full_scale_are_limited_and_gain_and_mute_are_each_listeners_own() {
             ..source(of)
         })
         .collect();
-    room.mixers[0].set_sources(&quiet);
+    room.mix(0, &quiet);
     room.run_until(800 * MS);
     let peak = |listener: usize| {
         let heard = room.heard[listener].iter();
@@ -388,13 +581,14 @@ fn many_at_full_scale_are_limited_and_gain_and_mute_are_each_listeners_own() {
 #[test]
 fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
     let mut bytes = [0; MAX_DATAGRAM_BYTES];
-    let mut mixer = Mixer::new(RATE, SampleFormat::S16, PACKET, Duration::ZERO);
+    let mut mixer = Mixer::new(RATE);
+    mixer.set_listener(7, SampleFormat::S16, PACKET);
     assert_eq!(mixer.poll_timeout(), None);
     assert_eq!(
         mixer.poll_datagram(Duration::from_secs(1), &mut bytes),
         None
     );
-    mixer.set_sources(&[source(1)]);
+    mixer.set_sources(7, &[source(1)], Duration::ZERO);
     let mut opus = [7; 60];
     OpusHeader {
         channels: 1,
@@ -409,7 +603,7 @@ fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
         mixer.handle_audio(stream, &opus, now);
     }
     assert_eq!(mixer.unmixable(), 1);
-    // After an hour without sources, the mix goes on at the clock's time: silent, one packet, the next when it is due.
+    // After an hour asleep, the mix goes on at the clock's time: silent, one packet, the next when it is due.
     let first = mixer.poll_datagram(now, &mut bytes).expect("is due");
     let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..first.length]) else {
         panic!("a mix is audio");
@@ -430,8 +624,9 @@ fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
 fn packets_of_every_size_are_whole() {
     for (packet_frames, datagrams) in [(16, 1), (245, 1), (246, 2), (512, 3), (5, 1)] {
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
-        let mut mixer = Mixer::new(RATE, SampleFormat::S16, packet_frames, Duration::ZERO);
-        mixer.set_sources(&[source(1), source(1)]);
+        let mut mixer = Mixer::new(RATE);
+        mixer.set_listener(7, SampleFormat::S16, packet_frames);
+        mixer.set_sources(7, &[source(1), source(1)], Duration::ZERO);
         let due = mixer.poll_timeout().expect("has sources");
         let early = due - Duration::from_nanos(1);
         assert_eq!(mixer.poll_datagram(early, &mut bytes), None);

@@ -68,7 +68,7 @@ pub fn conceal(
     concealment: Concealment,
     quantum: usize,
 ) -> Vec<f32> {
-    let mut concealer = Concealer::new(SampleRate::Hz48000, concealment);
+    let mut concealer = Concealer::new(SampleRate::Hz48000, 1, concealment);
     let mut heard = sound.to_vec();
     gaps.iter().for_each(|gap| heard[gap.clone()].fill(0.0));
     let mut edges = gaps.iter().flat_map(|gap| [gap.start, gap.end]).peekable();

@@ -44,7 +44,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// What cannot change without another mixer.
+    /// What cannot change without a gap in the mix.
     pub(crate) fn shape(&self) -> (u32, usize) {
         (self.format, self.packet_frames)
     }

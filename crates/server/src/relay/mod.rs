@@ -417,7 +417,8 @@ fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<Server
     config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Sends each mix that is due although something is missing in it. What is complete has left before that, with its last frame.
+/// Sends each mix that is due although something is missing in it, or up to 1 ms later: such is the timer's grain. What is complete has left
+/// before that, with its last frame.
 async fn mix_on_time(relay: Rc<Relay>) {
     loop {
         let due = {

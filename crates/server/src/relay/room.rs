@@ -40,21 +40,23 @@ const DATAGRAMS_PER_S: u32 = 4_000;
 const BYTES_PER_S: u32 = 1_500_000;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
-/// Mixers that a participant may have made per second in the long run, and at once: making one takes the media thread's time.
-const MIXERS_PER_S: u32 = 1;
-const MIXERS_AT_ONCE: u32 = 4;
+/// Mixes of another shape that a participant may ask for per second in the long run, and at once: making one takes the media thread's
+/// time.
+const MIXES_PER_S: u32 = 1;
+const MIXES_AT_ONCE: u32 = 4;
 
 /// Everyone in a room who may have sessions, by number.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) name: RoomName,
-    rate: SampleRate,
     /// When the relay began: the zero of its clock.
     start: Instant,
     socket: Arc<MeasuredSocket>,
     /// Told when [`Room::poll_timeout`] may be sooner than before.
     mixes_changed: Rc<Notify>,
     participants: BTreeMap<u16, Participant>,
+    /// Its clock is the relay's.
+    mixer: Mixer,
     /// From a datagram's arrival until its last copy was handed to QUIC.
     pub(super) forward: Latencies,
     /// From the last frame a mix needed until its datagram was handed to QUIC.
@@ -73,7 +75,6 @@ struct Participant {
     listen: Listen,
     /// How many streams are forwarded to it.
     takes: u16,
-    mixer: Option<Mixer>,
     /// Who takes this one's stream as it is.
     forwarded_to: Vec<u16>,
     /// In whose mixes this one's stream is.
@@ -94,7 +95,7 @@ struct Allowance {
     datagrams: TokenBucket,
     bytes: TokenBucket,
     messages: TokenBucket,
-    mixers: TokenBucket,
+    mixes: TokenBucket,
 }
 
 impl Allowance {
@@ -103,7 +104,7 @@ impl Allowance {
             datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
             bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
             messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
-            mixers: TokenBucket::new(MIXERS_AT_ONCE, MIXERS_PER_S, now),
+            mixes: TokenBucket::new(MIXES_AT_ONCE, MIXES_PER_S, now),
         }
     }
 
@@ -141,11 +142,11 @@ impl Room {
         let rate = SampleRate::from_hz(sample_rate_hz.hz());
         Self {
             name,
-            rate: rate.expect("rooms have the engine's rates"),
             start,
             socket,
             mixes_changed,
             participants: BTreeMap::new(),
+            mixer: Mixer::new(rate.expect("rooms have the engine's rates")),
             forward: Latencies::default(),
             mix: Latencies::default(),
             reported: Default::default(),
@@ -164,7 +165,6 @@ impl Room {
             turn: 0,
             listen: Listen::default(),
             takes: 0,
-            mixer: None,
             forwarded_to: Vec::new(),
             mixed_for: Vec::new(),
             wanted: watch::Sender::new(Wanted {
@@ -186,6 +186,7 @@ impl Room {
                 CloseCode::Left.close(&session);
             }
         }
+        self.mixer.remove_listener(stream);
         self.connect_listeners();
     }
 
@@ -225,7 +226,7 @@ impl Room {
         participant.counts.lost_before += lost(session);
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
-            participant.mixer = None;
+            self.mixer.remove_listener(stream);
             self.connect_listeners();
         }
     }
@@ -233,7 +234,7 @@ impl Room {
     /// A page said what its participant takes from now on.
     ///
     /// # Errors
-    /// It says too much, or has too many mixers made.
+    /// It says too much, or asks for too many mixes.
     pub(super) fn handle_listen(
         &mut self,
         stream: u16,
@@ -244,19 +245,19 @@ impl Room {
             return Ok(());
         };
         let Allowance {
-            messages, mixers, ..
+            messages, mixes, ..
         } = &mut participant.allowance;
         let shape = participant.listen.mix.as_ref().map(Mix::shape);
         let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
-        if !messages.take(1, now) || (other.is_some() && !mixers.take(1, now)) {
+        if !messages.take(1, now) || (other.is_some() && !mixes.take(1, now)) {
             return Err(ControlError::TooFast);
         }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
             let format = format.expect("a control message has the engine's formats");
-            participant.mixer = Some(Mixer::new(self.rate, format, mix.packet_frames, now));
+            self.mixer.set_listener(stream, format, mix.packet_frames);
         } else if listen.mix.is_none() {
-            participant.mixer = None;
+            self.mixer.remove_listener(stream);
         }
         participant.listen = listen;
         self.connect_listeners();
@@ -275,7 +276,16 @@ impl Room {
                 continue;
             };
             let others = present.iter().filter(|number| *number != listener);
-            let mixed = participant.set_sources(others.clone());
+            let mixed: Vec<Source> = participant
+                .listen
+                .mix
+                .iter()
+                .flat_map(|mix| &mix.sources)
+                .filter(|source| others.clone().any(|number| *number == source.stream))
+                .copied()
+                .collect();
+            self.mixer
+                .set_sources(*listener, &mixed, self.start.elapsed());
             let forwarded: Vec<u16> = others
                 .filter(|number| participant.listen.forward.binary_search(number).is_ok())
                 .copied()
@@ -286,8 +296,8 @@ impl Room {
                     sender.forwarded_to.push(*listener);
                 }
             }
-            for number in mixed {
-                if let Some(sender) = self.participants.get_mut(&number) {
+            for source in mixed {
+                if let Some(sender) = self.participants.get_mut(&source.stream) {
                     sender.mixed_for.push(*listener);
                 }
             }
@@ -310,6 +320,8 @@ impl Room {
                 changed
             });
         }
+        // Perhaps only who has left was waited for.
+        self.send_mixes();
         self.mixes_changed.notify_one();
     }
 
@@ -379,8 +391,8 @@ impl Room {
         let Some(sender) = self.participants.get_mut(&from) else {
             return;
         };
+        let is_mixed = !sender.mixed_for.is_empty();
         let forwarded_to = std::mem::take(&mut sender.forwarded_to);
-        let mixed_for = std::mem::take(&mut sender.mixed_for);
         let outgoing = numbered(raw, Kind::Audio, from);
         for listener in &forwarded_to {
             let Some(participant) = self.participants.get_mut(listener) else {
@@ -394,34 +406,43 @@ impl Room {
                 }
             }
         }
-        let clock = arrived.duration_since(self.start);
-        for listener in &mixed_for {
-            let Some(listener) = self.participants.get_mut(listener) else {
-                continue;
-            };
-            if let Some(mixer) = &mut listener.mixer {
-                mixer.handle_audio(from, &outgoing[1..], clock);
-            }
-            listener.send_mix(self.start, &mut self.mix);
-        }
         if let Some(sender) = self.participants.get_mut(&from) {
             sender.forwarded_to = forwarded_to;
-            sender.mixed_for = mixed_for;
+        }
+        if is_mixed {
+            let clock = arrived.duration_since(self.start);
+            self.mixer.handle_audio(from, &outgoing[1..], clock);
+            self.send_mixes();
+        }
+    }
+
+    /// Sends what there is of the mixes by now.
+    fn send_mixes(&mut self) {
+        let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
+        while let Some(mixed) = self
+            .mixer
+            .poll_datagram(self.start.elapsed(), &mut outgoing[1..])
+        {
+            let Some(listener) = self.participants.get_mut(&mixed.listener) else {
+                continue;
+            };
+            listener.send(Bytes::copy_from_slice(&outgoing[..1 + mixed.length]));
+            if let Some(complete_at) = mixed.complete_at {
+                let latency = self.start.elapsed().saturating_sub(complete_at);
+                self.mix.record(latency);
+                listener.mixing = (listener.mixing.0 + latency, listener.mixing.1 + 1);
+            }
         }
     }
 
     /// When a mix is due, whatever is missing in it; on the relay's clock.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        let participants = self.participants.values();
-        let mixers = participants.filter_map(|participant| participant.mixer.as_ref());
-        mixers.filter_map(Mixer::poll_timeout).min()
+        self.mixer.poll_timeout()
     }
 
     /// Sends the mixes that are due.
     pub(super) fn handle_timeout(&mut self) {
-        for participant in self.participants.values_mut() {
-            participant.send_mix(self.start, &mut self.mix);
-        }
+        self.send_mixes();
     }
 
     /// Adds itself to what the operator's page shows, of what happened since the last call, `elapsed` ago; and to what Prometheus is told.
@@ -463,36 +484,6 @@ impl Room {
 }
 
 impl Participant {
-    /// Gives its mixer those of the sources it wants who are present, and answers their numbers.
-    fn set_sources<'a>(&mut self, present: impl Iterator<Item = &'a u16> + Clone) -> Vec<u16> {
-        let (Some(mixer), Some(mix)) = (&mut self.mixer, &self.listen.mix) else {
-            return Vec::new();
-        };
-        let wanted = mix.sources.iter().copied();
-        let sources: Vec<Source> = wanted
-            .filter(|source| present.clone().any(|number| *number == source.stream))
-            .collect();
-        mixer.set_sources(&sources);
-        sources.iter().map(|source| source.stream).collect()
-    }
-
-    /// Sends what its mix has by now.
-    fn send_mix(&mut self, start: Instant, latencies: &mut Latencies) {
-        let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
-        while let Some(mixed) = self
-            .mixer
-            .as_mut()
-            .and_then(|mixer| mixer.poll_datagram(start.elapsed(), &mut outgoing[1..]))
-        {
-            self.send(Bytes::copy_from_slice(&outgoing[..1 + mixed.length]));
-            if let Some(complete_at) = mixed.complete_at {
-                let latency = start.elapsed().saturating_sub(complete_at);
-                latencies.record(latency);
-                self.mixing = (self.mixing.0 + latency, self.mixing.1 + 1);
-            }
-        }
-    }
-
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
     /// waits on that session. Answers which it was.
     fn send(&mut self, outgoing: Bytes) -> Option<&Session> {
