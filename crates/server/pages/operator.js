@@ -136,6 +136,9 @@ pause.addEventListener("click", () => {
   if (paused()) setState("Paused.", false);
 });
 
+// What is wider than the screen is scrolled by the keyboard, too: not every browser gives it the focus by itself.
+for (const region of document.querySelectorAll("section")) region.tabIndex = 0;
+
 // One request at a time, and none from a page that nobody sees.
 for (;;) {
   if (!paused() && !document.hidden) await update();
