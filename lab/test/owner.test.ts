@@ -17,7 +17,7 @@ it("locks the door, mutes and removes", async () => {
   await untilShown(owner, "you, owner");
   await fill(owner, "Passphrase to come in", "tallis");
   await press(owner, "Lock the room");
-  await untilShown(owner, "The room is locked.");
+  await untilShown(owner, "The room is locked");
 
   await other.open(product.roomUrl(room, "B", parameters));
   await untilShown(other, "Its owner can tell you the passphrase.");
@@ -29,17 +29,17 @@ it("locks the door, mutes and removes", async () => {
   await untilPlaying([owner, other]);
 
   expect((await readStats(owner)).peers[0]).toMatchObject({ name: "B", mutedByOwner: false });
-  expect(await isThere(other, "Mute A for everyone")).toBe(false);
-  await press(owner, "Mute B for everyone");
+  expect(await isThere(other, "Mute for everyone: A")).toBe(false);
+  await press(owner, "Mute for everyone: B");
   await untilShown(other, "The owner has muted you: nobody hears you.");
   await untilShown(owner, "Muted for everyone by the owner");
   expect((await readStats(owner)).peers[0]).toMatchObject({ mutedByOwner: true });
-  await press(owner, "Mute B for everyone");
+  await press(owner, "Mute for everyone: B");
   await untilShown(other, "Everyone in the room hears you.");
 
   await press(owner, "Remove B from the room");
   await press(owner, "Really remove B from the room");
-  await untilShown(other, "You were removed from the room.");
+  await untilShown(other, "The room's owner removed you.");
   await untilShown(owner, "Nobody else is here yet");
   expect((await readStats(owner)).peers).toEqual([]);
 });

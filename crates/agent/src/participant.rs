@@ -607,8 +607,9 @@ impl Network {
 
     fn handle_signalling(&mut self, event: SignallingEvent) {
         let (message, address) = match event {
-            SignallingEvent::Offline(_) => {
+            SignallingEvent::Offline(why) => {
                 self.status.signalling = Signalling::Connecting;
+                self.status.offline = Some(why);
                 return;
             }
             SignallingEvent::Ended(why) => {
@@ -654,6 +655,8 @@ impl Network {
             }
             FromServer::Relay { relay } => self.set_relay(relay, address, false),
             FromServer::Signal { from, data } => self.handle_signal(&from, &data),
+            // The connection ends next, which says it for as long as it lasts.
+            FromServer::Error { code, .. } if code == "shutting_down" => {}
             FromServer::Error { message, .. } => self.status.notice = Some(message),
             FromServer::Unknown => {}
         }
@@ -676,6 +679,7 @@ impl Network {
             return;
         }
         self.status.signalling = Signalling::Online;
+        self.status.offline = None;
         self.status.is_muted_by_owner = welcome.muted;
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);

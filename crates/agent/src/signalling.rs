@@ -403,7 +403,12 @@ async fn talk(
                         hello.sample_rate_hz = welcome.sample_rate_hz;
                     }
                     FromServer::Error { code, message } if FINAL_ERRORS.contains(&code.as_str()) => {
-                        return End::Final(message.clone());
+                        let how = if code == "passphrase" {
+                            ": say it by ANTIPHON_PASSPHRASE or --passphrase"
+                        } else {
+                            ""
+                        };
+                        return End::Final(format!("{message}{how}"));
                     }
                     _ => {}
                 }

@@ -12,6 +12,8 @@ pub struct Status {
     pub id: Option<String>,
     /// The connection to the server; sound does not need it once connected.
     pub signalling: Signalling,
+    /// Why the last attempt at that connection failed, for people; `None` while it is there.
+    pub offline: Option<String>,
     /// Why it is all over, for people; `None` while it is not.
     pub ended: Option<String>,
     /// What the user should know and can do something about.

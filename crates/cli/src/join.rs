@@ -26,6 +26,7 @@ use crate::Failure;
 #[command(after_help = "\
 LINK is a room's, as `antiphon serve` prints it or as the page shows it.
 Sound goes by JACK: a JACK server, or PipeWire (then put `pw-jack` before it).
+In the room, ? shows the keys: gain, mute and solo of each musician, and q to leave.
 
 Examples:
   antiphon join http://localhost:8080/r/ROOM
@@ -303,7 +304,14 @@ impl Join {
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
         }
         left.and(sounded).map_err(Failure::running)?;
-        refused.map_or(Ok(()), |why| Err(Failure::running(why)))
+        if let Some(why) = refused {
+            return Err(Failure::running(why));
+        }
+        if last.id.is_none() {
+            let why = last.offline.unwrap_or_else(|| "no answer yet".to_owned());
+            return Err(Failure::running(format!("never got into the room: {why}")));
+        }
+        Ok(())
     }
 
     fn run_bots(self, link: RoomLink, bots: usize, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
@@ -367,7 +375,11 @@ impl Join {
         }
         let quantum = self.quantum.map(|frames| frames as usize);
         let device =
-            JackDevice::open(inputs, quantum, self.device.clone()).map_err(Failure::running)?;
+            JackDevice::open(inputs, quantum, self.device.clone()).map_err(|why| {
+                Failure::running(format!(
+                    "{why}\nwithout a sound card, --tone or --input TAKE.wav --output HEARD.wav play, too"
+                ))
+            })?;
         Ok(Box::new(device))
     }
 }

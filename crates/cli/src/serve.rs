@@ -9,6 +9,7 @@ use std::{
 use antiphon_server::{Config, Server, StartError, has_web_app, signalling::RoomName};
 use clap::Args;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     Failure,
@@ -214,13 +215,24 @@ fn advise(error: &StartError) -> String {
 }
 
 fn start_log(level: LevelFilter, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
+    // It warns whenever a session ends, however it ends.
+    let of_sessions = if level > LevelFilter::INFO {
+        level
+    } else {
+        LevelFilter::ERROR
+    };
+    let targets = Targets::new()
+        .with_default(level)
+        .with_target("web_transport_quinn", of_sessions);
+    let registry = tracing_subscriber::registry().with(targets);
+    let log = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_target(false);
     match format {
-        LogFormat::Human => log.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Human => registry
+            .with(log.with_ansi(io::stderr().is_terminal()))
+            .init(),
+        LogFormat::Json => registry.with(log.json()).init(),
     }
 }
 

@@ -7,33 +7,36 @@ use antiphon_agent::participant::{Order, Participant};
 use antiphon_agent::status::{PeerStatus, Signalling, Status};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
 
 /// The meter's left end, dBFS.
 const LEAST_DB: f32 = -60.0;
+/// Of one's own meters.
 const METER_CELLS: usize = 20;
+/// From so many columns on there is room for all figures; a terminal has 80 at first.
+const WIDE: u16 = 110;
 /// One press of a key.
 const GAIN_STEP_DB: f32 = 1.0;
 const LEAST_GAIN_DB: f32 = -40.0;
-const HELP: &str =
-    "up/down choose · left/right gain · m mute · s solo · space mute yourself · ? help · q leave";
-const LONG_HELP: &str = "
-  up, down      choose somebody
-  left, right   quieter, louder, by 1 dB
-  0             gain 0 dB again
-  m             mute them here, s: hear only them
-  space         mute yourself: you send silence
-  q, Ctrl-C     leave the room
+const HELP: &str = "↑↓ choose · ←→ gain · m mute · s solo · space mute me · ? all keys · q leave";
+const LONG_HELP: &str = "\
+up, down      choose somebody
+left, right   quieter, louder, by 1 dB
+0             gain 0 dB again
+m             mute them here
+s             solo: hear only those
+space         mute yourself: you send silence
+?             back to the room
+q, Ctrl-C     leave the room
 
-  buffer        sound waiting to be played, and the delay aimed at
-  lost, late    datagrams that did not come, or came after their turn
-  concealed     sound made up in place of what was missing
-  mouth to ear  from their microphone to your ear, measured by both clocks;
-                \"at least\" where a sound card does not tell its share
-";
+buffer        sound waiting to be played / the delay aimed at
+lost, late    datagrams that did not come, or came after their turn
+concealed     sound made up in place of what was missing
+mouth to ear  from their microphone to your ear, measured by both clocks;
+              ≥ where a sound card does not tell its share";
 
 /// Shows the room until the user leaves, or `is_over`.
 ///
@@ -103,145 +106,240 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>, status: &Status) {
-        let [head, peers, foot] = Layout::vertical([
-            Constraint::Length(6),
+        let [head, room, foot] = Layout::vertical([
+            Constraint::Length(7),
             Constraint::Min(3),
-            Constraint::Length(if self.shows_help { 16 } else { 2 }),
+            Constraint::Length(1),
         ])
         .areas(frame.area());
         let input = status.input_peaks.iter().copied().fold(0.0, f32::max);
         let output = status.output_peaks[0].max(status.output_peaks[1]);
-        let lines = vec![
-            Line::raw(summary(status)),
-            Line::raw(format!(
-                "you   {} {}",
-                meter(input),
-                if status.is_muted { "muted" } else { "" }
-            )),
-            Line::raw(format!("mix   {}", meter(output))),
-            Line::raw(status.notice.clone().unwrap_or_default()),
+        let lines = [
+            sound_words(status),
+            server_words(status),
+            format!("you   {} {}", meter(input, METER_CELLS), own_words(status)),
+            format!("mix   {}", meter(output, METER_CELLS)),
+            (status.offline.clone())
+                .or_else(|| status.notice.clone())
+                .unwrap_or_default(),
         ];
         frame.render_widget(
-            Paragraph::new(lines).block(Block::bordered().title("Antiphon")),
+            Paragraph::new(lines.map(Line::raw).to_vec())
+                .block(Block::bordered().title("Antiphon")),
             head,
         );
-        let rows = status.peers.iter().enumerate().map(|(n, peer)| {
-            let style = if n == self.chosen {
-                Style::new().add_modifier(Modifier::REVERSED)
-            } else {
-                Style::new()
+        if self.shows_help {
+            let help = Paragraph::new(LONG_HELP).block(Block::bordered().title("Keys and figures"));
+            frame.render_widget(help, room);
+        } else if status.peers.is_empty() {
+            let words = match status.signalling {
+                Signalling::Online => "Nobody else is here yet. Others come in by the same link.",
+                Signalling::Connecting => "",
             };
-            Row::new(cells(peer, status.sample_rate_hz)).style(style)
-        });
-        let widths = [16, 28, 11, 14, 14, 26, 16].map(Constraint::Length);
-        let header = Row::new([
-            "",
-            "",
-            "gain",
-            "path",
-            "buffer ms",
-            "lost/late/concealed",
-            "mouth to ear",
-        ]);
-        let table = Table::new(rows, widths)
-            .header(header)
-            .block(Block::bordered());
-        frame.render_widget(table, peers);
-        let help = if self.shows_help { LONG_HELP } else { HELP };
-        frame.render_widget(Paragraph::new(help), foot);
+            frame.render_widget(Paragraph::new(words).block(Block::bordered()), room);
+        } else {
+            self.draw_peers(frame, room, status);
+        }
+        frame.render_widget(Paragraph::new(HELP), foot);
     }
+
+    fn draw_peers(&self, frame: &mut Frame<'_>, area: Rect, status: &Status) {
+        let columns: &[Column] = if area.width >= WIDE {
+            &WIDE_COLUMNS
+        } else {
+            &NARROW_COLUMNS
+        };
+        let cells = |peer| {
+            let figures = Figures::of(peer, status.sample_rate_hz);
+            Row::new(columns.iter().map(move |(_, _, cell)| cell(peer, &figures)))
+        };
+        let widths = columns.iter().map(|&(_, width, _)| match width {
+            0 => Constraint::Fill(1),
+            _ => Constraint::Length(width),
+        });
+        let table = Table::new(status.peers.iter().map(cells), widths)
+            .header(Row::new(columns.iter().map(|&(title, _, _)| title)))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .block(Block::bordered());
+        // Scrolls until the chosen one is to be seen.
+        let chosen = self.chosen.min(status.peers.len() - 1);
+        let mut state = TableState::default().with_selected(chosen);
+        frame.render_stateful_widget(table, area, &mut state);
+    }
+}
+
+/// Its title, its width (0: what is left), and what stands in it.
+type Column = (&'static str, u16, fn(&PeerStatus, &Figures) -> String);
+
+/// Inside of 80 columns with a border.
+const NARROW_COLUMNS: [Column; 7] = [
+    ("", 0, |peer, _| name(peer)),
+    ("dBFS", 13, |peer, _| level(peer, 8)),
+    ("gain dB", 8, |peer, _| gain(peer)),
+    ("path", 12, |_, figures| figures.path.clone()),
+    ("buffer ms", 9, |_, figures| figures.buffer.clone()),
+    ("concealed", 9, |_, figures| figures.concealed.clone()),
+    ("to ear ms", 9, |_, figures| figures.delay.clone()),
+];
+const WIDE_COLUMNS: [Column; 9] = [
+    ("", 0, |peer, _| name(peer)),
+    ("dBFS", 21, |peer, _| level(peer, 16)),
+    ("gain dB", 8, |peer, _| gain(peer)),
+    ("path", 12, |_, figures| figures.path.clone()),
+    ("buffer ms", 11, |_, figures| figures.buffer.clone()),
+    ("lost", 6, |peer, _| peer.lost_packets.to_string()),
+    ("late", 6, |peer, _| peer.late_packets.to_string()),
+    ("concealed", 9, |_, figures| figures.concealed.clone()),
+    ("mouth to ear ms", 15, |_, figures| figures.delay.clone()),
+];
+
+fn name(peer: &PeerStatus) -> String {
+    peer.name.clone() + if peer.is_present { "" } else { " (away)" }
+}
+
+fn level(peer: &PeerStatus, cells: usize) -> String {
+    if peer.is_muted_by_owner {
+        "muted for all".into()
+    } else if peer.is_muted {
+        "muted".into()
+    } else {
+        meter(peer.peaks[0].max(peer.peaks[1]), cells)
+    }
+}
+
+fn gain(peer: &PeerStatus) -> String {
+    decibel(peer.gain) + if peer.is_solo { " solo" } else { "" }
+}
+
+fn own_words(status: &Status) -> &'static str {
+    if status.is_muted_by_owner {
+        "the owner muted you: nobody hears you"
+    } else if status.is_muted {
+        "muted: you send silence"
+    } else {
+        ""
+    }
+}
+
+/// One's own sound. What is not known yet is not in it.
+fn sound_words(status: &Status) -> String {
+    let mut words = Vec::new();
+    if status.sample_rate_hz > 0 {
+        words.push(format!("{} Hz", status.sample_rate_hz));
+    }
+    if status.quantum_frames > 0 {
+        words.push(format!("quantum {}", status.quantum_frames));
+    }
+    if status.packet_frames > 0 {
+        words.push(format!("packet {}", status.packet_frames));
+    }
+    words.push(format!("xruns {}", status.xruns));
+    words.join(" · ")
+}
+
+fn server_words(status: &Status) -> String {
+    let signalling = match (status.signalling, &status.id) {
+        (Signalling::Online, _) => "online",
+        (Signalling::Connecting, None) => "connecting to the server",
+        (Signalling::Connecting, Some(_)) => {
+            "the server is gone, trying again; what comes directly goes on"
+        }
+    };
+    let relay = &status.relay;
+    let is_carried = status.signalling == Signalling::Online && relay.sessions > 0;
+    let Some(rtt_ms) = relay.rtt_ms.filter(|_| is_carried) else {
+        return signalling.to_owned();
+    };
+    let sessions = if relay.sessions == 1 {
+        "session"
+    } else {
+        "sessions"
+    };
+    format!(
+        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms",
+        relay.sessions
+    )
 }
 
 /// The same as text, for logs and for those who do not see.
 pub(crate) fn lines(status: &Status) -> Vec<String> {
-    let mut lines = vec![summary(status)];
+    let mut lines = vec![format!(
+        "{} · {}",
+        server_words(status),
+        sound_words(status)
+    )];
+    let own = own_words(status);
+    lines.extend((!own.is_empty()).then(|| own.to_owned()));
+    lines.extend(status.offline.clone());
     lines.extend(status.notice.clone());
     lines.extend(status.peers.iter().map(|peer| {
-        let level = peer.peaks[0].max(peer.peaks[1]);
-        let [name, _, gain, path, buffer, counts, delay] = cells(peer, status.sample_rate_hz);
+        let figures = Figures::of(peer, status.sample_rate_hz);
+        let level = decibel(peer.peaks[0].max(peer.peaks[1]));
+        let marks = [
+            (peer.is_muted, ", muted"),
+            (peer.is_solo, ", solo"),
+            (peer.is_muted_by_owner, ", muted for all by the owner"),
+        ];
+        let marks: String = (marks.iter().filter(|(is, _)| *is)).map(|(_, mark)| *mark).collect();
         format!(
-            "  {name}: {} dBFS, gain {gain}, {path}, buffer {buffer} ms, lost/late/concealed {counts}, mouth to ear {delay}",
-            decibel(level)
+            "  {}: {level} dBFS, gain {} dB{marks}, {}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
+            name(peer),
+            decibel(peer.gain),
+            figures.path,
+            figures.buffer,
+            peer.lost_packets,
+            peer.late_packets,
+            figures.concealed,
+            figures.delay,
         )
     }));
     lines
 }
 
-fn summary(status: &Status) -> String {
-    let signalling = match status.signalling {
-        Signalling::Connecting => "no connection to the server, trying",
-        Signalling::Online => "online",
-    };
-    let mut text = format!(
-        "{signalling} · {} Hz, quantum {}, packet {} · xruns {}",
-        status.sample_rate_hz, status.quantum_frames, status.packet_frames, status.xruns
-    );
-    if status.relay.sessions > 0 {
-        let rtt = optional(status.relay.rtt_ms, "ms");
-        text += &format!(
-            " · server {} sessions, round trip {rtt}",
-            status.relay.sessions
-        );
-    }
-    if status.is_muted_by_owner {
-        text += " · the owner muted you";
-    }
-    text
+/// A peer's, as text. "?" is what is not known.
+struct Figures {
+    path: String,
+    /// Waiting / aimed at, ms.
+    buffer: String,
+    concealed: String,
+    /// Mouth to ear, ms.
+    delay: String,
 }
 
-fn cells(peer: &PeerStatus, rate_hz: u32) -> [String; 7] {
-    let ms = |frames: u64| frames as f64 * 1e3 / f64::from(rate_hz.max(1));
-    let mut path = Vec::new();
-    if peer.direct_lanes > 0 {
-        path.push("direct");
+impl Figures {
+    fn of(peer: &PeerStatus, rate_hz: u32) -> Self {
+        let ms = |frames: u64| format!("{:.1}", frames as f64 * 1e3 / f64::from(rate_hz.max(1)));
+        let ways = [
+            (peer.direct_lanes > 0, "direct"),
+            (peer.is_relayed, "relay"),
+            (peer.is_mixed, "mixed"),
+        ];
+        let ways: Vec<_> = (ways.iter().filter(|(is, _)| *is))
+            .map(|(_, way)| *way)
+            .collect();
+        let frames = peer.played_frames + peer.concealed_frames;
+        Self {
+            path: if ways.is_empty() {
+                "connecting".into()
+            } else {
+                ways.join("+")
+            },
+            buffer: format!(
+                "{}/{}",
+                peer.buffer_frames.map_or("?".into(), ms),
+                ms(peer.target_frames)
+            ),
+            concealed: match frames {
+                0 => "?".into(),
+                all => format!("{:.2} %", peer.concealed_frames as f64 * 100.0 / all as f64),
+            },
+            delay: match peer.mouth_to_ear {
+                None => "?".into(),
+                Some(m) if m.is_whole => format!("{:.1} ±{:.1}", m.known_ms, m.error_ms),
+                Some(m) => format!("≥ {:.1}", m.known_ms),
+            },
+        }
     }
-    if peer.is_relayed {
-        path.push("relay");
-    }
-    if peer.is_mixed {
-        path.push("mixed");
-    }
-    if path.is_empty() {
-        path.push("connecting");
-    }
-    let marks = [
-        (peer.is_muted, " M"),
-        (peer.is_solo, " S"),
-        (peer.is_muted_by_owner, " muted"),
-    ];
-    let marks: String = marks
-        .iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, mark)| *mark)
-        .collect();
-    let frames = peer.played_frames + peer.concealed_frames;
-    let concealed = match frames {
-        0 => "?".to_owned(),
-        all => format!("{:.2} %", peer.concealed_frames as f64 * 100.0 / all as f64),
-    };
-    let delay = match peer.mouth_to_ear {
-        None => "?".to_owned(),
-        Some(m) if m.is_whole => format!("{:.1} ±{:.1} ms", m.known_ms, m.error_ms),
-        Some(m) => format!("at least {:.1} ms", m.known_ms),
-    };
-    [
-        peer.name.clone() + if peer.is_present { "" } else { " (away)" },
-        meter(peer.peaks[0].max(peer.peaks[1])),
-        format!("{} dB{marks}", decibel(peer.gain)),
-        path.join("+"),
-        format!(
-            "{} / {:.1}",
-            peer.buffer_frames
-                .map_or("?".into(), |frames| format!("{:.1}", ms(frames))),
-            ms(peer.target_frames)
-        ),
-        format!("{}/{}/{concealed}", peer.lost_packets, peer.late_packets),
-        delay,
-    ]
-}
-
-fn optional(value: Option<f64>, unit: &str) -> String {
-    value.map_or("?".into(), |value| format!("{value:.1} {unit}"))
 }
 
 fn decibel(linear: f32) -> String {
@@ -252,11 +350,11 @@ fn decibel(linear: f32) -> String {
     }
 }
 
-fn meter(peak: f32) -> String {
+fn meter(peak: f32, cells: usize) -> String {
     let db = 20.0 * peak.max(1e-9).log10();
     let share = (1.0 - db / LEAST_DB).clamp(0.0, 1.0);
-    let filled = (share * METER_CELLS as f32).round() as usize;
-    let bar = "█".repeat(filled) + &"·".repeat(METER_CELLS - filled);
+    let filled = (share * cells as f32).round() as usize;
+    let bar = "█".repeat(filled) + &"·".repeat(cells - filled);
     format!("{bar} {:>4}", decibel(peak))
 }
 
@@ -275,6 +373,10 @@ fn stepped(gain: f32, step_db: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use antiphon_agent::status::MouthToEarStatus;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
     use super::*;
 
     fn status() -> Status {
@@ -328,15 +430,100 @@ mod tests {
     fn what_is_not_known_is_not_0() {
         let lines = lines(&status());
         assert!(lines[1].contains("ANN: −∞ dBFS"), "{lines:?}");
-        assert!(lines[1].contains("buffer ? / 0.0 ms"), "{lines:?}");
+        assert!(lines[1].contains("buffer ?/0.0 ms"), "{lines:?}");
         assert!(lines[1].contains("mouth to ear ?"), "{lines:?}");
     }
 
     #[test]
     fn a_meter_is_as_long_at_any_level() {
         for peak in [0.0, 1e-4, 0.1, 1.0, 4.0] {
-            assert_eq!(meter(peak).chars().count(), METER_CELLS + 5, "{peak}");
+            assert_eq!(meter(peak, 8).chars().count(), 8 + 5, "{peak}");
         }
-        assert!(meter(1.0).starts_with(&"█".repeat(METER_CELLS)));
+        assert!(meter(1.0, 8).starts_with(&"█".repeat(8)));
+    }
+
+    fn screen(view: &View, status: &Status, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        terminal
+            .draw(|frame| view.draw(frame, status))
+            .expect("drawn");
+        terminal.backend().to_string()
+    }
+
+    fn busy() -> Status {
+        let mut status = status();
+        status.signalling = Signalling::Online;
+        status.id = Some("me".into());
+        (status.quantum_frames, status.packet_frames) = (1_024, 512);
+        status.is_muted_by_owner = true;
+        (status.relay.sessions, status.relay.rtt_ms) = (4, Some(123.4));
+        let peer = &mut status.peers[0];
+        (peer.name, peer.gain, peer.is_solo) = ("Arpeggio".into(), 0.016, true);
+        (peer.direct_lanes, peer.is_relayed) = (8, true);
+        (peer.buffer_frames, peer.target_frames) = (Some(1_234), 2_345);
+        (peer.played_frames, peer.concealed_frames) = (900, 100);
+        peer.mouth_to_ear = Some(MouthToEarStatus {
+            known_ms: 45.6,
+            error_ms: 1.2,
+            is_whole: true,
+        });
+        status
+    }
+
+    #[test]
+    fn all_of_it_fits_80_columns() {
+        let screen = screen(&View::default(), &busy(), 80, 24);
+        for whole in [
+            "4 sessions, round trip 123.4 ms",
+            "the owner muted you: nobody hears you",
+            "q leave",
+            "dBFS          gain dB  path         buffer ms concealed to ear ms",
+            "Arpeggio",
+            "-36 solo direct+relay 25.7/48.9 10.00 %   45.6 ±1.2",
+        ] {
+            assert!(screen.contains(whole), "{whole}:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn help_is_whole_and_says_the_way_back() {
+        let mut view = View::default();
+        view.handle_key(KeyCode::Char('?'), &status());
+        let screen = screen(&view, &busy(), 80, 24);
+        for line in LONG_HELP.lines() {
+            assert!(screen.contains(line), "{line}:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn who_is_chosen_is_seen_in_a_full_room() {
+        let mut status = status();
+        status.peers = (0..31)
+            .map(|n| PeerStatus {
+                name: format!("player {n}"),
+                ..PeerStatus::default()
+            })
+            .collect();
+        let mut view = View::default();
+        assert!(!screen(&view, &status, 80, 24).contains("player 30"));
+        for _ in 0..40 {
+            view.handle_key(KeyCode::Down, &status);
+        }
+        assert!(screen(&view, &status, 80, 24).contains("player 30"));
+    }
+
+    #[test]
+    fn nobody_and_no_server_are_said() {
+        let mut status = Status {
+            signalling: Signalling::Online,
+            id: Some("me".into()),
+            ..Status::default()
+        };
+        let here = screen(&View::default(), &status, 80, 24);
+        assert!(here.contains("Nobody else is here yet."), "{here}");
+        assert!(!here.contains("0 Hz"), "{here}");
+        status.signalling = Signalling::Connecting;
+        let gone = screen(&View::default(), &status, 80, 24);
+        assert!(gone.contains("the server is gone, trying again"), "{gone}");
     }
 }

@@ -199,6 +199,40 @@ fn bots_hear_each_other_through_the_server() {
 }
 
 #[test]
+fn a_locked_door_says_how_to_open_it() {
+    let (_server, link) = serve();
+    let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", &link]);
+    let mut first = Process(first.stdout(Stdio::piped()).spawn().expect("it starts"));
+    let lines = BufReader::new(first.0.stdout.take().expect("piped")).lines();
+    let is_in = |line: &String| line.starts_with("online");
+    lines.map_while(Result::ok).find(is_in).expect("in");
+    for said in [&[][..], &["--passphrase", "byrd"]] {
+        let arguments = [&["join", "--tone", "--plain", &link], said].concat();
+        let output = antiphon(&arguments).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said:?}: {stderr}");
+        assert!(
+            stderr.contains("passphrase: say it by"),
+            "{said:?}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn who_never_got_in_is_told_why() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let link = format!("http://{}/r/abcdefghijklmnop", nobody.expect("a port"));
+    let arguments = ["join", "--tone", "--plain", "--seconds", "1", &link];
+    let output = antiphon(&arguments).output().expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("never got into the room: ") && stderr.contains("refused"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn mistakes_are_explained() {
     for (arguments, explained) in [
         (&["join"][..], "LINK"),

@@ -45,6 +45,8 @@ macro_rules! api {
 }
 
 api! {
+    jack_set_error_function: fn(unsafe extern "C" fn(*const c_char));
+    jack_set_info_function: fn(unsafe extern "C" fn(*const c_char));
     jack_client_open: fn(*const c_char, c_int, *mut c_int; ...) -> *mut RawClient;
     jack_client_close: fn(*mut RawClient) -> c_int;
     jack_activate: fn(*mut RawClient) -> c_int;
@@ -164,6 +166,10 @@ unsafe extern "C" fn on_shutdown<H: Handler>(argument: *mut c_void) {
     unsafe { (*argument.cast::<Callbacks<H>>()).events.server_gone() };
 }
 
+/// libjack writes to standard error by itself, in the midst of whatever a terminal shows. What a caller can do something
+/// about comes as a result.
+unsafe extern "C" fn say_nothing(_: *const c_char) {}
+
 /// A connection to the JACK server.
 pub struct Client {
     api: Api,
@@ -179,13 +185,19 @@ impl Client {
         let api = Api::load().map_err(|e| {
             format!("no libjack ({e}): run it under pw-jack (Debian package pipewire-jack), or install jackd2")
         })?;
+        // SAFETY: the function is there for as long as the program.
+        unsafe {
+            (api.jack_set_error_function)(say_nothing);
+            (api.jack_set_info_function)(say_nothing);
+        }
         let name = c_string(name)?;
         let mut status = 0;
         // SAFETY: both pointers are valid for the call; NO_START_SERVER takes no further argument.
         let raw = unsafe { (api.jack_client_open)(name.as_ptr(), NO_START_SERVER, &mut status) };
         if raw.is_null() {
             return Err(format!(
-                "no JACK server answers (status {status:#x}): is PipeWire running, and is XDG_RUNTIME_DIR its own?"
+                "no JACK server answers (status {status:#x}): start one, or, where PipeWire runs, put `pw-jack` before the \
+                 command; XDG_RUNTIME_DIR must be that of PipeWire's session"
             ));
         }
         Ok(Self { api, raw })

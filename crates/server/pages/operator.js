@@ -24,14 +24,15 @@ function setText(target, text) {
 
 function fill(body, rows, empty) {
   const wanted = rows.length > 0 ? rows : [[empty]];
-  const width = body.parentElement.tHead.rows[0].cells.length;
+  const head = body.parentElement.tHead.rows[0];
   while (body.rows.length > wanted.length) body.deleteRow(-1);
   for (const [at, cells] of wanted.entries()) {
     const row = body.rows[at] ?? body.insertRow();
     while (row.cells.length > cells.length) row.deleteCell(-1);
     for (const [column, text] of cells.entries()) {
       const cell = row.cells[column] ?? row.insertCell();
-      cell.colSpan = rows.length > 0 ? 1 : width;
+      cell.colSpan = rows.length > 0 ? 1 : head.cells.length;
+      cell.className = rows.length > 0 ? head.cells[column].className : "";
       setText(cell, String(text));
     }
   }
@@ -134,6 +135,9 @@ pause.addEventListener("click", () => {
   pause.setAttribute("aria-pressed", String(!paused()));
   if (paused()) setState("Paused.", false);
 });
+
+// What is wider than the screen is scrolled by the keyboard, too: not every browser gives it the focus by itself.
+for (const region of document.querySelectorAll("section")) region.tabIndex = 0;
 
 // One request at a time, and none from a page that nobody sees.
 for (;;) {

@@ -537,7 +537,9 @@ export class Studio implements StudioApi {
     const underruns = sound.outputUnderruns();
     for (const member of this.#members.values()) {
       const at = sound.offsetOf(numbers, member.stream);
-      member.hearing = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
+      const heard = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
+      // What is heard of them in the mix, their own stream does not tell.
+      member.hearing = this.#mixing.isMixed(member.participant.id) ? null : heard;
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
       stream,
@@ -894,7 +896,10 @@ export class Studio implements StudioApi {
       bad_version: ["This page is older or newer than the server.", "Reload the page."],
       replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
       bad_message: ["The server did not understand this page.", "Reload the page."],
-      removed: ["You were removed from the room.", "Its owner did so. Ask them before you come in again."],
+      removed: [
+        "The room's owner removed you.",
+        "You cannot come in again from this page. Ask them; if they agree, open the link anew.",
+      ],
     };
     if (code === "passphrase") {
       this.#askForPassphrase();
@@ -1080,7 +1085,8 @@ export class Studio implements StudioApi {
       member.participant = { ...participant, connection };
       const id = `unreachable-${participant.id}`;
       if (connection !== "failed") this.#clear(id);
-      else {
+      // While the server is gone, that is the reason, and said already.
+      else if (this.#state.signalling === "online") {
         this.#raise({
           id,
           severity: "error",

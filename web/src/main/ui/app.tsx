@@ -12,6 +12,7 @@ import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
 import { PageTitle } from "./page-title";
 import { participantName } from "./participant";
+import { PathChanges } from "./path-words";
 import { Problems } from "./problems";
 import { MuteMyself, Room } from "./room";
 import { Shortcuts } from "./shortcuts";
@@ -71,7 +72,7 @@ function RoomPage() {
             </Ending>
           </Match>
           <Match when={screen() === "failed"}>
-            <Ending title="The room is out of reach" action="Try again">
+            <Ending title="You are not in the room" action="Try again">
               Check your connection to the Internet, then try again. Your settings are kept.
             </Ending>
           </Match>
@@ -145,6 +146,20 @@ function announceRoom(): void {
       else announceChanges(before[1], now);
     }),
   );
+  createEffect(
+    on([joined, () => view.state().locked], ([isIn, locked], before) => {
+      if (isIn && before?.[0] && locked !== before[1])
+        announce(locked ? "The room is locked." : "The room is open again.");
+    }),
+  );
+  const paths = new PathChanges();
+  createEffect(() => {
+    const stats = view.stats();
+    if (!joined() || stats === null) return;
+    const peers = stats.peers.filter(({ id }) => people().some((person) => person.id === id));
+    const changes = paths.add(stats.timeMs, peers);
+    if (changes.length > 0) announce(changes.join(" "));
+  });
 }
 
 function announceChanges(before: readonly Participant[], now: readonly Participant[]): void {

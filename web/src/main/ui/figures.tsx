@@ -19,7 +19,7 @@ import {
   sentWords,
   UNKNOWN,
 } from "./format";
-import { type RecentStream, RecentWindow, verdict } from "./recent";
+import { type RecentStream, RecentWindow, type Verdict, verdict } from "./recent";
 import { useView } from "./view";
 
 interface Figure {
@@ -38,7 +38,8 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     return stats && peer ? { stats, peer } : null;
   });
   const recent = createRecent(reading);
-  const summary = createMemo(() => verdict(recent()));
+  const isMixed = createMemo(() => reading()?.peer.path === "mix");
+  const summary = createMemo<Verdict>(() => (isMixed() ? mixedVerdict : verdict(recent())));
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
   const metres = createMemo(() => {
     const now = reading();
@@ -74,6 +75,9 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     </div>
   );
 }
+
+/** What is heard is the mix: the stream of its own stands still, and tells nothing. */
+const mixedVerdict: Verdict = { tone: "unknown", text: "In the server's mix: gaps are not told apart" };
 
 type Reading = Accessor<{ stats: Stats; peer: PeerStats } | null>;
 
@@ -116,10 +120,13 @@ function HeardByThem(props: { reading: Reading; name: string }) {
 /** Over which time what this page itself loses is looked at: as long as a report's. */
 const HERE_MS = 4_000;
 
-function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name: string) {
-  const others = stats.peers.flatMap((peer) => (peer.id !== id && peer.hearing ? [peer.hearing] : []));
+function diagnoseIncoming(stats: Stats, { id, path, hearing, farEnd }: PeerStats, name: string) {
+  const others = stats.peers.flatMap((peer) =>
+    peer.id !== id && peer.path !== "mix" && peer.hearing ? [peer.hearing] : [],
+  );
   return (
     hearing &&
+    path !== "mix" &&
     diagnose({
       from: name,
       to: "you",
@@ -260,10 +267,12 @@ function FigureList(props: { figures: Accessor<Figure[]>; about: string }) {
 function createRecent(
   reading: Accessor<{ stats: Stats; peer: PeerStats } | null>,
 ): Accessor<RecentStream | null> {
-  const window = new RecentWindow();
+  let window = new RecentWindow();
   return createMemo(() => {
     const now = reading();
-    return now ? window.add(now.stats.timeMs, now.peer) : null;
+    if (now && now.peer.path !== "mix") return window.add(now.stats.timeMs, now.peer);
+    window = new RecentWindow();
+    return null;
   });
 }
 
@@ -311,9 +320,11 @@ function peerFigures(
   ways: RecentWays | null,
 ): Figure[] {
   const rateHz = stats?.sampleRateHz ?? null;
-  const receiving = peer !== null && peer.receivedPackets > 0;
-  const bufferMs = receiving ? framesToMs(peer.bufferFrames, rateHz) : null;
-  const targetMs = receiving ? framesToMs(peer.targetFrames, rateHz) : null;
+  // In the server's mix there is no stream of its own to tell of.
+  const stream = peer?.path === "mix" ? null : peer;
+  const receiving = stream !== null && stream.receivedPackets > 0;
+  const bufferMs = receiving ? framesToMs(stream.bufferFrames, rateHz) : null;
+  const targetMs = receiving ? framesToMs(stream.targetFrames, rateHz) : null;
   const rttMs = peer?.rttMs ?? null;
   const measured = settled(peer?.mouthToEar ?? null);
   const estimateMs = estimatedDelayMs(stats, peer, recent);
@@ -394,8 +405,8 @@ function peerFigures(
     },
     {
       label: "Clocks",
-      value: driftFigure(peer),
-      note: driftNote(peer),
+      value: driftFigure(stream),
+      note: driftNote(stream),
       explanation:
         "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry.",
     },
@@ -408,8 +419,8 @@ function peerFigures(
     },
     {
       label: "Format",
-      value: formatName(peer?.format ?? null, peer?.opusBps ?? null),
-      note: peer && peer.channels !== null ? plural(peer.channels, "channel") : "",
+      value: formatName(stream?.format ?? null, stream?.opusBps ?? null),
+      note: stream && stream.channels !== null ? plural(stream.channels, "channel") : "",
       explanation:
         "Read from their packets: uncompressed samples of this many bits, or Opus, which takes a tenth of the room for nearly the same sound and a few milliseconds more.",
     },

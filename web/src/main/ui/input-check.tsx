@@ -43,7 +43,7 @@ export function InputCheck(props: { spoken: boolean; dimmed?: boolean }) {
       />
       <MeterScale />
       <div class="input-words">
-        <p class={`heard ${heard()}`} role={props.spoken ? "status" : undefined}>
+        <p class={`input-state ${heard()}`} role={props.spoken ? "status" : undefined}>
           {words[heard()]}
         </p>
         <p class="figure-small">Peak {peakDb() === null ? UNKNOWN : formatDbfs(peakDb()!)}</p>

@@ -2,7 +2,6 @@
 
 import { createSignal, createUniqueId, Show } from "solid-js";
 import type { Participant } from "../model";
-import { announce } from "./announcer";
 import { Icon } from "./icon";
 import { useView } from "./view";
 
@@ -10,6 +9,11 @@ import { useView } from "./view";
 export function Moderation(props: { participant: Participant; name: string }) {
   const { studio } = useView();
   const [isAsking, setAsking] = createSignal(false);
+  let remove: HTMLButtonElement | undefined;
+  const keep = () => {
+    setAsking(false);
+    remove?.focus();
+  };
   const act = (action: "mute" | "unmute" | "remove") => studio.moderate(props.participant.id, action);
   return (
     <div class="toggles">
@@ -17,7 +21,7 @@ export function Moderation(props: { participant: Participant; name: string }) {
         type="button"
         class="button toggle mute"
         aria-pressed={props.participant.mutedByOwner}
-        aria-label={`Mute ${props.name} for everyone`}
+        aria-label={`Mute for everyone: ${props.name}`}
         onClick={() => act(props.participant.mutedByOwner ? "unmute" : "mute")}
       >
         Mute for everyone
@@ -29,6 +33,9 @@ export function Moderation(props: { participant: Participant; name: string }) {
             type="button"
             class="button"
             aria-label={`Remove ${props.name} from the room`}
+            ref={(button) => {
+              remove = button;
+            }}
             onClick={() => setAsking(true)}
           >
             Remove
@@ -45,7 +52,12 @@ export function Moderation(props: { participant: Participant; name: string }) {
         >
           Really remove
         </button>
-        <button type="button" class="button quiet" onClick={() => setAsking(false)}>
+        <button
+          type="button"
+          class="button quiet"
+          aria-label={`Keep ${props.name} in the room`}
+          onClick={keep}
+        >
           Keep
         </button>
       </Show>
@@ -64,11 +76,6 @@ export function Lock() {
     if (field.value === "") return;
     view.studio.lock(field.value);
     field.value = "";
-    announce("The room is locked.");
-  };
-  const open = () => {
-    view.studio.lock(null);
-    announce("The room is open again.");
   };
   return (
     <Show
@@ -79,34 +86,37 @@ export function Lock() {
         </Show>
       }
     >
-      <form class="lock" onSubmit={lock}>
-        <div class="field">
-          <label for={id}>{locked() ? "New passphrase" : "Passphrase to come in"}</label>
-          <input
-            ref={field}
-            id={id}
-            type="text"
-            maxlength="128"
-            required
-            autocomplete="off"
-            aria-describedby={`${id}-hint`}
-          />
-        </div>
-        <button type="submit" class="button">
-          <Icon name="lock" />
-          {locked() ? "Change the passphrase" : "Lock the room"}
-        </button>
-        <Show when={locked()}>
-          <button type="button" class="button" onClick={open}>
-            Open the room
+      <details class="disclosure">
+        <summary>{locked() ? "The room is locked" : "Lock the room"}</summary>
+        <form class="lock" onSubmit={lock}>
+          <div class="field">
+            <label for={id}>{locked() ? "New passphrase" : "Passphrase to come in"}</label>
+            <input
+              ref={field}
+              id={id}
+              type="text"
+              maxlength="128"
+              required
+              autocomplete="off"
+              aria-describedby={`${id}-hint`}
+            />
+          </div>
+          <button type="submit" class="button">
+            <Icon name="lock" />
+            {locked() ? "Change the passphrase" : "Lock the room"}
           </button>
-        </Show>
-        <p class="hint" id={`${id}-hint`}>
-          {locked()
-            ? "The room is locked. Tell the passphrase to those whom you invite."
-            : "From then on who comes in must say it. Those who are in stay in."}
-        </p>
-      </form>
+          <Show when={locked()}>
+            <button type="button" class="button" onClick={() => view.studio.lock(null)}>
+              Open the room
+            </button>
+          </Show>
+          <p class="hint" id={`${id}-hint`}>
+            {locked()
+              ? "Tell the passphrase to those whom you invite."
+              : "From then on who comes in must know it. Those who are in stay in."}
+          </p>
+        </form>
+      </details>
     </Show>
   );
 }

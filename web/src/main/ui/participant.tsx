@@ -31,7 +31,7 @@ function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: 
   const fixed = () => (typeof props.buffer === "number" ? props.buffer : null);
   return (
     <label class="strip-choice">
-      <span>Buffer</span>
+      <span class="strip-choice-label">Buffer</span>
       <select
         aria-label={`Buffer for ${props.name}`}
         onChange={(event) => {
@@ -80,7 +80,9 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           <p class="hint">
             {participant().isLoop
               ? "Your browser found no way to itself. Turn the test off and on again."
-              : "No way through the networks between you was found. Ask them to reload the page, or try another network."}
+              : state().signalling === "online"
+                ? "No way through the networks between you was found. Ask them to reload the page, or try another network."
+                : "No direct way to them is open, and the server is gone. They are heard again when it is back."}
           </p>
         </Show>
         <Show when={!participant().present && !participant().isLoop}>
@@ -118,12 +120,12 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             </p>
           </div>
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
+          <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
           <BufferChoice
             name={name()}
             buffer={participant().buffer}
             onChoice={(buffer) => studio.setBuffer(id, buffer)}
           />
-          <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
           <Show when={!participant().isLoop}>
             <PathChoice
               id={id}

@@ -2,15 +2,8 @@
 
 import { createMemo, For } from "solid-js";
 import type { Pin } from "../../shared/engine";
-import type { PeerStats } from "../../shared/stats";
+import { pathWords } from "./path-words";
 import { useView } from "./view";
-
-const pathWords: Record<NonNullable<PeerStats["path"]>, string> = {
-  direct: "Comes directly",
-  relay: "Comes through the server",
-  both: "Comes both directly and through the server",
-  mix: "Comes mixed by the server",
-};
 
 const pins: readonly (readonly [Pin, string])[] = [
   ["auto", "Automatic"],
@@ -23,12 +16,12 @@ export function PathChoice(props: { id: string; name: string; pin: Pin; onChoice
   const view = useView();
   const words = createMemo(() => {
     const peer = view.stats()?.peers.find(({ id }) => id === props.id);
-    return peer === undefined ? "" : describe(peer);
+    return peer === undefined ? "" : pathWords(peer);
   });
   return (
     <>
       <label class="strip-choice">
-        <span>Path</span>
+        <span class="strip-choice-label">Path</span>
         <select
           aria-label={`Path of ${props.name}`}
           onChange={(event) => {
@@ -48,14 +41,4 @@ export function PathChoice(props: { id: string; name: string; pin: Pin; onChoice
       <p class="hint path-words">{words()}</p>
     </>
   );
-}
-
-/** What is, and why, if it is not what one would expect. */
-function describe({ path, pin, lanes }: PeerStats): string {
-  if (path === null) return "Nothing comes yet.";
-  if (pin !== "auto" && path !== pin) return `${pathWords[path]}, until the chosen path carries it.`;
-  const isWithoutDirect = path === "relay" && !lanes.some(({ state }) => state === "open");
-  return isWithoutDirect
-    ? `${pathWords[path]}: there is no direct way through the networks between you.`
-    : `${pathWords[path]}.`;
 }
