@@ -127,7 +127,7 @@ export class Studio implements StudioApi {
   #iceServers: RTCIceServer[] = [];
   #relayOffer: RelayOffer | null = null;
   #ownerId: string | null = null;
-  /** What was said at the door, or is to be said since one locked it oneself. */
+  /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
   readonly #mixing = new Mixing();
   /** The mix's stream while there is one, what the engine was last told of it, and had played of it when. */
@@ -848,6 +848,7 @@ export class Studio implements StudioApi {
         else this.#updateMember(message.id, { mutedByOwner: message.muted });
         break;
       case "locked":
+        this.#passphrase = message.passphrase;
         this.#set({ locked: message.locked });
         break;
       case "relay":
@@ -872,6 +873,7 @@ export class Studio implements StudioApi {
       if (this.#stream !== null) await this.#openMicrophone();
       await this.#restartSound();
     }
+    if (!welcome.locked) this.#passphrase = null;
     this.#setRelay(welcome.relay);
     const here = new Set(welcome.participants.map(({ id }) => id));
     for (const id of Array.from(this.#members.keys())) {
@@ -1145,7 +1147,6 @@ export class Studio implements StudioApi {
   }
 
   lock(passphrase: string | null): void {
-    this.#passphrase = passphrase;
     this.#signalling?.lock(passphrase);
   }
 
