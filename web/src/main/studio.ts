@@ -555,12 +555,16 @@ export class Studio implements StudioApi {
       return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
     };
     const wanted = new Set<string>();
-    for (const [id, { stream }] of this.#members)
-      if (this.#workerPeers.get(stream)?.asked === "mixed" && this.#relay !== null) wanted.add(id);
+    const workerPeer = (id: string) => this.#workerPeers.get(this.#members.get(id)?.stream ?? 0);
+    for (const id of this.#members.keys()) {
+      const { asked, relayOpen } = workerPeer(id) ?? {};
+      if (asked === "mixed" && relayOpen) wanted.add(id);
+    }
     this.#mixing.look(wanted, {
       nowMs: performance.now(),
       mixPlays: this.#mixPlays(played),
       settleMs: this.#mixSettlesMs(sound, numbers),
+      isForwarded: (id) => workerPeer(id)?.ways.relayed.isHeard === true,
       playedFrames: (id) => played(this.#members.get(id)?.stream ?? 0),
     });
     this.#keepMix(sound);
