@@ -48,6 +48,7 @@ import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembe
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
 import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
+import { listenOf, type Taken, wantsDirect } from "./taking";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -568,14 +569,15 @@ export class Studio implements StudioApi {
       playedFrames: (id) => played(this.#members.get(id)?.stream ?? 0),
     });
     this.#keepMix(sound);
+    const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
+    const listen = JSON.stringify(listenOf(taken, this.#mixing, this.#state.settings));
+    if (listen !== this.#listen) sound.setListen(JSON.parse(listen) as Listen);
+    this.#listen = listen;
+    // After the relay: who is no longer to send directly shall find that the relay is asked.
     for (const member of this.#members.values()) {
       this.#silence(member);
       this.#askForDirect(member);
     }
-    const listen = JSON.stringify(this.#listening());
-    if (listen === this.#listen) return;
-    this.#listen = listen;
-    sound.setListen(JSON.parse(listen) as Listen);
   }
 
   #mixPlays(played: (stream: number) => number): boolean {
@@ -624,34 +626,17 @@ export class Studio implements StudioApi {
     member.isSilent = isSilent;
   }
 
-  /** Tells a peer to leave the direct way alone where its sound is to come by the server. */
+  /** Tells a peer whether its sound is to come by the direct way, too. */
   #askForDirect(member: Member): void {
-    const { participant, peer, stream } = member;
+    const { participant, peer } = member;
     if (!(peer instanceof Peer)) return;
-    const relayed = participant.pin === "relay" && this.#workerPeers.get(stream)?.relayOpen === true;
-    const wanted = !relayed && this.#mixing.needsOwn(participant.id);
+    const wanted = wantsDirect(this.#taken(member), this.#mixing);
     if (wanted === member.wantsDirect) return;
     if (this.#host.signal(participant.id, { kind: "direct", wanted })) member.wantsDirect = wanted;
   }
 
-  #listening(): Listen {
-    const members = Array.from(this.#members.values());
-    const hasSolo = members.some(({ participant }) => participant.solo);
-    const forward = members.flatMap(({ number, stream, participant }) => {
-      const first = participant.pin === "direct" ? "nothing" : "forwarded";
-      const isWanted = (this.#workerPeers.get(stream)?.asked ?? first) !== "nothing";
-      return number !== null && isWanted && this.#mixing.needsOwn(participant.id) ? [number] : [];
-    });
-    const sources = this.#mixing.sources.flatMap((id) => {
-      const member = this.#members.get(id);
-      if (!member || member.number === null) return [];
-      const { gain, pan, muted, mutedByOwner, solo } = member.participant;
-      return [{ stream: member.number, gain, pan, muted: muted || mutedByOwner || (hasSolo && !solo) }];
-    });
-    const { bits, packet } = this.#state.settings;
-    const format = bits === 24 || bits === 32 ? 24 : 16;
-    const opus = typeof AudioDecoder !== "undefined";
-    return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources }, opus };
+  #taken({ number, participant, stream }: Member): Taken {
+    return { number, participant, asked: this.#workerPeers.get(stream)?.asked ?? null };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */

@@ -1,0 +1,60 @@
+import { expect, it } from "vitest";
+import { Mixing } from "../../src/main/mixing";
+import { listenOf, type Taken, wantsDirect } from "../../src/main/taking";
+
+const SETTINGS = { bits: 24, packet: 64 } as const;
+
+function taken(id: string, number: number, change: Partial<Taken["participant"]> = {}): Taken {
+  const strip = { gain: 0.5, pan: -1, muted: false, mutedByOwner: false, solo: false };
+  return { number, asked: "forwarded", participant: { id, present: true, pin: "auto", ...strip, ...change } };
+}
+
+/** In which these are heard, or are about to be. */
+function mixingOf(phase: "entering" | "mixed", ...ids: string[]): Mixing {
+  const mixing = new Mixing();
+  for (const nowMs of [0, 1_000])
+    mixing.look(new Set(ids), {
+      nowMs,
+      mixPlays: phase === "mixed",
+      settleMs: 500,
+      isForwarded: () => true,
+      playedFrames: () => 0,
+    });
+  return mixing;
+}
+
+it("takes each as it is asked for, and forwarded until it is heard in the mix", () => {
+  const [a, b, c] = [taken("a", 1), taken("b", 2, { mutedByOwner: true }), taken("c", 3)];
+  c.asked = "nothing";
+  const all = [a, b, c];
+  expect(listenOf(all, new Mixing(), SETTINGS)).toMatchObject({ forward: [1, 2], mix: null });
+  const sources = [{ stream: 2, gain: 0.5, pan: -1, muted: true }];
+  const mix = { format: 24, packet_frames: 64, sources };
+  expect(listenOf(all, mixingOf("entering", "b"), SETTINGS)).toMatchObject({ forward: [1, 2], mix });
+  expect(listenOf(all, mixingOf("mixed", "b"), SETTINGS)).toMatchObject({ forward: [1], mix });
+});
+
+it("takes a number once, for the one who is there: who has not returned has that of before a restart", () => {
+  const [gone, here] = [taken("gone", 1, { present: false }), taken("here", 1, { gain: 1 })];
+  for (const all of [
+    [gone, here],
+    [here, gone],
+  ]) {
+    const { forward, mix } = listenOf(all, mixingOf("entering", "gone", "here"), SETTINGS);
+    expect(forward).toEqual([1]);
+    expect(mix?.sources).toEqual([{ stream: 1, gain: 1, pan: -1, muted: false }]);
+  }
+  // One who is away keeps it: the sound need not be affected.
+  expect(listenOf([gone], new Mixing(), SETTINGS).forward).toEqual([1]);
+});
+
+it("says at once that a peer is wanted by the server, and of one heard in the mix, once it is", () => {
+  const pinned = (pin: Taken["participant"]["pin"], asked: Taken["asked"]) =>
+    wantsDirect({ ...taken("a", 1, { pin }), asked }, new Mixing());
+  expect([pinned("relay", "forwarded"), pinned("mix", "mixed")]).toEqual([false, false]);
+  // The relay is asked first.
+  expect([pinned("relay", null), pinned("relay", "nothing")]).toEqual([true, true]);
+  expect([pinned("auto", "mixed"), pinned("direct", "forwarded")]).toEqual([true, true]);
+  expect(wantsDirect(taken("a", 1), mixingOf("entering", "a"))).toBe(true);
+  expect(wantsDirect(taken("a", 1), mixingOf("mixed", "a"))).toBe(false);
+});
