@@ -276,10 +276,7 @@ export class Peers {
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
     return Array.from(this.#peers.values()).some(
-      (peer) =>
-        peer.number !== null &&
-        peer.number !== MIX_STREAM &&
-        !(peer.wantsDirect && isDirectAlone(peer, openLanes(peer) > 0)),
+      (peer) => isParticipant(peer) && !(peer.wantsDirect && isDirectAlone(peer, openLanes(peer) > 0)),
     );
   }
 
@@ -560,10 +557,10 @@ export class Peers {
     }
     const elapsedMs = nowMs - this.#reviewed.atMs;
     if (elapsedMs < REPORT_INTERVAL_MS) return;
-    for (const { number } of this.#peers.values()) {
-      if (number === null || number === MIX_STREAM || relayLane === null) continue;
+    for (const peer of this.#peers.values()) {
+      if (!isParticipant(peer) || relayLane === null) continue;
       const probe = writeProbe(this.#probeId++, toNs(epochMs()));
-      writeStream(probe, number);
+      writeStream(probe, peer.number);
       this.#sendControl(relayLane, probe);
     }
     this.#reviewed.atMs = nowMs;
@@ -591,9 +588,7 @@ export class Peers {
       aged: grown(aged, this.#reviewed.aged),
     };
     Object.assign(this.#reviewed, { aged, forwarded, dropped });
-    const peers = Array.from(this.#peers).flatMap(([stream, peer]) =>
-      stream === RELAY_STREAM || peer.number === null || peer.number === MIX_STREAM ? [] : [peer],
-    );
+    const peers = Array.from(this.#peers.values()).filter(isParticipant);
     const asked = this.#paths?.listen({
       ...seen,
       pin: "auto",
@@ -625,14 +620,11 @@ export class Peers {
   /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
   #spread(): void {
     const relay = this.#peers.get(RELAY_STREAM);
-    for (const [stream, peer] of this.#peers) {
-      if (stream === RELAY_STREAM || peer.number === null) continue;
+    const peers = Array.from(this.#peers.values()).filter(isParticipant);
+    for (const peer of peers)
       peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayOpen(peer));
-    }
     if (relay === undefined) return;
-    const isChosen = Array.from(this.#peers.values()).some(
-      ({ number, route, isSent }) => number !== null && (route.relay || !isSent),
-    );
+    const isChosen = peers.some(({ route, isSent }) => route.relay || !isSent);
     relay.isSent = this.#wanted.listeners > 0 && isChosen;
   }
 
@@ -786,6 +778,11 @@ export class Peers {
     this.#spread();
     return peer;
   }
+}
+
+/** Not so the relay itself, the loop, and the mix. */
+function isParticipant(peer: Peer): peer is Peer & { number: number } {
+  return peer.number !== null && peer.number !== MIX_STREAM;
 }
 
 function newWay(): Way {

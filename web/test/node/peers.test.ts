@@ -752,6 +752,16 @@ describe("through the relay", () => {
     expect(sequences(direct).length).toBeGreaterThan(before);
   });
 
+  it("is no way for our sound because a mix comes by it", () => {
+    const { peers, direct, session } = room("auto", new Paths(engineModule()));
+    peers.setPeer(3, MIX_STREAM, "auto", false);
+    peers.close(2);
+    // Nothing comes from peer 1 by the relay: directly is the only way.
+    peers.review(1_000_000);
+    for (let n = 0; n < 100; n++) peers.send("main", packet(n));
+    expect([direct, session].map((lane) => sequences(lane).length)).toEqual([100, 0]);
+  });
+
   it("is a way of its own for the format: the session that backs up steps down, the direct lane does not", () => {
     const all = ladders();
     const [direct, session] = [channel(), channel()];
