@@ -56,7 +56,7 @@ pub struct SenderObservation {
     pub direct_lost_share: Option<f32>,
     /// The same of the relayed path.
     pub relay_lost_share: Option<f32>,
-    /// The uplink is short: datagrams were dropped because of a backlog, or a format stepped down.
+    /// The uplink is short: datagrams to this listener or to the relay were dropped because of a backlog, or their format stepped down.
     pub is_short: bool,
     /// Listeners that take this participant's stream from the relay.
     pub relay_listeners: u32,

@@ -139,6 +139,8 @@ interface Peer {
   /** Datagrams sent to it, or dropped: whose turn it is. */
   turn: number;
   droppedBacklog: number;
+  /** The same when paths were last reviewed. */
+  droppedBefore: number;
   oversized: number;
   offered: number;
   /** Datagrams of this review that found every lane crowded, dropped ones included. */
@@ -183,8 +185,8 @@ export class Peers {
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
   #wanted = NOBODY;
   #relayed: RelayStatistics | null = null;
-  /** The same counts, and our dropped datagrams, when paths were last reviewed. */
-  #reviewed = { aged: 0, forwarded: 0, dropped: 0, atMs: Number.NEGATIVE_INFINITY };
+  /** The same counts when paths were last reviewed. */
+  #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
     rungs: [SAMPLES],
     copies: "off",
@@ -572,27 +574,31 @@ export class Peers {
     return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
   }
 
+  /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
+  #isShort(peer: Peer): boolean {
+    const hasDropped = peer.droppedBacklog > peer.droppedBefore;
+    peer.droppedBefore = peer.droppedBacklog;
+    return hasDropped || (peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0);
+  }
+
   /** Which way each peer's sound goes and comes until the next review. */
   #choosePaths(elapsedMs: number): void {
-    const dropped = Array.from(this.#peers.values()).reduce((sum, peer) => sum + peer.droppedBacklog, 0);
-    const steppedDown = Array.from(this.#peers.values()).some(
-      (peer) => peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0,
-    );
+    const relay = this.#peers.get(RELAY_STREAM);
+    const isRelayShort = relay !== undefined && this.#isShort(relay);
     const { aged, forwarded } = this.#relayed ?? { aged: 0, forwarded: 0 };
     // A session that began anew counts anew.
     const grown = (now: number, before: number) => (now >= before ? now - before : now);
-    const isShort = steppedDown || dropped > this.#reviewed.dropped;
     const seen = {
       elapsedMs,
       forwarded: grown(forwarded, this.#reviewed.forwarded),
       aged: grown(aged, this.#reviewed.aged),
     };
-    Object.assign(this.#reviewed, { aged, forwarded, dropped });
+    Object.assign(this.#reviewed, { aged, forwarded });
     const peers = Array.from(this.#peers.values()).filter(isParticipant);
     const asked = this.#paths?.listen({
       ...seen,
       pin: "auto",
-      isRelayOpen: openLanes(this.#peers.get(RELAY_STREAM)) > 0,
+      isRelayOpen: openLanes(relay) > 0,
       streams: peers.length,
     });
     for (const peer of peers) {
@@ -609,7 +615,8 @@ export class Peers {
         isRelayOpen,
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
-        isUplinkShort: isShort,
+        // One peer's bad lanes are no reason to leave another's.
+        isUplinkShort: this.#isShort(peer) || isRelayShort,
         relayListeners: this.#wanted.listeners,
       }) ?? { direct: true, relay: true };
       peer.asked = askedOf(peer, asked ?? "forwarded", isDirectOpen);
@@ -766,6 +773,7 @@ export class Peers {
       lanesWanted: 0,
       turn: 0,
       droppedBacklog: 0,
+      droppedBefore: 0,
       oversized: 0,
       offered: 0,
       crowded: 0,

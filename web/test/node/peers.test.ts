@@ -558,7 +558,17 @@ describe("through the relay", () => {
     /** By the relay: the peer is reached, and answers. */
     const answer = (number: number) => hear(session, writeProbe(0, 1n), number);
     const ofKind = (lane: Channel, kind: number) => lane.datagrams.filter((bytes) => kindOf(bytes) === kind);
-    return { peers, direct, session, passed, hear, answer, ofKind };
+    let [nowMs, n] = [1_000_000, 0];
+    /** A packet every 10 ms; how many there were so far. */
+    const run = (milliseconds: number): number => {
+      for (const end = nowMs + milliseconds; nowMs < end; nowMs += 10) {
+        peers.takeStock(nowMs);
+        if (nowMs % 100 === 0) peers.review(nowMs);
+        peers.send("main", packet(n++));
+      }
+      return n;
+    };
+    return { peers, direct, session, passed, hear, answer, ofKind, run };
   }
 
   const sequences = (lane: Channel) => lane.sent.map(({ sequence }) => sequence);
@@ -727,29 +737,37 @@ describe("through the relay", () => {
   });
 
   it("is the only way while the uplink is short, if it serves two there with one stream", () => {
-    const { direct, session, answer, peers } = room("auto", new Paths(engineModule()));
+    const { direct, session, answer, peers, run } = room("auto", new Paths(engineModule()));
     peers.setRelay({ listeners: 2, opus: true }, null);
     answer(7);
-    let [nowMs, n] = [1_000_000, 0];
-    const run = (milliseconds: number) => {
-      for (const end = nowMs + milliseconds; nowMs < end; nowMs += 10) {
-        peers.takeStock(nowMs);
-        if (nowMs % 100 === 0) peers.review(nowMs);
-        peers.send("main", packet(n++));
-      }
-    };
     run(2_000);
     expect(sequences(direct).length).toBe(200);
     direct.bufferedAmount = 100_000;
     run(2_000);
     const before = sequences(direct).length;
     direct.bufferedAmount = 0;
-    run(5_000);
+    const all = run(5_000);
     expect(sequences(direct).length).toBe(before);
-    expect(sequences(session).length).toBe(n);
+    expect(sequences(session).length).toBe(all);
     // Both again after a calm time.
     run(15_000);
     expect(sequences(direct).length).toBeGreaterThan(before);
+  });
+
+  it("is no way in place of a peer's direct one because another peer's lane is bad", () => {
+    const { peers, direct, session, answer, run } = room("auto", new Paths(engineModule()));
+    const bad = channel();
+    peers.addLane(2, 0, 1, true, bad);
+    peers.setRelay({ listeners: 2, opus: true }, null);
+    answer(7);
+    answer(9);
+    run(1_000);
+    bad.bufferedAmount = 100_000;
+    run(1_000);
+    const before = sequences(bad).length;
+    bad.bufferedAmount = 0;
+    const all = run(5_000);
+    expect([bad, direct, session].map((lane) => sequences(lane).length)).toEqual([before, all, all]);
   });
 
   it("is no way for our sound because a mix comes by it", () => {
