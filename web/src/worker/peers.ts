@@ -49,7 +49,7 @@ const REVIEW_INTERVAL_MS = 1_000;
 const SILENT_MS = 3_000;
 /** One by which no sound has come for so long is not heard. */
 const AUDIBLE_MS = 1_000;
-/** Whom the musician wants directly is heard through the relay if no lane was open for so long. */
+/** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
 const DIRECT_PATIENCE_MS = 5_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
@@ -113,8 +113,8 @@ interface Peer {
   path: PathChoice | null;
   /** How its stream is to be taken from the relay. */
   asked: Asked;
-  /** When it came, or a lane was last seen open, ms of `epochMs`. */
-  directAtMs: number;
+  /** When it came, ms of `epochMs`. */
+  readonly cameAtMs: number;
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
@@ -253,7 +253,7 @@ export class Peers {
       this.#byNumber.delete(peer.number);
     this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wantsDirect });
-    if (pin === "direct") peer.asked = askedOf(peer, peer.asked, openLanes(peer) > 0);
+    if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
   }
 
@@ -278,7 +278,7 @@ export class Peers {
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
     return Array.from(this.#peers.values()).some(
-      (peer) => isParticipant(peer) && !(peer.wantsDirect && isDirectAlone(peer, openLanes(peer) > 0)),
+      (peer) => isParticipant(peer) && !(peer.wantsDirect && isDirectAlone(peer)),
     );
   }
 
@@ -552,6 +552,8 @@ export class Peers {
       for (const lane of peer.lanes) {
         if (!isOpen(lane)) continue;
         if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
+        // One that has just opened is not silent yet.
+        if (lane.probedAtMs === 0) peer.ways.direct.heardAtMs = epochMs();
         lane.probedAtMs = nowMs;
         this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
       }
@@ -572,6 +574,17 @@ export class Peers {
   #isRelayOpen(peer: Peer): boolean {
     const relay = this.#peers.get(RELAY_STREAM);
     return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
+  }
+
+  /** Whether our stream reaches the peer by the relay, as far as is known here: somebody takes it there. */
+  #isRelayed(peer: Peer): boolean {
+    return this.#isRelayOpen(peer) && this.#wanted.listeners > 0;
+  }
+
+  /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
+  #isDirectOpen(peer: Peer): boolean {
+    const isSilent = epochMs() - peer.ways.direct.heardAtMs >= SILENT_MS;
+    return openLanes(peer) > 0 && !(isSilent && this.#isRelayed(peer));
   }
 
   /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
@@ -602,24 +615,21 @@ export class Peers {
       streams: peers.length,
     });
     for (const peer of peers) {
-      const isDirectOpen = openLanes(peer) > 0;
-      if (isDirectOpen) peer.directAtMs = epochMs();
-      const isRelayOpen = this.#isRelayOpen(peer);
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
       const { direct, relayed } = peer.ways;
       peer.route = peer.path?.review({
         elapsedMs,
         // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
         pin: peer.wantsDirect ? "auto" : "relay",
-        isDirectOpen,
-        isRelayOpen,
+        isDirectOpen: this.#isDirectOpen(peer),
+        isRelayOpen: this.#isRelayOpen(peer),
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
         // One peer's bad lanes are no reason to leave another's.
         isUplinkShort: this.#isShort(peer) || isRelayShort,
         relayListeners: this.#wanted.listeners,
       }) ?? { direct: true, relay: true };
-      peer.asked = askedOf(peer, asked ?? "forwarded", isDirectOpen);
+      peer.asked = askedOf(peer, asked ?? "forwarded");
     }
     this.#spread();
   }
@@ -628,8 +638,7 @@ export class Peers {
   #spread(): void {
     const relay = this.#peers.get(RELAY_STREAM);
     const peers = Array.from(this.#peers.values()).filter(isParticipant);
-    for (const peer of peers)
-      peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayOpen(peer));
+    for (const peer of peers) peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayed(peer));
     if (relay === undefined) return;
     const isChosen = peers.some(({ route, isSent }) => route.relay || !isSent);
     relay.isSent = this.#wanted.listeners > 0 && isChosen;
@@ -755,7 +764,7 @@ export class Peers {
       route: { direct: true, relay: true },
       path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
       asked: "forwarded",
-      directAtMs: epochMs(),
+      cameAtMs: epochMs(),
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
@@ -819,19 +828,24 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
 }
 
 /** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
-function askedOf(peer: Peer, asked: Asked, isDirectOpen: boolean): Asked {
-  const { pin, ways } = peer;
-  if (pin === "mix") return "mixed";
-  if (pin === "relay") return "forwarded";
-  if (isDirectAlone(peer, isDirectOpen)) return "nothing";
+function askedOf(peer: Peer, asked: Asked): Asked {
+  if (peer.pin === "mix") return "mixed";
+  if (peer.pin === "relay") return "forwarded";
+  if (isDirectAlone(peer)) return "nothing";
   // Whom one hears directly needs no part in a mix.
-  const isHeard = isDirectOpen && epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
-  return asked === "mixed" && isHeard ? "nothing" : asked;
+  return asked === "mixed" && isHeardDirectly(peer) ? "nothing" : asked;
 }
 
-/** Whether the musician wants a peer directly, and that works, or may soon. */
-function isDirectAlone({ pin, directAtMs }: Peer, isDirectOpen: boolean): boolean {
-  return pin === "direct" && (isDirectOpen || epochMs() - directAtMs < DIRECT_PATIENCE_MS);
+/**
+ * Whether the musician wants a peer directly, and hears it so, or may soon. By what is heard, not by open lanes: the peer may have chosen
+ * the relay alone, not knowing who of its listeners takes it there.
+ */
+function isDirectAlone(peer: Peer): boolean {
+  return peer.pin === "direct" && (isHeardDirectly(peer) || epochMs() - peer.cameAtMs < DIRECT_PATIENCE_MS);
+}
+
+function isHeardDirectly({ ways }: Peer): boolean {
+  return epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
 }
 
 /** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */

@@ -593,25 +593,68 @@ describe("through the relay", () => {
     expect(peers.rungsInUse()).toEqual([]);
   });
 
-  it("is left alone where all are wanted directly and there, and needed 5 s after a lane was last open", () => {
+  it("is left alone where all are wanted directly and heard so within 5 s, and needed 1 s after that has ended", () => {
     vi.useFakeTimers();
-    const { peers, direct } = room("direct");
+    const { peers, direct, hear } = room("direct");
     const asked = () => peers.stats().find(({ stream }) => stream === 1)!.asked;
     expect(peers.needsRelay, "peer 2 is not pinned").toBe(true);
     peers.close(2);
-    peers.review(performance.now());
-    expect([peers.needsRelay, asked()]).toEqual([false, "nothing"]);
-    direct.readyState = "closed";
-    for (const [ms, isNeeded] of [
-      [4_900, false],
-      [200, true],
+    for (const [ms, isHeard, isNeeded] of [
+      [4_900, false, false],
+      [200, false, true],
+      [0, true, false],
+      [900, true, false],
+      // The lane stays open: the peer has chosen the relay alone.
+      [900, false, false],
+      [200, false, true],
     ] as const) {
       vi.advanceTimersByTime(ms);
+      if (isHeard) hear(direct, packet(0), 0);
+      peers.review(performance.now());
       expect(peers.needsRelay).toBe(isNeeded);
     }
+    vi.advanceTimersByTime(500);
     peers.review(performance.now());
     expect(asked()).toBe("forwarded");
+    hear(direct, packet(1), 0);
+    vi.advanceTimersByTime(500);
+    peers.review(performance.now());
+    expect(asked()).toBe("nothing");
     vi.useRealTimers();
+  });
+
+  it("takes the place of a direct lane by which nothing comes any more, though it is open", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, answer, hear } = room("auto", new Paths(engineModule()));
+    // By which of the two, a second later.
+    const sentBy = () => {
+      vi.advanceTimersByTime(1_000);
+      answer(7);
+      peers.review(performance.now());
+      const before = [direct, session].map((lane) => lane.sent.length);
+      peers.send("main", packet(0));
+      return [direct, session].map((lane, n) => lane.sent.length - before[n]!);
+    };
+    for (let n = 0; n < 3; n++) expect(sentBy()).toEqual([1, 1]);
+    expect(sentBy()).toEqual([0, 1]);
+    hear(direct, writeProbe(0, 1n), 0);
+    expect(sentBy()).toEqual([1, 1]);
+    // Without the relay it is tried on.
+    peers.setRelay({ listeners: 0, opus: true }, null);
+    for (let n = 0; n < 5; n++) expect(sentBy()).toEqual([1, 0]);
+    vi.useRealTimers();
+  });
+
+  it("is not relied on while nobody takes our stream there, though a peer shall not be sent it directly", () => {
+    const { peers, direct, answer } = room();
+    peers.setRelay({ listeners: 0, opus: true }, null);
+    answer(7);
+    peers.setPeer(1, 7, "auto", false);
+    peers.send("main", packet(0));
+    expect(sequences(direct)).toEqual([0]);
+    peers.setRelay({ listeners: 1, opus: true }, null);
+    peers.send("main", packet(1));
+    expect(sequences(direct)).toEqual([0]);
   });
 
   it("goes in samples where somebody there has no use for Opus, whatever is sent directly", () => {
