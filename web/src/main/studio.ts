@@ -636,7 +636,8 @@ export class Studio implements StudioApi {
   }
 
   #taken({ number, participant, stream }: Member): Taken {
-    return { number, participant, asked: this.#workerPeers.get(stream)?.asked ?? null };
+    const { asked = null, relayOpen: isReached = false } = this.#workerPeers.get(stream) ?? {};
+    return { number, participant, asked, isReached };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */

@@ -15,6 +15,8 @@ export interface Taken {
   number: number | null;
   /** How its stream is to be taken from the relay; null before that is known. */
   asked: Asked | null;
+  /** Whether the peer is heard of by the relay. */
+  isReached: boolean;
 }
 
 /** What to ask the relay for. */
@@ -50,10 +52,13 @@ function withNumbers(all: Taken[]): [number, Taken][] {
 }
 
 /**
- * Whether a participant shall send its stream directly: not where it comes, or is to come, by the server alone. Said as soon as the relay
- * is asked, because a peer that needs no relay itself opens a session only then; it goes on directly until that is there.
+ * Whether a participant shall send its stream directly: not where it is heard in the mix, or shall come by the server alone. The peer goes
+ * on directly until the relay is there, and one that needs no relay itself opens a session only because of this: so it is said at once.
  */
-export function wantsDirect({ participant: { id, pin }, asked }: Taken, mixing: Mixing): boolean {
-  const isPinned = (pin === "relay" || pin === "mix") && asked !== null && asked !== "nothing";
-  return !isPinned && mixing.needsOwn(id);
+export function wantsDirect({ participant: { id, pin }, asked, isReached }: Taken, mixing: Mixing): boolean {
+  if (pin === "direct") return true;
+  const isPinned = pin === "relay" || (pin === "mix" && !isReached);
+  // The relay is asked first.
+  const isAsked = asked !== null && asked !== "nothing";
+  return !(isPinned && isAsked) && mixing.needsOwn(id);
 }

@@ -6,7 +6,8 @@ const SETTINGS = { bits: 24, packet: 64 } as const;
 
 function taken(id: string, number: number, change: Partial<Taken["participant"]> = {}): Taken {
   const strip = { gain: 0.5, pan: -1, muted: false, mutedByOwner: false, solo: false };
-  return { number, asked: "forwarded", participant: { id, present: true, pin: "auto", ...strip, ...change } };
+  const participant = { id, present: true, pin: "auto", ...strip, ...change } as const;
+  return { number, asked: "forwarded", isReached: true, participant };
 }
 
 /** In which these are heard, or are about to be. */
@@ -48,13 +49,26 @@ it("takes a number once, for the one who is there: who has not returned has that
   expect(listenOf([gone], new Mixing(), SETTINGS).forward).toEqual([1]);
 });
 
-it("says at once that a peer is wanted by the server, and of one heard in the mix, once it is", () => {
-  const pinned = (pin: Taken["participant"]["pin"], asked: Taken["asked"]) =>
-    wantsDirect({ ...taken("a", 1, { pin }), asked }, new Mixing());
-  expect([pinned("relay", "forwarded"), pinned("mix", "mixed")]).toEqual([false, false]);
-  // The relay is asked first.
-  expect([pinned("relay", null), pinned("relay", "nothing")]).toEqual([true, true]);
-  expect([pinned("auto", "mixed"), pinned("direct", "forwarded")]).toEqual([true, true]);
-  expect(wantsDirect(taken("a", 1), mixingOf("entering", "a"))).toBe(true);
-  expect(wantsDirect(taken("a", 1), mixingOf("mixed", "a"))).toBe(false);
+it("says at once that a peer is wanted by the server alone, and of one heard in the mix, once it is", () => {
+  const cases: [Taken["participant"]["pin"], Taken["asked"], isReached: boolean, wanted: boolean][] = [
+    ["auto", "mixed", true, true],
+    ["relay", "forwarded", false, false],
+    ["relay", "forwarded", true, false],
+    // The relay is asked first.
+    ["relay", null, true, true],
+    ["relay", "nothing", true, true],
+    // A peer that is there is heard directly until the mix holds it.
+    ["mix", "mixed", false, false],
+    ["mix", "mixed", true, true],
+  ];
+  for (const [pin, asked, isReached, wanted] of cases) {
+    const peer = { ...taken("a", 1, { pin }), asked, isReached };
+    expect(wantsDirect(peer, new Mixing()), JSON.stringify({ pin, asked, isReached })).toBe(wanted);
+  }
+  for (const pin of ["auto", "mix"] as const) {
+    expect(wantsDirect(taken("a", 1, { pin }), mixingOf("entering", "a"))).toBe(true);
+    expect(wantsDirect(taken("a", 1, { pin }), mixingOf("mixed", "a"))).toBe(false);
+  }
+  // It leaves the mix only when it is heard directly.
+  expect(wantsDirect(taken("a", 1, { pin: "direct" }), mixingOf("mixed", "a"))).toBe(true);
 });
