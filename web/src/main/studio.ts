@@ -2,7 +2,14 @@
 
 import { COMMAND, type Pin, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
-import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import type {
+  DeviceDelay,
+  FarEnd,
+  FromWorker,
+  TraceRows,
+  WayName,
+  WorkerPeerStats,
+} from "../shared/messages";
 import type { Listen, RelayOffer } from "../shared/relay";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
@@ -48,7 +55,7 @@ import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembe
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
 import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
-import { listenOf, type Taken, wantsDirect } from "./taking";
+import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -78,8 +85,8 @@ interface Member {
   number: number | null;
   /** Whether its own stream is played, as the engine was last told. */
   isSilent: boolean;
-  /** Whether it shall send us its stream directly, as it was last told. */
-  wantsDirect: boolean;
+  /** By which ways it shall send us its stream, as it was last told. */
+  wanted: Record<WayName, boolean>;
   /** What the worker was last told of it. */
   told: string;
   /** So far, when its delay was last looked at. */
@@ -570,13 +577,14 @@ export class Studio implements StudioApi {
     });
     this.#keepMix(sound);
     const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
-    const listen = JSON.stringify(listenOf(taken, this.#mixing, this.#state.settings));
-    if (listen !== this.#listen) sound.setListen(JSON.parse(listen) as Listen);
-    this.#listen = listen;
+    const listen = listenOf(taken, this.#mixing, this.#state.settings);
+    const text = JSON.stringify(listen);
+    if (text !== this.#listen) sound.setListen(listen);
+    this.#listen = text;
     // After the relay: who is no longer to send directly shall find that the relay is asked.
     for (const member of this.#members.values()) {
       this.#silence(member);
-      this.#askForDirect(member);
+      this.#tellWanted(member, listen);
     }
   }
 
@@ -607,7 +615,7 @@ export class Studio implements StudioApi {
     if (this.#mix === null) {
       const stream = this.#nextStream++;
       sound.addStream(stream, this.#state.settings.buffer, null);
-      sound.setPeer(stream, MIX_STREAM, "auto", false);
+      sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
       const playedAtMs = Number.NEGATIVE_INFINITY;
       this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs };
@@ -626,13 +634,18 @@ export class Studio implements StudioApi {
     member.isSilent = isSilent;
   }
 
-  /** Tells a peer whether its sound is to come by the direct way, too. */
-  #askForDirect(member: Member): void {
+  /** Tells a peer by which ways its sound is to come. */
+  #tellWanted(member: Member, listen: Listen): void {
     const { participant, peer } = member;
     if (!(peer instanceof Peer)) return;
-    const wanted = wantsDirect(this.#taken(member), this.#mixing);
-    if (wanted === member.wantsDirect) return;
-    if (this.#host.signal(participant.id, { kind: "direct", wanted })) member.wantsDirect = wanted;
+    const now = {
+      relayed: takesRelayed(listen, member.number),
+      direct: wantsDirect(this.#taken(member), this.#mixing),
+    };
+    for (const kind of ["relayed", "direct"] as const) {
+      if (now[kind] === member.wanted[kind]) continue;
+      if (this.#host.signal(participant.id, { kind, wanted: now[kind] })) member.wanted[kind] = now[kind];
+    }
   }
 
   #taken({ number, participant, stream }: Member): Taken {
@@ -971,10 +984,10 @@ export class Studio implements StudioApi {
   #tellPeer(member: Member): void {
     const { stream, number, participant, peer } = member;
     if (number === null || !(peer instanceof Peer)) return;
-    const told = `${number} ${participant.pin} ${peer.wantsDirect}`;
+    const told = JSON.stringify([number, participant.pin, peer.wants]);
     if (told === member.told) return;
     member.told = told;
-    this.#sound?.setPeer(stream, number, participant.pin, peer.wantsDirect);
+    this.#sound?.setPeer(stream, number, participant.pin, peer.wants);
   }
 
   #newStream(of: { name: string; isLoop: boolean }): number {
@@ -990,7 +1003,7 @@ export class Studio implements StudioApi {
       peer: null,
       number: null,
       isSilent: false,
-      wantsDirect: true,
+      wanted: { direct: true, relayed: true },
       told: "",
       looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),

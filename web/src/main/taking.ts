@@ -51,6 +51,13 @@ function withNumbers(all: Taken[]): [number, Taken][] {
   return Array.from(byNumber);
 }
 
+/** Whether a participant's stream is asked for there. */
+export function takesRelayed({ forward, mix }: Listen, number: number | null): boolean {
+  return (
+    number !== null && (forward.includes(number) || !!mix?.sources.some(({ stream }) => stream === number))
+  );
+}
+
 /**
  * Whether a participant shall send its stream directly: not where it is heard in the mix, or shall come by the server alone. The peer goes
  * on directly until the relay is there, and one that needs no relay itself opens a session only because of this: so it is said at once.

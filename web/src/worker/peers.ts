@@ -106,8 +106,8 @@ interface Peer {
   /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop. */
   number: number | null;
   pin: Pin;
-  /** By its own word. */
-  wantsDirect: boolean;
+  /** By which ways it wants our stream, by its own word. */
+  wants: Readonly<Record<WayName, boolean>>;
   route: Route;
   /** Null if there are too many peers to judge. */
   path: PathChoice | null;
@@ -246,13 +246,13 @@ export class Peers {
     return [...used.values()];
   }
 
-  /** What the room calls a peer, the way the musician wants it, and whether the peer wants to be sent our stream directly. */
-  setPeer(stream: number, number: number, pin: Pin, wantsDirect: boolean): void {
+  /** What the room calls a peer, the way the musician wants it, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
     if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
       this.#byNumber.delete(peer.number);
     this.#byNumber.set(number, stream);
-    Object.assign(peer, { number, pin, wantsDirect });
+    Object.assign(peer, { number, pin, wants });
     if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
   }
@@ -278,7 +278,7 @@ export class Peers {
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
     return Array.from(this.#peers.values()).some(
-      (peer) => isParticipant(peer) && !(peer.wantsDirect && isDirectAlone(peer)),
+      (peer) => isParticipant(peer) && !(peer.wants.direct && isDirectAlone(peer)),
     );
   }
 
@@ -576,9 +576,9 @@ export class Peers {
     return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
   }
 
-  /** Whether our stream reaches the peer by the relay, as far as is known here: somebody takes it there. */
+  /** Whether our stream reaches the peer by the relay, if it is sent there. */
   #isRelayed(peer: Peer): boolean {
-    return this.#isRelayOpen(peer) && this.#wanted.listeners > 0;
+    return this.#isRelayOpen(peer) && peer.wants.relayed && this.#wanted.listeners > 0;
   }
 
   /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
@@ -620,14 +620,14 @@ export class Peers {
       peer.route = peer.path?.review({
         elapsedMs,
         // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
-        pin: peer.wantsDirect ? "auto" : "relay",
+        pin: peer.wants.direct ? "auto" : "relay",
         isDirectOpen: this.#isDirectOpen(peer),
         isRelayOpen: this.#isRelayOpen(peer),
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
         // One peer's bad lanes are no reason to leave another's.
         isUplinkShort: this.#isShort(peer) || isRelayShort,
-        relayListeners: this.#wanted.listeners,
+        relayListeners: peer.wants.relayed ? this.#wanted.listeners : 0,
       }) ?? { direct: true, relay: true };
       peer.asked = askedOf(peer, asked ?? "forwarded");
     }
@@ -638,7 +638,8 @@ export class Peers {
   #spread(): void {
     const relay = this.#peers.get(RELAY_STREAM);
     const peers = Array.from(this.#peers.values()).filter(isParticipant);
-    for (const peer of peers) peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayed(peer));
+    for (const peer of peers)
+      peer.isSent = peer.route.direct && (peer.wants.direct || !this.#isRelayed(peer));
     if (relay === undefined) return;
     const isChosen = peers.some(({ route, isSent }) => route.relay || !isSent);
     relay.isSent = this.#wanted.listeners > 0 && isChosen;
@@ -661,7 +662,7 @@ export class Peers {
       lostShare: peer.heard?.lostShare ?? null,
       // Where the other way is sent as well, that is the copy.
       canCopy:
-        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayOpen(peer)),
+        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayed(peer)),
       // Lanes that were asked for and do not come are not waited for.
       canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
@@ -760,7 +761,7 @@ export class Peers {
       lanes: [],
       number: null,
       pin: "auto",
-      wantsDirect: true,
+      wants: { direct: true, relayed: true },
       route: { direct: true, relay: true },
       path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
       asked: "forwarded",

@@ -43,6 +43,10 @@ const CHOSEN: SendConfig = {
   addsLanes: false,
 };
 
+/** Ways that a peer wants. */
+const BOTH = { direct: true, relayed: true };
+const RELAYED = { direct: false, relayed: true };
+
 const sendingOf = (config: Partial<SendConfig> = {}): Sending => {
   const whole = { ...CHOSEN, ...config };
   return { rungs: rungsFor(whole, true), copies: whole.copies, addsLanes: whole.addsLanes };
@@ -536,7 +540,7 @@ it("reports the capture as of the format that the peer is sent", () => {
 
 describe("through the relay", () => {
   /** Peer 1, whom the room calls 7, with a direct lane; peer 2, called 9, without; and a session with the relay. */
-  function room(pin: Pin = "auto", paths: Paths | null = null) {
+  function room(pin: Pin = "auto", paths: Paths | null = null, all: Ladders | null = null) {
     const [direct, session] = [channel(), channel()];
     const passed: { tag: number; stream: number; sequence: number }[] = [];
     const sink = {
@@ -545,10 +549,15 @@ describe("through the relay", () => {
         return passed.push({ tag, stream, sequence }) > 0;
       },
     };
-    const peers = new Peers(sink, () => {}, undefined, paths);
+    const peers = new Peers(
+      sink,
+      () => {},
+      (rungs) => all?.add(rungs) ?? null,
+      paths,
+    );
     peers.addLane(1, 0, 1, true, direct);
-    peers.setPeer(1, 7, pin, true);
-    peers.setPeer(2, 9, "auto", true);
+    peers.setPeer(1, 7, pin, BOTH);
+    peers.setPeer(2, 9, "auto", BOTH);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
     peers.setRelay({ listeners: 1, opus: true }, null);
     const hear = (lane: Channel, bytes: Uint8Array<ArrayBuffer>, stream: number) => {
@@ -649,7 +658,7 @@ describe("through the relay", () => {
     const { peers, direct, answer } = room();
     peers.setRelay({ listeners: 0, opus: true }, null);
     answer(7);
-    peers.setPeer(1, 7, "auto", false);
+    peers.setPeer(1, 7, "auto", RELAYED);
     peers.send("main", packet(0));
     expect(sequences(direct)).toEqual([0]);
     peers.setRelay({ listeners: 1, opus: true }, null);
@@ -683,8 +692,8 @@ describe("through the relay", () => {
     ]);
     expect(peers.relayStats()).toMatchObject({ strayDatagrams: 2 });
     // Numbers change when the server is started anew.
-    peers.setPeer(1, 9, "auto", true);
-    peers.setPeer(2, 7, "auto", true);
+    peers.setPeer(1, 9, "auto", BOTH);
+    peers.setPeer(2, 7, "auto", BOTH);
     hear(session, packet(4), 9);
     expect(passed.at(-1)).toMatchObject({ tag: 1 });
     peers.close(1);
@@ -694,7 +703,7 @@ describe("through the relay", () => {
 
   it("brings the mix to its own stream", () => {
     const { peers, session, passed, hear } = room();
-    peers.setPeer(3, MIX_STREAM, "auto", false);
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
     hear(session, packet(0), MIX_STREAM);
     expect(passed).toEqual([{ tag: 3, stream: MIX_STREAM, sequence: 1_000_000 }]);
   });
@@ -757,10 +766,10 @@ describe("through the relay", () => {
     hear(direct, packet(1), 0);
     expect(passed.map(({ stream }) => stream)).toEqual([0, 7]);
     // By the peer's own pin: it has said so.
-    peers.setPeer(1, 7, "relay", false);
+    peers.setPeer(1, 7, "relay", RELAYED);
     peers.send("main", packet(1));
     expect([sequences(direct).length, sequences(session).length]).toEqual([1, 2]);
-    peers.setPeer(1, 7, "direct", true);
+    peers.setPeer(1, 7, "direct", BOTH);
     hear(session, packet(2), 7);
     hear(direct, packet(2), 0);
     peers.review(1_001_000);
@@ -770,7 +779,7 @@ describe("through the relay", () => {
 
   it("is no reason to leave a peer without sound: the direct way is sent until the other is open", () => {
     const { peers, direct, answer } = room();
-    peers.setPeer(1, 7, "auto", false);
+    peers.setPeer(1, 7, "auto", RELAYED);
     peers.send("main", packet(0));
     expect(sequences(direct)).toEqual([0]);
     answer(7);
@@ -813,9 +822,41 @@ describe("through the relay", () => {
     expect([bad, direct, session].map((lane) => sequences(lane).length)).toEqual([before, all, all]);
   });
 
+  it("is no way to one who does not take it there, whoever else does; and no copy for that one", () => {
+    const { peers, direct, session, answer, hear, run } = room("auto", new Paths(engineModule()), ladders());
+    const second = channel();
+    peers.addLane(1, 1, 1, true, second);
+    peers.setSending(sendingOf());
+    peers.setRelay({ listeners: 2, opus: true }, null);
+    const seconds = (count: number) => {
+      for (let n = 0; n < count; n++) {
+        answer(7);
+        hear(direct, writeReport({ id: n, capture: null, heard: heardWith(20, 1_000) }), 0);
+        run(1_000);
+      }
+    };
+    peers.setPeer(1, 7, "auto", { direct: true, relayed: false });
+    seconds(5);
+    expect(peers.stats()[0].sent?.copies).toBe(true);
+    direct.bufferedAmount = second.bufferedAmount = 100_000;
+    run(1_000);
+    direct.bufferedAmount = second.bufferedAmount = 0;
+    const before = counts([direct, session]);
+    seconds(1);
+    expect(sequences(direct).length).toBeGreaterThan(before[0]!);
+    // Once it does, the relay may be the only way.
+    peers.setPeer(1, 7, "auto", BOTH);
+    direct.bufferedAmount = second.bufferedAmount = 100_000;
+    run(1_000);
+    direct.bufferedAmount = second.bufferedAmount = 0;
+    const alone = counts([direct, second]);
+    run(1_000);
+    expect(counts([direct, second])).toEqual(alone);
+  });
+
   it("is no way for our sound because a mix comes by it", () => {
     const { peers, direct, session } = room("auto", new Paths(engineModule()));
-    peers.setPeer(3, MIX_STREAM, "auto", false);
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
     peers.close(2);
     // Nothing comes from peer 1 by the relay: directly is the only way.
     peers.review(1_000_000);
@@ -833,7 +874,7 @@ describe("through the relay", () => {
     );
     peers.setSending(sendingOf());
     peers.addLane(1, 0, 1, true, direct);
-    peers.setPeer(1, 7, "auto", true);
+    peers.setPeer(1, 7, "auto", BOTH);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
     peers.setRelay({ listeners: 1, opus: true }, null);
     session.bufferedAmount = 10_000;

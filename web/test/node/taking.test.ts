@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { Mixing } from "../../src/main/mixing";
-import { listenOf, type Taken, wantsDirect } from "../../src/main/taking";
+import { listenOf, type Taken, takesRelayed, wantsDirect } from "../../src/main/taking";
 
 const SETTINGS = { bits: 24, packet: 64 } as const;
 
@@ -32,7 +32,9 @@ it("takes each as it is asked for, and forwarded until it is heard in the mix", 
   const sources = [{ stream: 2, gain: 0.5, pan: -1, muted: true }];
   const mix = { format: 24, packet_frames: 64, sources };
   expect(listenOf(all, mixingOf("entering", "b"), SETTINGS)).toMatchObject({ forward: [1, 2], mix });
-  expect(listenOf(all, mixingOf("mixed", "b"), SETTINGS)).toMatchObject({ forward: [1], mix });
+  const listen = listenOf(all, mixingOf("mixed", "b"), SETTINGS);
+  expect(listen).toMatchObject({ forward: [1], mix });
+  expect([1, 2, 3, null].map((number) => takesRelayed(listen, number))).toEqual([true, true, false, false]);
 });
 
 it("takes a number once, for the one who is there: who has not returned has that of before a restart", () => {
