@@ -79,6 +79,26 @@ describe("through the server", () => {
     expect(here!.missed, "pulses not heard at oneself").toBe(here!.hits.length);
   });
 
+  it("comes to each as its musician has chosen, and directly again where the server that mixes is gone", async () => {
+    // A needs no relay for itself: it opens a session because B asks for its sound there.
+    const pages = await meet("chromium", "chromium", { path: "direct" });
+    for (const path of ["relay", "mix"] as const) {
+      await pages[1].evaluate(choosePath, "Path of A", path);
+      await until([pages[1]], (peer) => peer.path === path, `come by ${path}`);
+      await until([pages[0]], (peer) => peer.path === "direct", "come directly");
+    }
+    await product.kill();
+    await until([pages[1]], ({ path }) => path === "direct", "come directly again");
+    const score = writeScore({ voice: 0, sampleRateHz, ...seconds });
+    const { heard } = await rig.pass({
+      plays: [{ take: score.take, to: mic("A") }],
+      hears: [speaker("B")],
+    });
+    const { hits, missed } = listen(heard[0]!, score);
+    expect(missed, "pulses not heard").toBeLessThan(hits.length / 4);
+    await product.restart();
+  });
+
   it("changes from any path to any other without a gap, and without being heard twice", async () => {
     const pages = await meet("chromium", "chromium", { path: "auto" });
     const go = async ([pin, path]: readonly [string, string]) => {

@@ -1,8 +1,9 @@
 //! Which path a stream takes: straight to the listener, through the server's relay, or within a mix that the server makes.
 //!
 //! [`Sending`] decides for one listener whether to send directly, to the relay, or both. While the uplink has room both are kept warm:
-//! the listener takes the first copy of each frame, so that either path may fail without a gap. Where the uplink is short, one must
-//! do: the relay if it serves two listeners or more with one stream, else the one that loses less.
+//! the listener takes the first copy of each frame, so that either path may fail without a gap, as far as its buffer covers what the
+//! other takes longer. Where the uplink is short, one must do: the relay if it serves two listeners or more with one stream, else the
+//! one that loses less.
 //!
 //! [`Listening`] decides for one listener what to ask the relay for: every stream, or one mix of them, where its downlink has no room
 //! for all.
@@ -56,7 +57,7 @@ pub struct SenderObservation {
     pub direct_lost_share: Option<f32>,
     /// The same of the relayed path.
     pub relay_lost_share: Option<f32>,
-    /// The uplink is short: datagrams were dropped because of a backlog, or a format stepped down.
+    /// The uplink is short: datagrams to this listener or to the relay were dropped because of a backlog, or their format stepped down.
     pub is_short: bool,
     /// Listeners that take this participant's stream from the relay.
     pub relay_listeners: u32,

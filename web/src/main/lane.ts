@@ -9,6 +9,8 @@ export type LaneSignal =
 const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
 
 const NOMINATION_MS = 500;
+/** Candidates that are kept before the description they belong to; a browser has a dozen. */
+const MAX_EARLY = 64;
 
 export class Lane {
   readonly number: number;
@@ -81,8 +83,9 @@ export class Lane {
   }
 
   async #handleCandidate(candidate: RTCIceCandidateInit | null): Promise<void> {
-    if (this.#early !== null) this.#early.push(candidate);
-    else if (candidate !== null) await this.connection.addIceCandidate(candidate);
+    if (this.#early !== null) {
+      if (this.#early.length < MAX_EARLY) this.#early.push(candidate);
+    } else if (candidate !== null) await this.connection.addIceCandidate(candidate);
   }
 
   #sendDescription(): void {

@@ -1,5 +1,6 @@
 /** Every participant connected with every other, by lanes. */
 
+import type { WayName } from "../shared/messages";
 import { Lane, type LaneSignal } from "./lane";
 import type { Participant } from "./model";
 
@@ -16,7 +17,7 @@ export type PeerSignal =
   | LaneSignal
   | { kind: "lanes"; count: number }
   | { kind: "restart"; lane: number }
-  | { kind: "direct"; wanted: boolean }
+  | { kind: WayName; wanted: boolean }
   | { kind: "close"; lane: number };
 
 const MAX_LANES = 8;
@@ -50,7 +51,7 @@ export class Peer {
   readonly #slots = new Map<number, Slot>();
   #wanted: number;
   #wantedByPeer = 1;
-  #wantsDirect = true;
+  #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
   #wasConnected = false;
   #unreachable = false;
   readonly #unreachableTimer: ReturnType<typeof setTimeout>;
@@ -86,9 +87,9 @@ export class Peer {
     return this.#slots.get(lane)?.lane.candidateType ?? null;
   }
 
-  /** Whether the peer wants our stream on these lanes, by its own word. */
-  get wantsDirect(): boolean {
-    return this.#wantsDirect;
+  /** By which ways the peer wants our stream, by its own word. */
+  get wants(): Readonly<Record<WayName, boolean>> {
+    return this.#wants;
   }
 
   /** This end's wish; the greater of both ends' is granted. */
@@ -115,7 +116,8 @@ export class Peer {
         if (!this.#offers) this.#closeLane(signal.lane);
         break;
       case "direct":
-        this.#wantsDirect = signal.wanted !== false;
+      case "relayed":
+        this.#wants = { ...this.#wants, [signal.kind]: signal.wanted !== false };
         this.#host.changed();
         break;
     }

@@ -2,7 +2,7 @@
 
 /** How far a participant has come. Its own stream is silent from `mixed` until it is gone from here. */
 type Phase =
-  /** In the mix, which is not heard yet, or does not hold it for sure. */
+  /** Asked for in the mix and forwarded: the mix is not heard yet, or does not hold it for sure. */
   | "entering"
   | "mixed"
   /** Its own stream is asked for again, and does not play yet. */
@@ -22,6 +22,8 @@ export interface MixLook {
   nowMs: number;
   /** Whether the mix plays. */
   mixPlays: boolean;
+  /** Whether a participant's stream is heard forwarded by the server: one that does not come there would be silent in the mix, too. */
+  isForwarded(id: string): boolean;
   /** From asking for a change of the mix until it is heard: the round trip to the server, and the mix's own buffer. */
   settleMs: number;
   /** Frames played so far of a participant's own stream. */
@@ -35,8 +37,8 @@ export interface MixLook {
 export class Mixing {
   readonly #members = new Map<string, Member>();
 
-  /** Brings it up to date: `wanted` are the participants who shall be heard in the mix. */
-  look(wanted: ReadonlySet<string>, { nowMs, mixPlays, settleMs, playedFrames }: MixLook): void {
+  /** Brings it up to date: `wanted` are the participants who shall be heard in the mix, and whom the server's relay reaches. */
+  look(wanted: ReadonlySet<string>, { nowMs, mixPlays, settleMs, isForwarded, playedFrames }: MixLook): void {
     const enter = (id: string, phase: Phase) =>
       this.#members.set(id, { phase, sinceMs: nowMs, playedFrames: playedFrames(id) });
     for (const id of wanted) if (!this.#members.has(id)) enter(id, "entering");
@@ -44,8 +46,10 @@ export class Mixing {
       const isWanted = wanted.has(id);
       const isSettled = nowMs - sinceMs >= settleMs;
       if (phase === "entering" && !isWanted) this.#members.delete(id);
+      else if (phase === "entering" && !isForwarded(id)) enter(id, "entering");
       else if (phase === "entering" && mixPlays && isSettled) enter(id, "mixed");
       else if (phase === "mixed" && !isWanted) enter(id, "leaving");
+      else if (phase === "mixed" && !mixPlays) enter(id, "entering");
       else if (phase === "leaving" && isWanted) enter(id, "mixed");
       // Where the mix has ended, too, there is nothing to wait for.
       else if (phase === "leaving" && (playedFrames(id) > before || !mixPlays)) enter(id, "withdrawn");

@@ -35,7 +35,7 @@ export type FromServer =
   | { type: "renamed"; id: string; name: string }
   | { type: "owner"; id: string }
   | { type: "muted"; id: string; muted: boolean }
-  | { type: "locked"; locked: boolean }
+  | { type: "locked"; locked: boolean; passphrase: string | null }
   | { type: "relay"; relay: RelayOffer | null }
   | { type: "signal"; from: string; data: unknown }
   | { type: "error"; code: string; message: string };
@@ -62,7 +62,7 @@ const FINAL_ERRORS = new Set([
 export interface Hello {
   name: string;
   sample_rate_hz: number;
-  /** Of a locked room. */
+  /** Of a locked room: as it was said at the door, and then as the server says it. */
   passphrase?: string;
 }
 
@@ -105,9 +105,6 @@ export class Signalling {
 
   /** By the owner only; null opens the room again. */
   lock(passphrase: string | null): void {
-    // To come in again, should the connection be lost for long.
-    if (passphrase === null) delete this.#hello.passphrase;
-    else this.#hello.passphrase = passphrase;
     this.send({ type: "lock", passphrase });
   }
 
@@ -177,11 +174,19 @@ export class Signalling {
     if (message.type === "welcome") {
       // The room's, should a server that was restarted have to make it again.
       this.#hello.sample_rate_hz = message.sample_rate_hz;
+      if (!message.locked) this.#setPassphrase(null);
       this.#retryMs = FIRST_RETRY_MS;
       this.#report("online");
     }
+    if (message.type === "locked") this.#setPassphrase(message.passphrase);
     if (message.type === "error" && FINAL_ERRORS.has(message.code)) this.#stop();
     this.#receive(message);
+  }
+
+  /** To come in again after long, and to lock the room as before, should a server that was restarted have to make it again. */
+  #setPassphrase(passphrase: string | null): void {
+    if (passphrase === null) delete this.#hello.passphrase;
+    else this.#hello.passphrase = passphrase;
   }
 }
 

@@ -12,6 +12,7 @@ import {
   type Hearing,
   MAX_STREAMS,
   type ToWorker,
+  type WayName,
   type WorkletChannels,
   type WorkletOptions,
 } from "../shared/messages";
@@ -342,9 +343,9 @@ export class Sound {
     this.#tell({ type: "listen", listen });
   }
 
-  /** What the room calls a stream's peer, the way that is pinned, and whether the peer wants our stream directly. */
-  setPeer(stream: number, number: number, pin: Pin, wantsDirect: boolean): void {
-    this.#tell({ type: "peer", stream, number, pin, wantsDirect });
+  /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
+    this.#tell({ type: "peer", stream, number, pin, wants });
   }
 
   /** Tells the worker what its reports to the peers shall say, and what is lost by which way. */

@@ -2,7 +2,14 @@
 
 import { COMMAND, type Pin, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
-import type { DeviceDelay, FarEnd, FromWorker, TraceRows, WorkerPeerStats } from "../shared/messages";
+import type {
+  DeviceDelay,
+  FarEnd,
+  FromWorker,
+  TraceRows,
+  WayName,
+  WorkerPeerStats,
+} from "../shared/messages";
 import type { Listen, RelayOffer } from "../shared/relay";
 import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
@@ -48,6 +55,7 @@ import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembe
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
 import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
+import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 
 /** A browser whose devices report more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
@@ -77,8 +85,8 @@ interface Member {
   number: number | null;
   /** Whether its own stream is played, as the engine was last told. */
   isSilent: boolean;
-  /** Whether it shall send us its stream directly, as it was last told. */
-  wantsDirect: boolean;
+  /** By which ways it shall send us its stream, as it was last told. */
+  wanted: Record<WayName, boolean>;
   /** What the worker was last told of it. */
   told: string;
   /** So far, when its delay was last looked at. */
@@ -127,7 +135,7 @@ export class Studio implements StudioApi {
   #iceServers: RTCIceServer[] = [];
   #relayOffer: RelayOffer | null = null;
   #ownerId: string | null = null;
-  /** What was said at the door, or is to be said since one locked it oneself. */
+  /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
   readonly #mixing = new Mixing();
   /** The mix's stream while there is one, what the engine was last told of it, and had played of it when. */
@@ -557,23 +565,29 @@ export class Studio implements StudioApi {
       return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
     };
     const wanted = new Set<string>();
-    for (const [id, { stream }] of this.#members)
-      if (this.#workerPeers.get(stream)?.asked === "mixed" && this.#relay !== null) wanted.add(id);
+    const workerPeer = (id: string) => this.#workerPeers.get(this.#members.get(id)?.stream ?? 0);
+    for (const id of this.#members.keys()) {
+      const { asked, relayOpen } = workerPeer(id) ?? {};
+      if (asked === "mixed" && relayOpen) wanted.add(id);
+    }
     this.#mixing.look(wanted, {
       nowMs: performance.now(),
       mixPlays: this.#mixPlays(played),
       settleMs: this.#mixSettlesMs(sound, numbers),
+      isForwarded: (id) => workerPeer(id)?.ways.relayed.isHeard === true,
       playedFrames: (id) => played(this.#members.get(id)?.stream ?? 0),
     });
     this.#keepMix(sound);
+    const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
+    const listen = listenOf(taken, this.#mixing, this.#state.settings);
+    const text = JSON.stringify(listen);
+    if (text !== this.#listen) sound.setListen(listen);
+    this.#listen = text;
+    // After the relay: who is no longer to send directly shall find that the relay is asked.
     for (const member of this.#members.values()) {
       this.#silence(member);
-      this.#askForDirect(member);
+      this.#tellWanted(member, listen);
     }
-    const listen = JSON.stringify(this.#listening());
-    if (listen === this.#listen) return;
-    this.#listen = listen;
-    sound.setListen(JSON.parse(listen) as Listen);
   }
 
   #mixPlays(played: (stream: number) => number): boolean {
@@ -603,7 +617,7 @@ export class Studio implements StudioApi {
     if (this.#mix === null) {
       const stream = this.#nextStream++;
       sound.addStream(stream, this.#state.settings.buffer, null);
-      sound.setPeer(stream, MIX_STREAM, "auto", false);
+      sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
       const playedAtMs = Number.NEGATIVE_INFINITY;
       this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs };
@@ -622,34 +636,23 @@ export class Studio implements StudioApi {
     member.isSilent = isSilent;
   }
 
-  /** Tells a peer to leave the direct way alone where its sound is to come by the server. */
-  #askForDirect(member: Member): void {
-    const { participant, peer, stream } = member;
+  /** Tells a peer by which ways its sound is to come. */
+  #tellWanted(member: Member, listen: Listen): void {
+    const { participant, peer } = member;
     if (!(peer instanceof Peer)) return;
-    const relayed = participant.pin === "relay" && this.#workerPeers.get(stream)?.relayOpen === true;
-    const wanted = !relayed && this.#mixing.needsOwn(participant.id);
-    if (wanted === member.wantsDirect) return;
-    if (this.#host.signal(participant.id, { kind: "direct", wanted })) member.wantsDirect = wanted;
+    const now = {
+      relayed: takesRelayed(listen, member.number),
+      direct: wantsDirect(this.#taken(member), this.#mixing),
+    };
+    for (const kind of ["relayed", "direct"] as const) {
+      if (now[kind] === member.wanted[kind]) continue;
+      if (this.#host.signal(participant.id, { kind, wanted: now[kind] })) member.wanted[kind] = now[kind];
+    }
   }
 
-  #listening(): Listen {
-    const members = Array.from(this.#members.values());
-    const hasSolo = members.some(({ participant }) => participant.solo);
-    const forward = members.flatMap(({ number, stream, participant }) => {
-      const first = participant.pin === "direct" ? "nothing" : "forwarded";
-      const isWanted = (this.#workerPeers.get(stream)?.asked ?? first) !== "nothing";
-      return number !== null && isWanted && this.#mixing.needsOwn(participant.id) ? [number] : [];
-    });
-    const sources = this.#mixing.sources.flatMap((id) => {
-      const member = this.#members.get(id);
-      if (!member || member.number === null) return [];
-      const { gain, pan, muted, mutedByOwner, solo } = member.participant;
-      return [{ stream: member.number, gain, pan, muted: muted || mutedByOwner || (hasSolo && !solo) }];
-    });
-    const { bits, packet } = this.#state.settings;
-    const format = bits === 24 || bits === 32 ? 24 : 16;
-    const opus = typeof AudioDecoder !== "undefined";
-    return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources }, opus };
+  #taken({ number, participant, stream }: Member): Taken {
+    const { asked = null, relayOpen: isReached = false } = this.#workerPeers.get(stream) ?? {};
+    return { number, participant, asked, isReached };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
@@ -850,6 +853,7 @@ export class Studio implements StudioApi {
         else this.#updateMember(message.id, { mutedByOwner: message.muted });
         break;
       case "locked":
+        this.#passphrase = message.passphrase;
         this.#set({ locked: message.locked });
         break;
       case "relay":
@@ -874,6 +878,7 @@ export class Studio implements StudioApi {
       if (this.#stream !== null) await this.#openMicrophone();
       await this.#restartSound();
     }
+    if (!welcome.locked) this.#passphrase = null;
     this.#setRelay(welcome.relay);
     const here = new Set(welcome.participants.map(({ id }) => id));
     for (const id of Array.from(this.#members.keys())) {
@@ -984,10 +989,10 @@ export class Studio implements StudioApi {
   #tellPeer(member: Member): void {
     const { stream, number, participant, peer } = member;
     if (number === null || !(peer instanceof Peer)) return;
-    const told = `${number} ${participant.pin} ${peer.wantsDirect}`;
+    const told = JSON.stringify([number, participant.pin, peer.wants]);
     if (told === member.told) return;
     member.told = told;
-    this.#sound?.setPeer(stream, number, participant.pin, peer.wantsDirect);
+    this.#sound?.setPeer(stream, number, participant.pin, peer.wants);
   }
 
   #newStream(of: { name: string; isLoop: boolean }): number {
@@ -1003,7 +1008,7 @@ export class Studio implements StudioApi {
       peer: null,
       number: null,
       isSilent: false,
-      wantsDirect: true,
+      wanted: { direct: true, relayed: true },
       told: "",
       looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
@@ -1151,7 +1156,6 @@ export class Studio implements StudioApi {
   }
 
   lock(passphrase: string | null): void {
-    this.#passphrase = passphrase;
     this.#signalling?.lock(passphrase);
   }
 

@@ -332,7 +332,7 @@ export interface SenderObservation {
   /** Share of datagrams that the listener lately missed of each path, 0 to 1. */
   directLostShare: number | null;
   relayLostShare: number | null;
-  /** Datagrams were dropped because of a backlog, or a format stepped down. */
+  /** Datagrams to this listener or to the relay were dropped because of a backlog, or their format stepped down. */
   isUplinkShort: boolean;
   /** How many take this participant's stream from the relay. */
   relayListeners: number;

@@ -69,8 +69,8 @@ export type ToWorker =
   | { type: "hold-relay" }
   /** What to take from it. */
   | { type: "listen"; listen: Listen }
-  /** What the room calls a stream's peer, the way that is pinned, and whether the peer wants our stream directly. */
-  | { type: "peer"; stream: number; number: number; pin: Pin; wantsDirect: boolean }
+  /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
+  | { type: "peer"; stream: number; number: number; pin: Pin; wants: Record<WayName, boolean> }
   /** How streams are heard, for the reports to their peers, and what the input takes beyond what its timestamps say. */
   | { type: "heard"; streams: Hearing[]; input: DeviceDelay | null };
 

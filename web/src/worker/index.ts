@@ -91,7 +91,7 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       relay?.setListen(data.listen);
       break;
     case "peer":
-      peers?.setPeer(data.stream, data.number, data.pin, data.wantsDirect);
+      peers?.setPeer(data.stream, data.number, data.pin, data.wants);
       break;
   }
 };

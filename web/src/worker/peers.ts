@@ -49,7 +49,7 @@ const REVIEW_INTERVAL_MS = 1_000;
 const SILENT_MS = 3_000;
 /** One by which no sound has come for so long is not heard. */
 const AUDIBLE_MS = 1_000;
-/** Whom the musician wants directly is heard through the relay if no lane was open for so long. */
+/** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
 const DIRECT_PATIENCE_MS = 5_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
@@ -106,15 +106,15 @@ interface Peer {
   /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop. */
   number: number | null;
   pin: Pin;
-  /** By its own word. */
-  wantsDirect: boolean;
+  /** By which ways it wants our stream, by its own word. */
+  wants: Readonly<Record<WayName, boolean>>;
   route: Route;
   /** Null if there are too many peers to judge. */
   path: PathChoice | null;
   /** How its stream is to be taken from the relay. */
   asked: Asked;
-  /** When it came, or a lane was last seen open, ms of `epochMs`. */
-  directAtMs: number;
+  /** When it came, ms of `epochMs`. */
+  readonly cameAtMs: number;
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
@@ -139,6 +139,8 @@ interface Peer {
   /** Datagrams sent to it, or dropped: whose turn it is. */
   turn: number;
   droppedBacklog: number;
+  /** The same when paths were last reviewed. */
+  droppedBefore: number;
   oversized: number;
   offered: number;
   /** Datagrams of this review that found every lane crowded, dropped ones included. */
@@ -183,8 +185,8 @@ export class Peers {
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
   #wanted = NOBODY;
   #relayed: RelayStatistics | null = null;
-  /** The same counts, and our dropped datagrams, when paths were last reviewed. */
-  #reviewed = { aged: 0, forwarded: 0, dropped: 0, atMs: Number.NEGATIVE_INFINITY };
+  /** The same counts when paths were last reviewed. */
+  #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
     rungs: [SAMPLES],
     copies: "off",
@@ -244,14 +246,14 @@ export class Peers {
     return [...used.values()];
   }
 
-  /** What the room calls a peer, the way the musician wants it, and whether the peer wants to be sent our stream directly. */
-  setPeer(stream: number, number: number, pin: Pin, wantsDirect: boolean): void {
+  /** What the room calls a peer, the way the musician wants it, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
     if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
       this.#byNumber.delete(peer.number);
     this.#byNumber.set(number, stream);
-    Object.assign(peer, { number, pin, wantsDirect });
-    if (pin === "direct") peer.asked = askedOf(peer, peer.asked, openLanes(peer) > 0);
+    Object.assign(peer, { number, pin, wants });
+    if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
   }
 
@@ -276,10 +278,7 @@ export class Peers {
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
     return Array.from(this.#peers.values()).some(
-      (peer) =>
-        peer.number !== null &&
-        peer.number !== MIX_STREAM &&
-        !(peer.wantsDirect && isDirectAlone(peer, openLanes(peer) > 0)),
+      (peer) => isParticipant(peer) && !(peer.wants.direct && isDirectAlone(peer)),
     );
   }
 
@@ -553,6 +552,8 @@ export class Peers {
       for (const lane of peer.lanes) {
         if (!isOpen(lane)) continue;
         if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
+        // One that has just opened is not silent yet.
+        if (lane.probedAtMs === 0) peer.ways.direct.heardAtMs = epochMs();
         lane.probedAtMs = nowMs;
         this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
       }
@@ -560,10 +561,10 @@ export class Peers {
     }
     const elapsedMs = nowMs - this.#reviewed.atMs;
     if (elapsedMs < REPORT_INTERVAL_MS) return;
-    for (const { number } of this.#peers.values()) {
-      if (number === null || number === MIX_STREAM || relayLane === null) continue;
+    for (const peer of this.#peers.values()) {
+      if (!isParticipant(peer) || relayLane === null) continue;
       const probe = writeProbe(this.#probeId++, toNs(epochMs()));
-      writeStream(probe, number);
+      writeStream(probe, peer.number);
       this.#sendControl(relayLane, probe);
     }
     this.#reviewed.atMs = nowMs;
@@ -575,49 +576,60 @@ export class Peers {
     return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
   }
 
+  /** Whether our stream reaches the peer by the relay, if it is sent there. */
+  #isRelayed(peer: Peer): boolean {
+    return this.#isRelayOpen(peer) && peer.wants.relayed && this.#wanted.listeners > 0;
+  }
+
+  /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
+  #isDirectOpen(peer: Peer): boolean {
+    const isSilent = epochMs() - peer.ways.direct.heardAtMs >= SILENT_MS;
+    return openLanes(peer) > 0 && !(isSilent && this.#isRelayed(peer));
+  }
+
+  /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
+  #isShort(peer: Peer): boolean {
+    const hasDropped = peer.droppedBacklog > peer.droppedBefore;
+    peer.droppedBefore = peer.droppedBacklog;
+    return hasDropped || (peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0);
+  }
+
   /** Which way each peer's sound goes and comes until the next review. */
   #choosePaths(elapsedMs: number): void {
-    const dropped = Array.from(this.#peers.values()).reduce((sum, peer) => sum + peer.droppedBacklog, 0);
-    const steppedDown = Array.from(this.#peers.values()).some(
-      (peer) => peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0,
-    );
+    const relay = this.#peers.get(RELAY_STREAM);
+    const isRelayShort = relay !== undefined && this.#isShort(relay);
     const { aged, forwarded } = this.#relayed ?? { aged: 0, forwarded: 0 };
     // A session that began anew counts anew.
     const grown = (now: number, before: number) => (now >= before ? now - before : now);
-    const isShort = steppedDown || dropped > this.#reviewed.dropped;
     const seen = {
       elapsedMs,
       forwarded: grown(forwarded, this.#reviewed.forwarded),
       aged: grown(aged, this.#reviewed.aged),
     };
-    Object.assign(this.#reviewed, { aged, forwarded, dropped });
-    const peers = Array.from(this.#peers).flatMap(([stream, peer]) =>
-      stream === RELAY_STREAM || peer.number === null || peer.number === MIX_STREAM ? [] : [peer],
-    );
+    Object.assign(this.#reviewed, { aged, forwarded });
+    const peers = Array.from(this.#peers.values()).filter(isParticipant);
     const asked = this.#paths?.listen({
       ...seen,
       pin: "auto",
-      isRelayOpen: openLanes(this.#peers.get(RELAY_STREAM)) > 0,
+      isRelayOpen: openLanes(relay) > 0,
       streams: peers.length,
     });
     for (const peer of peers) {
-      const isDirectOpen = openLanes(peer) > 0;
-      if (isDirectOpen) peer.directAtMs = epochMs();
-      const isRelayOpen = this.#isRelayOpen(peer);
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
       const { direct, relayed } = peer.ways;
       peer.route = peer.path?.review({
         elapsedMs,
         // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
-        pin: peer.wantsDirect ? "auto" : "relay",
-        isDirectOpen,
-        isRelayOpen,
+        pin: peer.wants.direct ? "auto" : "relay",
+        isDirectOpen: this.#isDirectOpen(peer),
+        isRelayOpen: this.#isRelayOpen(peer),
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
-        isUplinkShort: isShort,
-        relayListeners: this.#wanted.listeners,
+        // One peer's bad lanes are no reason to leave another's.
+        isUplinkShort: this.#isShort(peer) || isRelayShort,
+        relayListeners: peer.wants.relayed ? this.#wanted.listeners : 0,
       }) ?? { direct: true, relay: true };
-      peer.asked = askedOf(peer, asked ?? "forwarded", isDirectOpen);
+      peer.asked = askedOf(peer, asked ?? "forwarded");
     }
     this.#spread();
   }
@@ -625,14 +637,11 @@ export class Peers {
   /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
   #spread(): void {
     const relay = this.#peers.get(RELAY_STREAM);
-    for (const [stream, peer] of this.#peers) {
-      if (stream === RELAY_STREAM || peer.number === null) continue;
-      peer.isSent = peer.route.direct && (peer.wantsDirect || !this.#isRelayOpen(peer));
-    }
+    const peers = Array.from(this.#peers.values()).filter(isParticipant);
+    for (const peer of peers)
+      peer.isSent = peer.route.direct && (peer.wants.direct || !this.#isRelayed(peer));
     if (relay === undefined) return;
-    const isChosen = Array.from(this.#peers.values()).some(
-      ({ number, route, isSent }) => number !== null && (route.relay || !isSent),
-    );
+    const isChosen = peers.some(({ route, isSent }) => route.relay || !isSent);
     relay.isSent = this.#wanted.listeners > 0 && isChosen;
   }
 
@@ -653,7 +662,7 @@ export class Peers {
       lostShare: peer.heard?.lostShare ?? null,
       // Where the other way is sent as well, that is the copy.
       canCopy:
-        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayOpen(peer)),
+        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayed(peer)),
       // Lanes that were asked for and do not come are not waited for.
       canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
@@ -752,11 +761,11 @@ export class Peers {
       lanes: [],
       number: null,
       pin: "auto",
-      wantsDirect: true,
+      wants: { direct: true, relayed: true },
       route: { direct: true, relay: true },
       path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
       asked: "forwarded",
-      directAtMs: epochMs(),
+      cameAtMs: epochMs(),
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
@@ -774,6 +783,7 @@ export class Peers {
       lanesWanted: 0,
       turn: 0,
       droppedBacklog: 0,
+      droppedBefore: 0,
       oversized: 0,
       offered: 0,
       crowded: 0,
@@ -786,6 +796,11 @@ export class Peers {
     this.#spread();
     return peer;
   }
+}
+
+/** Not so the relay itself, the loop, and the mix. */
+function isParticipant(peer: Peer): peer is Peer & { number: number } {
+  return peer.number !== null && peer.number !== MIX_STREAM;
 }
 
 function newWay(): Way {
@@ -814,19 +829,24 @@ function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: W
 }
 
 /** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
-function askedOf(peer: Peer, asked: Asked, isDirectOpen: boolean): Asked {
-  const { pin, ways } = peer;
-  if (pin === "mix") return "mixed";
-  if (pin === "relay") return "forwarded";
-  if (isDirectAlone(peer, isDirectOpen)) return "nothing";
+function askedOf(peer: Peer, asked: Asked): Asked {
+  if (peer.pin === "mix") return "mixed";
+  if (peer.pin === "relay") return "forwarded";
+  if (isDirectAlone(peer)) return "nothing";
   // Whom one hears directly needs no part in a mix.
-  const isHeard = isDirectOpen && epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
-  return asked === "mixed" && isHeard ? "nothing" : asked;
+  return asked === "mixed" && isHeardDirectly(peer) ? "nothing" : asked;
 }
 
-/** Whether the musician wants a peer directly, and that works, or may soon. */
-function isDirectAlone({ pin, directAtMs }: Peer, isDirectOpen: boolean): boolean {
-  return pin === "direct" && (isDirectOpen || epochMs() - directAtMs < DIRECT_PATIENCE_MS);
+/**
+ * Whether the musician wants a peer directly, and hears it so, or may soon. By what is heard, not by open lanes: the peer may have chosen
+ * the relay alone, not knowing who of its listeners takes it there.
+ */
+function isDirectAlone(peer: Peer): boolean {
+  return peer.pin === "direct" && (isHeardDirectly(peer) || epochMs() - peer.cameAtMs < DIRECT_PATIENCE_MS);
+}
+
+function isHeardDirectly({ ways }: Peer): boolean {
+  return epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
 }
 
 /** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */

@@ -6,6 +6,7 @@ class Page {
   readonly mixing = new Mixing();
   nowMs = 0;
   mixPlays = false;
+  forwarded = new Set(["a", "b"]);
   played = new Map<string, number>();
 
   look(wanted: string[], change: Partial<MixLook> = {}): string[] {
@@ -14,6 +15,7 @@ class Page {
       nowMs: this.nowMs,
       mixPlays: this.mixPlays,
       settleMs: 250,
+      isForwarded: (id) => this.forwarded.has(id),
       playedFrames: (id) => this.played.get(id) ?? 0,
       ...change,
     });
@@ -79,6 +81,31 @@ it("does not wait for a mix that has died, nor for one who has gone", () => {
   page.mixPlays = false;
   page.look([]);
   expect(page.look([])).toEqual(["a", "b"]);
+});
+
+it("lets nobody in who does not come by the server, though the mix of the others plays", () => {
+  const page = new Page();
+  page.mixPlays = true;
+  page.forwarded.delete("b");
+  for (let n = 0; n < 20; n++) page.look(["a", "b"]);
+  expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
+  expect([page.mixing.needsOwn("a"), page.mixing.needsOwn("b")]).toEqual([false, true]);
+  // From then on it takes as long as ever until the mix holds it.
+  page.forwarded.add("b");
+  for (let n = 0; n < 2; n++) expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
+  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
+});
+
+it("goes back where the mix has ended though it is wanted, and into it again once it plays", () => {
+  const page = new Page();
+  page.mixPlays = true;
+  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
+  page.mixPlays = false;
+  for (let n = 0; n < 20; n++) expect(page.look(["a", "b"])).toEqual(["a", "b"]);
+  expect([page.mixing.needsOwn("a"), page.mixing.needsOwn("b")]).toEqual([true, true]);
+  expect(page.mixing.sources).toEqual(["a", "b"]);
+  page.mixPlays = true;
+  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
 });
 
 it("changes its mind without a gap", () => {

@@ -43,6 +43,10 @@ const CHOSEN: SendConfig = {
   addsLanes: false,
 };
 
+/** Ways that a peer wants. */
+const BOTH = { direct: true, relayed: true };
+const RELAYED = { direct: false, relayed: true };
+
 const sendingOf = (config: Partial<SendConfig> = {}): Sending => {
   const whole = { ...CHOSEN, ...config };
   return { rungs: rungsFor(whole, true), copies: whole.copies, addsLanes: whole.addsLanes };
@@ -536,7 +540,7 @@ it("reports the capture as of the format that the peer is sent", () => {
 
 describe("through the relay", () => {
   /** Peer 1, whom the room calls 7, with a direct lane; peer 2, called 9, without; and a session with the relay. */
-  function room(pin: Pin = "auto", paths: Paths | null = null) {
+  function room(pin: Pin = "auto", paths: Paths | null = null, all: Ladders | null = null) {
     const [direct, session] = [channel(), channel()];
     const passed: { tag: number; stream: number; sequence: number }[] = [];
     const sink = {
@@ -545,10 +549,15 @@ describe("through the relay", () => {
         return passed.push({ tag, stream, sequence }) > 0;
       },
     };
-    const peers = new Peers(sink, () => {}, undefined, paths);
+    const peers = new Peers(
+      sink,
+      () => {},
+      (rungs) => all?.add(rungs) ?? null,
+      paths,
+    );
     peers.addLane(1, 0, 1, true, direct);
-    peers.setPeer(1, 7, pin, true);
-    peers.setPeer(2, 9, "auto", true);
+    peers.setPeer(1, 7, pin, BOTH);
+    peers.setPeer(2, 9, "auto", BOTH);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
     peers.setRelay({ listeners: 1, opus: true }, null);
     const hear = (lane: Channel, bytes: Uint8Array<ArrayBuffer>, stream: number) => {
@@ -558,7 +567,17 @@ describe("through the relay", () => {
     /** By the relay: the peer is reached, and answers. */
     const answer = (number: number) => hear(session, writeProbe(0, 1n), number);
     const ofKind = (lane: Channel, kind: number) => lane.datagrams.filter((bytes) => kindOf(bytes) === kind);
-    return { peers, direct, session, passed, hear, answer, ofKind };
+    let [nowMs, n] = [1_000_000, 0];
+    /** A packet every 10 ms; how many there were so far. */
+    const run = (milliseconds: number): number => {
+      for (const end = nowMs + milliseconds; nowMs < end; nowMs += 10) {
+        peers.takeStock(nowMs);
+        if (nowMs % 100 === 0) peers.review(nowMs);
+        peers.send("main", packet(n++));
+      }
+      return n;
+    };
+    return { peers, direct, session, passed, hear, answer, ofKind, run };
   }
 
   const sequences = (lane: Channel) => lane.sent.map(({ sequence }) => sequence);
@@ -583,25 +602,68 @@ describe("through the relay", () => {
     expect(peers.rungsInUse()).toEqual([]);
   });
 
-  it("is left alone where all are wanted directly and there, and needed 5 s after a lane was last open", () => {
+  it("is left alone where all are wanted directly and heard so within 5 s, and needed 1 s after that has ended", () => {
     vi.useFakeTimers();
-    const { peers, direct } = room("direct");
+    const { peers, direct, hear } = room("direct");
     const asked = () => peers.stats().find(({ stream }) => stream === 1)!.asked;
     expect(peers.needsRelay, "peer 2 is not pinned").toBe(true);
     peers.close(2);
-    peers.review(performance.now());
-    expect([peers.needsRelay, asked()]).toEqual([false, "nothing"]);
-    direct.readyState = "closed";
-    for (const [ms, isNeeded] of [
-      [4_900, false],
-      [200, true],
+    for (const [ms, isHeard, isNeeded] of [
+      [4_900, false, false],
+      [200, false, true],
+      [0, true, false],
+      [900, true, false],
+      // The lane stays open: the peer has chosen the relay alone.
+      [900, false, false],
+      [200, false, true],
     ] as const) {
       vi.advanceTimersByTime(ms);
+      if (isHeard) hear(direct, packet(0), 0);
+      peers.review(performance.now());
       expect(peers.needsRelay).toBe(isNeeded);
     }
+    vi.advanceTimersByTime(500);
     peers.review(performance.now());
     expect(asked()).toBe("forwarded");
+    hear(direct, packet(1), 0);
+    vi.advanceTimersByTime(500);
+    peers.review(performance.now());
+    expect(asked()).toBe("nothing");
     vi.useRealTimers();
+  });
+
+  it("takes the place of a direct lane by which nothing comes any more, though it is open", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, answer, hear } = room("auto", new Paths(engineModule()));
+    // By which of the two, a second later.
+    const sentBy = () => {
+      vi.advanceTimersByTime(1_000);
+      answer(7);
+      peers.review(performance.now());
+      const before = [direct, session].map((lane) => lane.sent.length);
+      peers.send("main", packet(0));
+      return [direct, session].map((lane, n) => lane.sent.length - before[n]!);
+    };
+    for (let n = 0; n < 3; n++) expect(sentBy()).toEqual([1, 1]);
+    expect(sentBy()).toEqual([0, 1]);
+    hear(direct, writeProbe(0, 1n), 0);
+    expect(sentBy()).toEqual([1, 1]);
+    // Without the relay it is tried on.
+    peers.setRelay({ listeners: 0, opus: true }, null);
+    for (let n = 0; n < 5; n++) expect(sentBy()).toEqual([1, 0]);
+    vi.useRealTimers();
+  });
+
+  it("is not relied on while nobody takes our stream there, though a peer shall not be sent it directly", () => {
+    const { peers, direct, answer } = room();
+    peers.setRelay({ listeners: 0, opus: true }, null);
+    answer(7);
+    peers.setPeer(1, 7, "auto", RELAYED);
+    peers.send("main", packet(0));
+    expect(sequences(direct)).toEqual([0]);
+    peers.setRelay({ listeners: 1, opus: true }, null);
+    peers.send("main", packet(1));
+    expect(sequences(direct)).toEqual([0]);
   });
 
   it("goes in samples where somebody there has no use for Opus, whatever is sent directly", () => {
@@ -630,8 +692,8 @@ describe("through the relay", () => {
     ]);
     expect(peers.relayStats()).toMatchObject({ strayDatagrams: 2 });
     // Numbers change when the server is started anew.
-    peers.setPeer(1, 9, "auto", true);
-    peers.setPeer(2, 7, "auto", true);
+    peers.setPeer(1, 9, "auto", BOTH);
+    peers.setPeer(2, 7, "auto", BOTH);
     hear(session, packet(4), 9);
     expect(passed.at(-1)).toMatchObject({ tag: 1 });
     peers.close(1);
@@ -641,7 +703,7 @@ describe("through the relay", () => {
 
   it("brings the mix to its own stream", () => {
     const { peers, session, passed, hear } = room();
-    peers.setPeer(3, MIX_STREAM, "auto", false);
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
     hear(session, packet(0), MIX_STREAM);
     expect(passed).toEqual([{ tag: 3, stream: MIX_STREAM, sequence: 1_000_000 }]);
   });
@@ -704,10 +766,10 @@ describe("through the relay", () => {
     hear(direct, packet(1), 0);
     expect(passed.map(({ stream }) => stream)).toEqual([0, 7]);
     // By the peer's own pin: it has said so.
-    peers.setPeer(1, 7, "relay", false);
+    peers.setPeer(1, 7, "relay", RELAYED);
     peers.send("main", packet(1));
     expect([sequences(direct).length, sequences(session).length]).toEqual([1, 2]);
-    peers.setPeer(1, 7, "direct", true);
+    peers.setPeer(1, 7, "direct", BOTH);
     hear(session, packet(2), 7);
     hear(direct, packet(2), 0);
     peers.review(1_001_000);
@@ -717,7 +779,7 @@ describe("through the relay", () => {
 
   it("is no reason to leave a peer without sound: the direct way is sent until the other is open", () => {
     const { peers, direct, answer } = room();
-    peers.setPeer(1, 7, "auto", false);
+    peers.setPeer(1, 7, "auto", RELAYED);
     peers.send("main", packet(0));
     expect(sequences(direct)).toEqual([0]);
     answer(7);
@@ -727,29 +789,79 @@ describe("through the relay", () => {
   });
 
   it("is the only way while the uplink is short, if it serves two there with one stream", () => {
-    const { direct, session, answer, peers } = room("auto", new Paths(engineModule()));
+    const { direct, session, answer, peers, run } = room("auto", new Paths(engineModule()));
     peers.setRelay({ listeners: 2, opus: true }, null);
     answer(7);
-    let [nowMs, n] = [1_000_000, 0];
-    const run = (milliseconds: number) => {
-      for (const end = nowMs + milliseconds; nowMs < end; nowMs += 10) {
-        peers.takeStock(nowMs);
-        if (nowMs % 100 === 0) peers.review(nowMs);
-        peers.send("main", packet(n++));
-      }
-    };
     run(2_000);
     expect(sequences(direct).length).toBe(200);
     direct.bufferedAmount = 100_000;
     run(2_000);
     const before = sequences(direct).length;
     direct.bufferedAmount = 0;
-    run(5_000);
+    const all = run(5_000);
     expect(sequences(direct).length).toBe(before);
-    expect(sequences(session).length).toBe(n);
+    expect(sequences(session).length).toBe(all);
     // Both again after a calm time.
     run(15_000);
     expect(sequences(direct).length).toBeGreaterThan(before);
+  });
+
+  it("is no way in place of a peer's direct one because another peer's lane is bad", () => {
+    const { peers, direct, session, answer, run } = room("auto", new Paths(engineModule()));
+    const bad = channel();
+    peers.addLane(2, 0, 1, true, bad);
+    peers.setRelay({ listeners: 2, opus: true }, null);
+    answer(7);
+    answer(9);
+    run(1_000);
+    bad.bufferedAmount = 100_000;
+    run(1_000);
+    const before = sequences(bad).length;
+    bad.bufferedAmount = 0;
+    const all = run(5_000);
+    expect([bad, direct, session].map((lane) => sequences(lane).length)).toEqual([before, all, all]);
+  });
+
+  it("is no way to one who does not take it there, whoever else does; and no copy for that one", () => {
+    const { peers, direct, session, answer, hear, run } = room("auto", new Paths(engineModule()), ladders());
+    const second = channel();
+    peers.addLane(1, 1, 1, true, second);
+    peers.setSending(sendingOf());
+    peers.setRelay({ listeners: 2, opus: true }, null);
+    const seconds = (count: number) => {
+      for (let n = 0; n < count; n++) {
+        answer(7);
+        hear(direct, writeReport({ id: n, capture: null, heard: heardWith(20, 1_000) }), 0);
+        run(1_000);
+      }
+    };
+    peers.setPeer(1, 7, "auto", { direct: true, relayed: false });
+    seconds(5);
+    expect(peers.stats()[0].sent?.copies).toBe(true);
+    direct.bufferedAmount = second.bufferedAmount = 100_000;
+    run(1_000);
+    direct.bufferedAmount = second.bufferedAmount = 0;
+    const before = counts([direct, session]);
+    seconds(1);
+    expect(sequences(direct).length).toBeGreaterThan(before[0]!);
+    // Once it does, the relay may be the only way.
+    peers.setPeer(1, 7, "auto", BOTH);
+    direct.bufferedAmount = second.bufferedAmount = 100_000;
+    run(1_000);
+    direct.bufferedAmount = second.bufferedAmount = 0;
+    const alone = counts([direct, second]);
+    run(1_000);
+    expect(counts([direct, second])).toEqual(alone);
+  });
+
+  it("is no way for our sound because a mix comes by it", () => {
+    const { peers, direct, session } = room("auto", new Paths(engineModule()));
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
+    peers.close(2);
+    // Nothing comes from peer 1 by the relay: directly is the only way.
+    peers.review(1_000_000);
+    for (let n = 0; n < 100; n++) peers.send("main", packet(n));
+    expect([direct, session].map((lane) => sequences(lane).length)).toEqual([100, 0]);
   });
 
   it("is a way of its own for the format: the session that backs up steps down, the direct lane does not", () => {
@@ -762,7 +874,7 @@ describe("through the relay", () => {
     );
     peers.setSending(sendingOf());
     peers.addLane(1, 0, 1, true, direct);
-    peers.setPeer(1, 7, "auto", true);
+    peers.setPeer(1, 7, "auto", BOTH);
     peers.addLane(RELAY_STREAM, 0, 0, true, session);
     peers.setRelay({ listeners: 1, opus: true }, null);
     session.bufferedAmount = 10_000;

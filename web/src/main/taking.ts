@@ -1,0 +1,71 @@
+/** What is taken of each participant: from the server's relay, and directly. */
+
+import type { Asked } from "../shared/engine";
+import type { Listen } from "../shared/relay";
+import type { Mixing } from "./mixing";
+import type { Participant, Settings } from "./model";
+
+/** A participant, and what the worker says of it. */
+export interface Taken {
+  participant: Pick<
+    Participant,
+    "id" | "present" | "pin" | "gain" | "pan" | "muted" | "mutedByOwner" | "solo"
+  >;
+  /** Its number in the room; null of the loop. */
+  number: number | null;
+  /** How its stream is to be taken from the relay; null before that is known. */
+  asked: Asked | null;
+  /** Whether the peer is heard of by the relay. */
+  isReached: boolean;
+}
+
+/** What to ask the relay for. */
+export function listenOf(all: Taken[], mixing: Mixing, settings: Pick<Settings, "bits" | "packet">): Listen {
+  const members = withNumbers(all);
+  const hasSolo = all.some(({ participant }) => participant.solo);
+  const forward = members.flatMap(([number, { participant, asked }]) => {
+    const first = participant.pin === "direct" ? "nothing" : "forwarded";
+    return (asked ?? first) !== "nothing" && mixing.needsOwn(participant.id) ? [number] : [];
+  });
+  const sources = members.flatMap(([number, { participant }]) => {
+    const { id, gain, pan, muted, mutedByOwner, solo } = participant;
+    if (!mixing.sources.includes(id)) return [];
+    return [{ stream: number, gain, pan, muted: muted || mutedByOwner || (hasSolo && !solo) }];
+  });
+  const { bits, packet } = settings;
+  const format = bits === 24 || bits === 32 ? 24 : 16;
+  const opus = typeof AudioDecoder !== "undefined";
+  return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources }, opus };
+}
+
+/**
+ * The participants by their numbers, each once: where the server was restarted, one who has not returned still has the number of before,
+ * which may be another's now.
+ */
+function withNumbers(all: Taken[]): [number, Taken][] {
+  const byNumber = new Map<number, Taken>();
+  for (const taken of all) {
+    if (taken.number === null || (byNumber.has(taken.number) && !taken.participant.present)) continue;
+    byNumber.set(taken.number, taken);
+  }
+  return Array.from(byNumber);
+}
+
+/** Whether a participant's stream is asked for there. */
+export function takesRelayed({ forward, mix }: Listen, number: number | null): boolean {
+  return (
+    number !== null && (forward.includes(number) || !!mix?.sources.some(({ stream }) => stream === number))
+  );
+}
+
+/**
+ * Whether a participant shall send its stream directly: not where it is heard in the mix, or shall come by the server alone. The peer goes
+ * on directly until the relay is there, and one that needs no relay itself opens a session only because of this: so it is said at once.
+ */
+export function wantsDirect({ participant: { id, pin }, asked, isReached }: Taken, mixing: Mixing): boolean {
+  if (pin === "direct") return true;
+  const isPinned = pin === "relay" || (pin === "mix" && !isReached);
+  // The relay is asked first.
+  const isAsked = asked !== null && asked !== "nothing";
+  return !(isPinned && isAsked) && mixing.needsOwn(id);
+}

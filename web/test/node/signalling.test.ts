@@ -1,0 +1,79 @@
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { Signalling } from "../../src/main/signalling";
+
+/** As much of a WebSocket as the signalling uses. */
+class Socket {
+  static readonly OPEN = 1;
+  static readonly CLOSED = 3;
+  static all: Socket[] = [];
+  readyState = 0;
+  readonly sent: Record<string, unknown>[] = [];
+  onopen: (() => void) | null = null;
+  onmessage: ((event: { data: unknown }) => void) | null = null;
+  onclose: (() => void) | null = null;
+
+  constructor() {
+    Socket.all.push(this);
+  }
+  send(text: string): void {
+    this.sent.push(JSON.parse(text));
+  }
+  say(message: Record<string, unknown>): void {
+    this.onmessage?.({ data: JSON.stringify(message) });
+  }
+  close(): void {
+    this.readyState = Socket.CLOSED;
+    this.onclose?.();
+  }
+}
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  Socket.all = [];
+  vi.stubGlobal("WebSocket", Socket);
+  vi.stubGlobal("location", { protocol: "https:", host: "play.example" });
+  vi.stubGlobal("addEventListener", () => {});
+  vi.stubGlobal("fetch", async () => ({ ok: true }));
+});
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+/** The next connection, welcomed to a room that is locked or not, and the `hello` on it. */
+async function welcomed(locked: boolean): Promise<[Socket, hello: Record<string, unknown>]> {
+  await vi.advanceTimersByTimeAsync(2_000);
+  const socket = Socket.all.at(-1)!;
+  socket.readyState = Socket.OPEN;
+  socket.onopen?.();
+  socket.say({ type: "welcome", sample_rate_hz: 48_000, locked });
+  return [socket, socket.sent[0]!];
+}
+
+it("says the passphrase that the server told last when it comes in again", async () => {
+  const hello = { name: "a", sample_rate_hz: 48_000 };
+  const signalling = new Signalling("room", hello, vi.fn(), vi.fn());
+  let [socket, said] = await welcomed(false);
+  expect(said).not.toHaveProperty("passphrase");
+  // What one asked for oneself is not yet so.
+  signalling.lock("x");
+  socket.close();
+  [socket, said] = await welcomed(false);
+  expect(said).not.toHaveProperty("passphrase");
+  socket.say({ type: "locked", locked: true, passphrase: "x" });
+  socket.close();
+  [socket, said] = await welcomed(true);
+  expect(said.passphrase).toBe("x");
+  socket.say({ type: "locked", locked: false, passphrase: null });
+  socket.close();
+  [socket, said] = await welcomed(false);
+  expect(said).not.toHaveProperty("passphrase");
+  // Opened while one was away: one is not told, but sees it.
+  socket.say({ type: "locked", locked: true, passphrase: "y" });
+  socket.close();
+  [socket, said] = await welcomed(false);
+  expect(said.passphrase).toBe("y");
+  socket.close();
+  [, said] = await welcomed(false);
+  expect(said).not.toHaveProperty("passphrase");
+});
