@@ -655,7 +655,8 @@ impl Network {
             FromServer::Relay { relay } => self.set_relay(relay, address, false),
             FromServer::Signal { from, data } => self.handle_signal(&from, &data),
             FromServer::Error { message, .. } => self.status.notice = Some(message),
-            FromServer::Unknown => {}
+            // The passphrase is for the next `hello`.
+            FromServer::Locked { .. } | FromServer::Unknown => {}
         }
     }
 
