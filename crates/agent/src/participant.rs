@@ -574,10 +574,8 @@ impl Network {
     ) -> Option<Bytes> {
         let peer = &mut self.peers[at];
         match wire::parse(bytes) {
-            Ok(Datagram::Audio(header, _)) => {
+            Ok(Datagram::Audio(..)) => {
                 if !peer.is_muted_by_owner {
-                    peer.reports
-                        .handle_audio(header.timestamp, header.rate, now);
                     self.far.give(peer.stream, bytes);
                 }
             }
