@@ -205,8 +205,8 @@ impl Default for Strip {
 struct Peer {
     id: String,
     name: String,
-    /// Its number in the room.
-    number: u16,
+    /// Its number in the room; `None` while a server that was restarted does not know it: another may have that number by now.
+    number: Option<u16>,
     is_present: bool,
     /// Since when the server does not know it, though it did not say that it left.
     missed_since_ns: Option<u64>,
@@ -515,7 +515,7 @@ impl Network {
             }
             return;
         }
-        let Some(at) = self.peers.iter().position(|peer| peer.number == number) else {
+        let Some(at) = self.peers.iter().position(|peer| peer.number == Some(number)) else {
             return;
         };
         if let Some(reply) = self.handle_datagram(at, 0, kind, bytes, now)
@@ -687,8 +687,9 @@ impl Network {
                 self.remove_peer(at);
             } else {
                 // A server that was restarted knows nobody yet: who is heard directly goes on being heard, and will be back.
-                self.peers[at].is_present = false;
-                self.peers[at].missed_since_ns = Some(now_ns());
+                let peer = &mut self.peers[at];
+                (peer.number, peer.is_present) = (None, false);
+                peer.missed_since_ns = Some(now_ns());
             }
         }
         for participant in welcome.participants {
@@ -747,7 +748,7 @@ impl Network {
         } = participant;
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
             // A server that was restarted numbers anew.
-            (peer.number, peer.name, peer.is_present) = (number, name, present);
+            (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
             peer.is_muted_by_owner = muted;
             peer.missed_since_ns = None;
             return;
@@ -765,7 +766,7 @@ impl Network {
         self.peers.push(Peer {
             id,
             name,
-            number,
+            number: Some(number),
             is_present: present,
             missed_since_ns: None,
             is_muted_by_owner: muted,
@@ -813,7 +814,7 @@ impl Network {
             _ if self.config.path == Path::Direct => Listen::default(),
             Asked::Nothing => Listen::default(),
             Asked::Forwarded => Listen {
-                forward: self.peers.iter().map(|peer| peer.number).collect(),
+                forward: self.peers.iter().filter_map(|peer| peer.number).collect(),
                 ..Listen::default()
             },
             Asked::Mixed => {
@@ -823,14 +824,14 @@ impl Network {
                     .peers
                     .iter()
                     .filter(|peer| !peer.is_direct())
-                    .map(|peer| {
+                    .filter_map(|peer| {
                         let strip = self.strip(&peer.id);
-                        MixSource {
-                            stream: peer.number,
+                        Some(MixSource {
+                            stream: peer.number?,
                             gain: strip.gain,
                             pan: strip.pan,
                             muted: strip.is_muted || (any_solo && !strip.is_solo),
-                        }
+                        })
                     });
                 Listen {
                     mix: Some(Mix {
@@ -973,8 +974,8 @@ impl Network {
             for session in relay.open_sessions() {
                 relay.send_on(session, probe(self.probe_id, 0));
             }
-            for peer in &self.peers {
-                relay.send(probe(self.probe_id, peer.number));
+            for number in self.peers.iter().filter_map(|peer| peer.number) {
+                relay.send(probe(self.probe_id, number));
             }
         }
         for peer in &self.peers {
@@ -991,7 +992,13 @@ impl Network {
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
             let direct = peer.direct.as_mut().filter(|direct| direct.is_open());
-            let stream = if direct.is_some() { 0 } else { peer.number };
+            let stream = if direct.is_some() {
+                0
+            } else if let Some(number) = peer.number {
+                number
+            } else {
+                continue;
+            };
             let dropped = direct
                 .as_ref()
                 .map_or(relay_dropped, |direct| direct.dropped);
@@ -1114,5 +1121,97 @@ fn set_sequence(datagram: &mut [u8], sequence: u32) {
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
     for (peak, new) in peaks.iter_mut().zip(new) {
         *peak = peak.max(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::duplex::{self, DuplexConfig};
+
+    /// A network thread's part without a thread, a server or sound.
+    fn network(path: Path) -> Network {
+        let (rate, channels) = (SampleRate::Hz48000, 1);
+        let config = ParticipantConfig {
+            link: "http://localhost/r/abcdefghijklmnop"
+                .parse()
+                .expect("a link"),
+            name: "Ann".into(),
+            passphrase: None,
+            rate,
+            channels,
+            format: SampleFormat::S16,
+            packet_frames: 128,
+            target: Target::Auto,
+            budget: 0.001,
+            path,
+            sessions: 1,
+            lanes: 1,
+            output_ns: None,
+        };
+        let (_, far, _) = duplex::pair(DuplexConfig {
+            rate,
+            input_channels: channels,
+            output_channels: channels,
+        })
+        .expect("a pair");
+        let (relay_events, direct_events) = (mpsc::channel(1).0, mpsc::channel(1).0);
+        Network::new(
+            config,
+            far,
+            relay_events,
+            direct_events,
+            mpsc::channel(1).0,
+        )
+    }
+
+    fn hear(network: &mut Network, message: Value) {
+        let message = serde_json::from_value(message).expect("a message");
+        let address = IpAddr::from([127, 0, 0, 1]);
+        network.handle_signalling(SignallingEvent::Message { message, address });
+    }
+
+    fn welcome(resumed: bool, participants: &[(&str, u16)]) -> Value {
+        let participants: Vec<_> = (participants.iter())
+            .map(|(id, stream)| json!({"id": id, "stream": stream, "name": id, "present": true}))
+            .collect();
+        json!({"type": "welcome", "id": "m", "sample_rate_hz": 48_000, "participants": participants, "locked": false,
+            "resumed": resumed})
+    }
+
+    fn mixed(network: &Network) -> Vec<u16> {
+        let mix = network.wanted().mix.expect("a mix");
+        mix.sources.iter().map(|source| source.stream).collect()
+    }
+
+    #[test]
+    fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
+        let mut network = network(Path::Mix);
+        hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
+        assert_eq!(mixed(&network), [1, 2]);
+        hear(&mut network, welcome(false, &[("c", 1)]));
+        assert_eq!(mixed(&network), [1], "a is not back yet");
+        let reply = Probe {
+            stream: 1,
+            id: 0,
+            time_ns: 0,
+            replied_ns: Some(1),
+        };
+        network.handle_relayed(0, &reply.to_bytes());
+        let replied: Vec<_> = (network.peers.iter())
+            .filter(|peer| !peer.rtt_ns.is_empty())
+            .map(|peer| peer.id.as_str())
+            .collect();
+        assert_eq!(replied, ["c"]);
+        hear(
+            &mut network,
+            json!({"type": "joined", "participant": {"id": "a", "stream": 3, "name": "a", "present": true}}),
+        );
+        assert_eq!(mixed(&network), [3, 1]);
+        // Without a connection to the server for a while; its sessions with the relay are there all the same.
+        hear(&mut network, json!({"type": "away", "id": "a"}));
+        assert_eq!(mixed(&network), [3, 1]);
     }
 }
