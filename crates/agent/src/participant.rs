@@ -46,6 +46,8 @@ const RECENT_TICKS: usize = 40;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
+/// One by whose lanes no audio has come for so long is not heard directly.
+const AUDIBLE_NS: u64 = 1_000_000_000;
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
 
@@ -214,6 +216,10 @@ struct Peer {
     /// Its name in our player.
     stream: StreamId,
     direct: Option<Direct>,
+    /// When audio last came by a lane.
+    direct_audio_ns: Option<u64>,
+    /// It is heard in the server's mix; what comes by its lanes is not played then, or it would be heard twice.
+    is_mixed: bool,
     sending: path::Sending,
     /// Which paths are sent on.
     route: Route,
@@ -232,6 +238,11 @@ struct Peer {
 impl Peer {
     fn is_direct(&self) -> bool {
         self.direct.as_ref().is_some_and(Direct::is_open)
+    }
+
+    /// An open lane does not tell: the peer may send to the relay only.
+    fn is_heard_directly(&self, now_ns: u64) -> bool {
+        (self.direct_audio_ns).is_some_and(|at| now_ns - at < AUDIBLE_NS)
     }
 }
 
@@ -575,7 +586,12 @@ impl Network {
         let peer = &mut self.peers[at];
         match wire::parse(bytes) {
             Ok(Datagram::Audio(..)) => {
-                if !peer.is_muted_by_owner {
+                let is_direct = lane > 0;
+                if is_direct {
+                    peer.direct_audio_ns = Some(now);
+                }
+                let is_silent = peer.is_muted_by_owner || (is_direct && peer.is_mixed);
+                if !is_silent {
                     self.far.give(peer.stream, bytes);
                 }
             }
@@ -772,6 +788,8 @@ impl Network {
             is_muted_by_owner: muted,
             stream,
             direct,
+            direct_audio_ns: None,
+            is_mixed: self.asked == Asked::Mixed,
             sending: path::Sending::new(),
             route: Route {
                 direct: true,
@@ -819,11 +837,10 @@ impl Network {
             },
             Asked::Mixed => {
                 let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
-                // Who is heard directly is not mixed too: that would be heard twice.
                 let sources = self
                     .peers
                     .iter()
-                    .filter(|peer| !peer.is_direct())
+                    .filter(|peer| peer.is_mixed)
                     .filter_map(|peer| {
                         let strip = self.strip(&peer.id);
                         Some(MixSource {
@@ -885,7 +902,15 @@ impl Network {
             let strip = self.strip("");
             self.mix_stream = Some(self.add_stream(strip));
         }
+        self.choose_mixed(now_ns());
         self.listen();
+    }
+
+    /// Who is heard directly is not mixed too.
+    fn choose_mixed(&mut self, now: u64) {
+        for peer in &mut self.peers {
+            peer.is_mixed = self.asked == Asked::Mixed && !peer.is_heard_directly(now);
+        }
     }
 
     fn listen(&self) {
@@ -1066,7 +1091,7 @@ impl Network {
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
                 is_relayed: has_relay && self.asked == Asked::Forwarded,
-                is_mixed: has_relay && self.asked == Asked::Mixed && !peer.is_direct(),
+                is_mixed: has_relay && peer.is_mixed,
                 rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,
@@ -1126,13 +1151,14 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use antiphon_core::wire::AudioHeader;
     use serde_json::json;
 
     use super::*;
-    use crate::duplex::{self, DuplexConfig};
+    use crate::duplex::{self, Duplex, DuplexConfig};
 
-    /// A network thread's part without a thread, a server or sound.
-    fn network(path: Path) -> Network {
+    /// A network thread's part and an audio thread's, without threads or a server.
+    fn network(path: Path) -> (Network, Duplex) {
         let (rate, channels) = (SampleRate::Hz48000, 1);
         let config = ParticipantConfig {
             link: "http://localhost/r/abcdefghijklmnop"
@@ -1151,20 +1177,16 @@ mod tests {
             lanes: 1,
             output_ns: None,
         };
-        let (_, far, _) = duplex::pair(DuplexConfig {
+        let (duplex, far, _) = duplex::pair(DuplexConfig {
             rate,
             input_channels: channels,
             output_channels: channels,
         })
         .expect("a pair");
         let (relay_events, direct_events) = (mpsc::channel(1).0, mpsc::channel(1).0);
-        Network::new(
-            config,
-            far,
-            relay_events,
-            direct_events,
-            mpsc::channel(1).0,
-        )
+        let to_server = mpsc::channel(1).0;
+        let network = Network::new(config, far, relay_events, direct_events, to_server);
+        (network, duplex)
     }
 
     fn hear(network: &mut Network, message: Value) {
@@ -1186,9 +1208,64 @@ mod tests {
         mix.sources.iter().map(|source| source.stream).collect()
     }
 
+    fn audio(timestamp: u64) -> Vec<u8> {
+        let header = AudioHeader {
+            format: SampleFormat::S16,
+            rate: SampleRate::Hz48000,
+            channels: 1,
+            stream: 0,
+            frames: 16,
+            sequence: timestamp as u32 / 16,
+            timestamp,
+        };
+        let mut bytes = vec![0; header.datagram_bytes()];
+        header.write(&mut bytes);
+        bytes
+    }
+
+    /// Datagrams of a peer that the player has had.
+    fn played(network: &mut Network, duplex: &mut Duplex, id: &str) -> u64 {
+        // More than a twentieth of a second: then it says so.
+        for _ in 0..6 {
+            network.handle_capture();
+            duplex.process(&[0.0; 512], &mut [0.0; 512]);
+        }
+        network.handle_capture();
+        let peer = network.peers.iter().find(|peer| peer.id == id);
+        let stats = peer.and_then(|peer| peer.stats).expect("a stream");
+        stats.sequence.received
+    }
+
+    #[tokio::test]
+    async fn one_is_heard_in_the_mix_until_audio_comes_directly_and_never_both() {
+        let (mut network, mut duplex) = network(Path::Auto);
+        network.asked = Asked::Mixed;
+        let welcome = welcome(false, &[("a", 1), ("b", 2)]);
+        let lanes = LocalSet::new();
+        lanes
+            .run_until(async { hear(&mut network, welcome) })
+            .await;
+        // Nothing has come by a lane, open or not.
+        network.choose_mixed(0);
+        assert_eq!(mixed(&network), [1, 2]);
+        let mut give = |network: &mut Network, packet: u64, now| {
+            network.handle_datagram(0, 1, Kind::Audio, &audio(packet * 16), now);
+            played(network, &mut duplex, "a")
+        };
+        let now = 1;
+        assert_eq!(give(&mut network, 0, now), 0, "the mix has it");
+        network.choose_mixed(now);
+        assert_eq!(mixed(&network), [2]);
+        assert_eq!(give(&mut network, 1, now), 1);
+        network.choose_mixed(now + AUDIBLE_NS - 1);
+        assert_eq!(mixed(&network), [2]);
+        network.choose_mixed(now + AUDIBLE_NS);
+        assert_eq!(mixed(&network), [1, 2], "its lanes are silent");
+    }
+
     #[test]
     fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
-        let mut network = network(Path::Mix);
+        let (mut network, _duplex) = network(Path::Mix);
         hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
         assert_eq!(mixed(&network), [1, 2]);
         hear(&mut network, welcome(false, &[("c", 1)]));
