@@ -677,7 +677,7 @@ impl Network {
     fn handle_signal(&mut self, from: &str, data: &Value) {
         let peer = self.peers.iter_mut().find(|peer| peer.id == from);
         if let Some(direct) = peer.and_then(|peer| peer.direct.as_mut()) {
-            direct.handle_signal(data);
+            direct.handle_signal(data, now_ns());
         }
     }
 
