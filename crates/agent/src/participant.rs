@@ -18,7 +18,6 @@ use antiphon_core::{
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{CaptureClock, Recent, now_ns};
@@ -28,6 +27,7 @@ use crate::link::RoomLink;
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
 use crate::report::Reports;
+use crate::runtime;
 use crate::signalling::{
     self, FromServer, Hello, RelayAddress, RemoteParticipant, Secret, SignallingEvent, ToServer,
     Welcome,
@@ -146,19 +146,14 @@ impl Participant {
     pub fn join(config: ParticipantConfig, far: Far, sleeper: Sleeper) -> io::Result<Self> {
         let (say, status) = watch::channel(Status::default());
         let (orders, ordered) = mpsc::channel(64);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = runtime::new()?;
         let thread = thread::Builder::new()
             .name("network".into())
             .spawn(move || {
                 let notice = priority::real_time(PRIORITY)
                     .err()
                     .map(|why| format!("the network thread has no real-time priority: {why}"));
-                LocalSet::new().block_on(
-                    &runtime,
-                    network(config, far, sleeper, say, ordered, notice),
-                );
+                runtime::run(runtime, network(config, far, sleeper, say, ordered, notice));
             })?;
         Ok(Self {
             status,
@@ -1153,6 +1148,7 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 mod tests {
     use antiphon_core::wire::AudioHeader;
     use serde_json::json;
+    use tokio::task::LocalSet;
 
     use super::*;
     use crate::duplex::{self, Duplex, DuplexConfig};
