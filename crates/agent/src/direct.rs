@@ -133,6 +133,8 @@ pub struct Direct {
     events: mpsc::Sender<DirectEvent>,
     /// Datagrams that no lane took though one was open.
     pub dropped: u64,
+    /// Whether the peer wants our audio this way, by its own word.
+    pub is_wanted: bool,
 }
 
 impl Direct {
@@ -147,6 +149,7 @@ impl Direct {
             negotiated_ns: 0,
             events,
             dropped: 0,
+            is_wanted: true,
         };
         direct.adjust(direct.wanted, now_ns());
         direct
@@ -251,6 +254,9 @@ impl Direct {
             (Some("lanes"), _) if self.offers => {
                 let count = number("count").unwrap_or(1).clamp(1, MAX_LANES as u64) as usize;
                 self.adjust(count.max(self.wanted), now_ns);
+            }
+            (Some("direct"), _) => {
+                self.is_wanted = data.get("wanted") != Some(&Value::Bool(false));
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use antiphon_core::{
     Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
 };
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -215,6 +215,8 @@ struct Peer {
     direct_audio_ns: Option<u64>,
     /// It is heard in the server's mix; what comes by its lanes is not played then, or it would be heard twice.
     is_mixed: bool,
+    /// Whether it shall send us its audio directly, as it was last told.
+    is_told_direct: bool,
     sending: path::Sending,
     /// Which paths are sent on.
     route: Route,
@@ -521,7 +523,11 @@ impl Network {
             }
             return;
         }
-        let Some(at) = self.peers.iter().position(|peer| peer.number == Some(number)) else {
+        let Some(at) = self
+            .peers
+            .iter()
+            .position(|peer| peer.number == Some(number))
+        else {
             return;
         };
         if let Some(reply) = self.handle_datagram(at, 0, kind, bytes, now)
@@ -785,6 +791,7 @@ impl Network {
             direct,
             direct_audio_ns: None,
             is_mixed: self.asked == Asked::Mixed,
+            is_told_direct: true,
             sending: path::Sending::new(),
             route: Route {
                 direct: true,
@@ -866,9 +873,11 @@ impl Network {
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
             let dropped = relay_dropped + peer.direct.as_ref().map_or(0, |direct| direct.dropped);
+            let is_wanted = peer.direct.as_ref().is_none_or(|direct| direct.is_wanted);
             peer.route = peer.sending.review(&SenderObservation {
                 elapsed_ms,
-                pin,
+                // Ours is how we hear it; how it hears us, it tells.
+                pin: if is_wanted { pin } else { Pin::Relayed },
                 is_direct_open: peer.is_direct(),
                 is_relay_open,
                 // Its reports cover both paths at once.
@@ -901,10 +910,22 @@ impl Network {
         self.listen();
     }
 
-    /// Who is heard directly is not mixed too.
+    /// Who is heard directly is not mixed too; and who is mixed need not send directly, and is told so.
     fn choose_mixed(&mut self, now: u64) {
         for peer in &mut self.peers {
             peer.is_mixed = self.asked == Asked::Mixed && !peer.is_heard_directly(now);
+            let wanted = !peer.is_mixed;
+            if peer.direct.is_none() || peer.is_told_direct == wanted {
+                continue;
+            }
+            let signal = ToServer::Signal {
+                to: peer.id.clone(),
+                data: json!({"kind": "direct", "wanted": wanted}),
+            };
+            // With a full queue it is said later.
+            if self.to_server.try_send(signal).is_ok() {
+                peer.is_told_direct = wanted;
+            }
         }
     }
 
@@ -1147,14 +1168,13 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 #[cfg(test)]
 mod tests {
     use antiphon_core::wire::AudioHeader;
-    use serde_json::json;
     use tokio::task::LocalSet;
 
     use super::*;
     use crate::duplex::{self, Duplex, DuplexConfig};
 
-    /// A network thread's part and an audio thread's, without threads or a server.
-    fn network(path: Path) -> (Network, Duplex) {
+    /// A network thread's part and an audio thread's, without threads, and what it says to a server.
+    fn network(path: Path) -> (Network, Duplex, mpsc::Receiver<ToServer>) {
         let (rate, channels) = (SampleRate::Hz48000, 1);
         let config = ParticipantConfig {
             link: "http://localhost/r/abcdefghijklmnop"
@@ -1180,9 +1200,9 @@ mod tests {
         })
         .expect("a pair");
         let (relay_events, direct_events) = (mpsc::channel(1).0, mpsc::channel(1).0);
-        let to_server = mpsc::channel(1).0;
+        let (to_server, said) = mpsc::channel(8);
         let network = Network::new(config, far, relay_events, direct_events, to_server);
-        (network, duplex)
+        (network, duplex, said)
     }
 
     fn hear(network: &mut Network, message: Value) {
@@ -1234,16 +1254,25 @@ mod tests {
 
     #[tokio::test]
     async fn one_is_heard_in_the_mix_until_audio_comes_directly_and_never_both() {
-        let (mut network, mut duplex) = network(Path::Auto);
+        let (mut network, mut duplex, mut said) = network(Path::Auto);
         network.asked = Asked::Mixed;
         let welcome = welcome(false, &[("a", 1), ("b", 2)]);
         let lanes = LocalSet::new();
-        lanes
-            .run_until(async { hear(&mut network, welcome) })
-            .await;
+        lanes.run_until(async { hear(&mut network, welcome) }).await;
+        let mut wishes = || {
+            let said = std::iter::from_fn(|| said.try_recv().ok());
+            let wish = |message| match message {
+                ToServer::Signal { to, data } if data["kind"] == "direct" => {
+                    (to, data["wanted"].as_bool().expect("a wish"))
+                }
+                message => panic!("{message:?}"),
+            };
+            said.map(wish).collect::<Vec<_>>()
+        };
         // Nothing has come by a lane, open or not.
         network.choose_mixed(0);
         assert_eq!(mixed(&network), [1, 2]);
+        assert_eq!(wishes(), [("a".into(), false), ("b".into(), false)]);
         let mut give = |network: &mut Network, packet: u64, now| {
             network.handle_datagram(0, 1, Kind::Audio, &audio(packet * 16), now);
             played(network, &mut duplex, "a")
@@ -1252,16 +1281,21 @@ mod tests {
         assert_eq!(give(&mut network, 0, now), 0, "the mix has it");
         network.choose_mixed(now);
         assert_eq!(mixed(&network), [2]);
+        assert_eq!(wishes(), [("a".into(), true)]);
         assert_eq!(give(&mut network, 1, now), 1);
         network.choose_mixed(now + AUDIBLE_NS - 1);
         assert_eq!(mixed(&network), [2]);
         network.choose_mixed(now + AUDIBLE_NS);
         assert_eq!(mixed(&network), [1, 2], "its lanes are silent");
+        network.asked = Asked::Forwarded;
+        network.choose_mixed(now + AUDIBLE_NS);
+        let last = [("a", false), ("a", true), ("b", true)];
+        assert_eq!(wishes(), last.map(|(to, wanted)| (to.to_owned(), wanted)));
     }
 
     #[test]
     fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
-        let (mut network, _duplex) = network(Path::Mix);
+        let (mut network, ..) = network(Path::Mix);
         hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
         assert_eq!(mixed(&network), [1, 2]);
         hear(&mut network, welcome(false, &[("c", 1)]));

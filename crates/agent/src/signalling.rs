@@ -482,9 +482,7 @@ mod tests {
                 "sample_rate_hz": 48_000, "participants": [], "owner": "00", "locked": locked, "muted": false,
                 "ice_servers": [], "relay": null, "resumed": false})
         };
-        let lock = |passphrase: Option<&str>| {
-            serde_json::json!({"type": "locked", "locked": passphrase.is_some(), "passphrase": passphrase})
-        };
+        let lock = |passphrase: Option<&str>| serde_json::json!({"type": "locked", "locked": passphrase.is_some(), "passphrase": passphrase});
         let (_to_server, outgoing) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
         let talking = run(link.parse().expect("a link"), hello, outgoing, events);
