@@ -21,7 +21,6 @@ use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
 use tokio::time::interval;
 use web_transport_quinn::quinn::Endpoint;
 
@@ -31,6 +30,7 @@ use crate::music;
 use crate::participant::Path;
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent};
+use crate::runtime;
 use crate::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServer};
 use crate::sound::file::sleep_until;
 use crate::wake::{self, Waker};
@@ -110,14 +110,11 @@ pub fn run(
     mut say: impl FnMut(&BotsSummary),
 ) -> Result<BotsSummary, String> {
     let (waker, sleeper) = wake::pair().map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
+    let runtime = runtime::new().map_err(|error| error.to_string())?;
     let rate = SampleRate::Hz48000;
     let phase_ns = config.packet_frames as u64 * 1_000_000_000 / u64::from(rate.hz()) / PHASES;
     let metronome = Metronome::start(waker, phase_ns)?;
-    let summary = LocalSet::new().block_on(&runtime, async {
+    let summary = runtime::run(runtime, async {
         // Datagrams that come are read at once, so that they are not counted as slower than they were.
         let _ = priority::real_time(PRIORITY);
         let listener = sleeper.listen().map_err(|error| error.to_string())?;

@@ -28,6 +28,8 @@ use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
+use crate::clock::now_ns;
+
 /// Most lanes of a pair.
 pub const MAX_LANES: usize = 8;
 /// The data channel's SCTP stream, agreed without a word.
@@ -42,6 +44,10 @@ const SCTP_MTU_BYTES: u32 = 1_191;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Candidates that a peer may offer for a lane: each is checked against all of ours.
 const MAX_CANDIDATES: usize = 64;
+/// Negotiations that a peer may ask for, each of which may make a peer connection: so many at once, and one in so long, ns, after
+/// that. All lanes four times are within it; more would hold up the sound of others, which the same thread carries.
+const MAX_NEGOTIATIONS: u64 = 32;
+const NEGOTIATION_NS: u64 = 500_000_000;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
 
@@ -122,9 +128,13 @@ pub struct Direct {
     wanted: usize,
     lanes: BTreeMap<usize, Lane>,
     turn: usize,
+    /// Until then the peer's negotiations so far have used up what it may ask for in the long run, ns of the local clock.
+    negotiated_ns: u64,
     events: mpsc::Sender<DirectEvent>,
     /// Datagrams that no lane took though one was open.
     pub dropped: u64,
+    /// Whether the peer wants our audio this way, by its own word.
+    pub is_wanted: bool,
 }
 
 impl Direct {
@@ -136,19 +146,21 @@ impl Direct {
             wanted: lanes.clamp(1, MAX_LANES),
             lanes: BTreeMap::new(),
             turn: 0,
+            negotiated_ns: 0,
             events,
             dropped: 0,
+            is_wanted: true,
         };
-        direct.adjust(direct.wanted);
+        direct.adjust(direct.wanted, now_ns());
         direct
     }
 
-    fn adjust(&mut self, count: usize) {
+    fn adjust(&mut self, count: usize, now_ns: u64) {
         if !self.offers {
             return;
         }
         for number in 0..count {
-            if !self.lanes.contains_key(&number) {
+            if !self.lanes.contains_key(&number) && self.may_negotiate(now_ns) {
                 self.make(number, 0, 0);
             }
         }
@@ -158,6 +170,16 @@ impl Direct {
             self.lanes.remove(&number);
             self.signal(json!({"kind": "close", "lane": number}));
         }
+    }
+
+    /// Whether the peer may have one more negotiation now, which is counted then.
+    fn may_negotiate(&mut self, now_ns: u64) -> bool {
+        let until_ns = self.negotiated_ns.max(now_ns) + NEGOTIATION_NS;
+        let may = until_ns - now_ns <= MAX_NEGOTIATIONS * NEGOTIATION_NS;
+        if may {
+            self.negotiated_ns = until_ns;
+        }
+        may
     }
 
     fn signal(&self, data: Value) {
@@ -189,8 +211,8 @@ impl Direct {
         self.lanes.insert(number, lane);
     }
 
-    /// What the peer said of its lanes. Nonsense is passed over.
-    pub fn handle_signal(&mut self, data: &Value) {
+    /// What the peer said of its lanes. Nonsense is passed over, and so is what comes too often.
+    pub fn handle_signal(&mut self, data: &Value, now_ns: u64) {
         let number = |name| data.get(name).and_then(Value::as_u64);
         let lane = number("lane")
             .and_then(|lane| usize::try_from(lane).ok())
@@ -198,6 +220,9 @@ impl Direct {
         match (data.get("kind").and_then(Value::as_str), lane) {
             (Some(kind @ ("description" | "candidate")), Some(lane)) => {
                 let Some(epoch) = number("epoch") else { return };
+                if kind == "description" && !self.may_negotiate(now_ns) {
+                    return;
+                }
                 let is_newer = self.lanes.get(&lane).is_none_or(|old| epoch > old.epoch);
                 // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
                 if kind == "description" && is_newer && !self.offers {
@@ -216,9 +241,11 @@ impl Direct {
                 let _ = lane.inbox.try_send(input);
             }
             (Some("restart"), Some(lane)) if self.offers => {
-                if let Some(old) = self.lanes.get(&lane) {
-                    let (epoch, failures) = (old.epoch + 1, old.failures);
-                    self.make(lane, epoch, failures);
+                let old = self.lanes.get(&lane);
+                if let Some((epoch, failures)) = old.map(|old| (old.epoch, old.failures))
+                    && self.may_negotiate(now_ns)
+                {
+                    self.make(lane, epoch + 1, failures);
                 }
             }
             (Some("close"), Some(lane)) if !self.offers => {
@@ -226,7 +253,10 @@ impl Direct {
             }
             (Some("lanes"), _) if self.offers => {
                 let count = number("count").unwrap_or(1).clamp(1, MAX_LANES as u64) as usize;
-                self.adjust(count.max(self.wanted));
+                self.adjust(count.max(self.wanted), now_ns);
+            }
+            (Some("direct"), _) => {
+                self.is_wanted = data.get("wanted") != Some(&Value::Bool(false));
             }
             _ => {}
         }
@@ -581,4 +611,53 @@ fn interface_addresses() -> Vec<IpAddr> {
         socket.local_addr()
     };
     own().map(|address| address.ip()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    /// Peer connections made for lane 0 so far, whose first was `epoch` 0.
+    fn made(direct: &Direct) -> u64 {
+        direct.lanes.get(&0).map_or(0, |lane| lane.epoch + 1)
+    }
+
+    /// Says `data`, of each epoch in turn, until it has no effect.
+    fn insist(direct: &mut Direct, now_ns: u64, data: impl Fn(u64) -> Value) -> u64 {
+        let before = made(direct);
+        for _ in 0..2_000 {
+            direct.handle_signal(&data(made(direct)), now_ns);
+        }
+        made(direct) - before
+    }
+
+    #[tokio::test]
+    async fn a_peer_has_so_many_connections_made_and_no_more() {
+        // None of them is run: that they are made is what costs.
+        let asking = async {
+            let (events, _told) = mpsc::channel(1);
+            let offer = |epoch| {
+                json!({"kind": "description", "lane": 0, "epoch": epoch,
+                "description": {"type": "offer", "sdp": ""}})
+            };
+            let mut answerer = Direct::new("a", "b", 1, events.clone());
+            let now = now_ns();
+            assert_eq!(insist(&mut answerer, now, offer), MAX_NEGOTIATIONS);
+            assert_eq!(insist(&mut answerer, now + NEGOTIATION_NS - 1, offer), 0);
+            assert_eq!(insist(&mut answerer, now + 3 * NEGOTIATION_NS, offer), 3);
+            let restart = |_| json!({"kind": "restart", "lane": 0});
+            let mut offerer = Direct::new("b", "a", 1, events);
+            let made = insist(&mut offerer, now, restart);
+            assert!(made < MAX_NEGOTIATIONS, "{made}, and the one at first");
+            let more = json!({"kind": "lanes", "count": MAX_LANES});
+            offerer.handle_signal(&more, now);
+            assert_eq!(offerer.lanes.len(), 1);
+            // Its own attempts come at their own pace.
+            offerer.handle_retry(0, made);
+            assert_eq!(self::made(&offerer), made + 2);
+        };
+        LocalSet::new().run_until(asking).await;
+    }
 }

@@ -18,6 +18,7 @@ pub mod participant;
 pub mod priority;
 pub mod relay;
 pub mod report;
+mod runtime;
 pub mod signalling;
 pub mod sound;
 pub mod status;

@@ -16,9 +16,8 @@ use antiphon_core::{
     Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
 };
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{CaptureClock, Recent, now_ns};
@@ -28,6 +27,7 @@ use crate::link::RoomLink;
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
 use crate::report::Reports;
+use crate::runtime;
 use crate::signalling::{
     self, FromServer, Hello, RelayAddress, RemoteParticipant, Secret, SignallingEvent, ToServer,
     Welcome,
@@ -46,6 +46,8 @@ const RECENT_TICKS: usize = 40;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
+/// One by whose lanes no audio has come for so long is not heard directly.
+const AUDIBLE_NS: u64 = 1_000_000_000;
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
 
@@ -144,19 +146,14 @@ impl Participant {
     pub fn join(config: ParticipantConfig, far: Far, sleeper: Sleeper) -> io::Result<Self> {
         let (say, status) = watch::channel(Status::default());
         let (orders, ordered) = mpsc::channel(64);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = runtime::new()?;
         let thread = thread::Builder::new()
             .name("network".into())
             .spawn(move || {
                 let notice = priority::real_time(PRIORITY)
                     .err()
                     .map(|why| format!("the network thread has no real-time priority: {why}"));
-                LocalSet::new().block_on(
-                    &runtime,
-                    network(config, far, sleeper, say, ordered, notice),
-                );
+                runtime::run(runtime, network(config, far, sleeper, say, ordered, notice));
             })?;
         Ok(Self {
             status,
@@ -205,8 +202,8 @@ impl Default for Strip {
 struct Peer {
     id: String,
     name: String,
-    /// Its number in the room.
-    number: u16,
+    /// Its number in the room; `None` while a server that was restarted does not know it: another may have that number by now.
+    number: Option<u16>,
     is_present: bool,
     /// Since when the server does not know it, though it did not say that it left.
     missed_since_ns: Option<u64>,
@@ -214,6 +211,12 @@ struct Peer {
     /// Its name in our player.
     stream: StreamId,
     direct: Option<Direct>,
+    /// When audio last came by a lane.
+    direct_audio_ns: Option<u64>,
+    /// It is heard in the server's mix; what comes by its lanes is not played then, or it would be heard twice.
+    is_mixed: bool,
+    /// Whether it shall send us its audio directly, as it was last told.
+    is_told_direct: bool,
     sending: path::Sending,
     /// Which paths are sent on.
     route: Route,
@@ -232,6 +235,11 @@ struct Peer {
 impl Peer {
     fn is_direct(&self) -> bool {
         self.direct.as_ref().is_some_and(Direct::is_open)
+    }
+
+    /// An open lane does not tell: the peer may send to the relay only.
+    fn is_heard_directly(&self, now_ns: u64) -> bool {
+        (self.direct_audio_ns).is_some_and(|at| now_ns - at < AUDIBLE_NS)
     }
 }
 
@@ -515,7 +523,11 @@ impl Network {
             }
             return;
         }
-        let Some(at) = self.peers.iter().position(|peer| peer.number == number) else {
+        let Some(at) = self
+            .peers
+            .iter()
+            .position(|peer| peer.number == Some(number))
+        else {
             return;
         };
         if let Some(reply) = self.handle_datagram(at, 0, kind, bytes, now)
@@ -574,10 +586,13 @@ impl Network {
     ) -> Option<Bytes> {
         let peer = &mut self.peers[at];
         match wire::parse(bytes) {
-            Ok(Datagram::Audio(header, _)) => {
-                if !peer.is_muted_by_owner {
-                    peer.reports
-                        .handle_audio(header.timestamp, header.rate, now);
+            Ok(Datagram::Audio(..)) => {
+                let is_direct = lane > 0;
+                if is_direct {
+                    peer.direct_audio_ns = Some(now);
+                }
+                let is_silent = peer.is_muted_by_owner || (is_direct && peer.is_mixed);
+                if !is_silent {
                     self.far.give(peer.stream, bytes);
                 }
             }
@@ -658,14 +673,15 @@ impl Network {
             // The connection ends next, which says it for as long as it lasts.
             FromServer::Error { code, .. } if code == "shutting_down" => {}
             FromServer::Error { message, .. } => self.status.notice = Some(message),
-            FromServer::Unknown => {}
+            // The passphrase is for the next `hello`.
+            FromServer::Locked { .. } | FromServer::Unknown => {}
         }
     }
 
     fn handle_signal(&mut self, from: &str, data: &Value) {
         let peer = self.peers.iter_mut().find(|peer| peer.id == from);
         if let Some(direct) = peer.and_then(|peer| peer.direct.as_mut()) {
-            direct.handle_signal(data);
+            direct.handle_signal(data, now_ns());
         }
     }
 
@@ -692,8 +708,9 @@ impl Network {
                 self.remove_peer(at);
             } else {
                 // A server that was restarted knows nobody yet: who is heard directly goes on being heard, and will be back.
-                self.peers[at].is_present = false;
-                self.peers[at].missed_since_ns = Some(now_ns());
+                let peer = &mut self.peers[at];
+                (peer.number, peer.is_present) = (None, false);
+                peer.missed_since_ns = Some(now_ns());
             }
         }
         for participant in welcome.participants {
@@ -752,7 +769,7 @@ impl Network {
         } = participant;
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
             // A server that was restarted numbers anew.
-            (peer.number, peer.name, peer.is_present) = (number, name, present);
+            (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
             peer.is_muted_by_owner = muted;
             peer.missed_since_ns = None;
             return;
@@ -770,12 +787,15 @@ impl Network {
         self.peers.push(Peer {
             id,
             name,
-            number,
+            number: Some(number),
             is_present: present,
             missed_since_ns: None,
             is_muted_by_owner: muted,
             stream,
             direct,
+            direct_audio_ns: None,
+            is_mixed: self.asked == Asked::Mixed,
+            is_told_direct: true,
             sending: path::Sending::new(),
             route: Route {
                 direct: true,
@@ -818,24 +838,23 @@ impl Network {
             _ if self.config.path == Path::Direct => Listen::default(),
             Asked::Nothing => Listen::default(),
             Asked::Forwarded => Listen {
-                forward: self.peers.iter().map(|peer| peer.number).collect(),
+                forward: self.peers.iter().filter_map(|peer| peer.number).collect(),
                 ..Listen::default()
             },
             Asked::Mixed => {
                 let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
-                // Who is heard directly is not mixed too: that would be heard twice.
                 let sources = self
                     .peers
                     .iter()
-                    .filter(|peer| !peer.is_direct())
-                    .map(|peer| {
+                    .filter(|peer| peer.is_mixed)
+                    .filter_map(|peer| {
                         let strip = self.strip(&peer.id);
-                        MixSource {
-                            stream: peer.number,
+                        Some(MixSource {
+                            stream: peer.number?,
                             gain: strip.gain,
                             pan: strip.pan,
                             muted: strip.is_muted || (any_solo && !strip.is_solo),
-                        }
+                        })
                     });
                 Listen {
                     mix: Some(Mix {
@@ -858,9 +877,11 @@ impl Network {
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
             let dropped = relay_dropped + peer.direct.as_ref().map_or(0, |direct| direct.dropped);
+            let is_wanted = peer.direct.as_ref().is_none_or(|direct| direct.is_wanted);
             peer.route = peer.sending.review(&SenderObservation {
                 elapsed_ms,
-                pin,
+                // Ours is how we hear it; how it hears us, it tells.
+                pin: if is_wanted { pin } else { Pin::Relayed },
                 is_direct_open: peer.is_direct(),
                 is_relay_open,
                 // Its reports cover both paths at once.
@@ -889,7 +910,27 @@ impl Network {
             let strip = self.strip("");
             self.mix_stream = Some(self.add_stream(strip));
         }
+        self.choose_mixed(now_ns());
         self.listen();
+    }
+
+    /// Who is heard directly is not mixed too; and who is mixed need not send directly, and is told so.
+    fn choose_mixed(&mut self, now: u64) {
+        for peer in &mut self.peers {
+            peer.is_mixed = self.asked == Asked::Mixed && !peer.is_heard_directly(now);
+            let wanted = !peer.is_mixed;
+            if peer.direct.is_none() || peer.is_told_direct == wanted {
+                continue;
+            }
+            let signal = ToServer::Signal {
+                to: peer.id.clone(),
+                data: json!({"kind": "direct", "wanted": wanted}),
+            };
+            // With a full queue it is said later.
+            if self.to_server.try_send(signal).is_ok() {
+                peer.is_told_direct = wanted;
+            }
+        }
     }
 
     fn listen(&self) {
@@ -978,8 +1019,8 @@ impl Network {
             for session in relay.open_sessions() {
                 relay.send_on(session, probe(self.probe_id, 0));
             }
-            for peer in &self.peers {
-                relay.send(probe(self.probe_id, peer.number));
+            for number in self.peers.iter().filter_map(|peer| peer.number) {
+                relay.send(probe(self.probe_id, number));
             }
         }
         for peer in &self.peers {
@@ -996,7 +1037,13 @@ impl Network {
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
             let direct = peer.direct.as_mut().filter(|direct| direct.is_open());
-            let stream = if direct.is_some() { 0 } else { peer.number };
+            let stream = if direct.is_some() {
+                0
+            } else if let Some(number) = peer.number {
+                number
+            } else {
+                continue;
+            };
             let dropped = direct
                 .as_ref()
                 .map_or(relay_dropped, |direct| direct.dropped);
@@ -1064,7 +1111,7 @@ impl Network {
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
                 is_relayed: has_relay && self.asked == Asked::Forwarded,
-                is_mixed: has_relay && self.asked == Asked::Mixed && !peer.is_direct(),
+                is_mixed: has_relay && peer.is_mixed,
                 rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,
@@ -1119,5 +1166,163 @@ fn set_sequence(datagram: &mut [u8], sequence: u32) {
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
     for (peak, new) in peaks.iter_mut().zip(new) {
         *peak = peak.max(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antiphon_core::wire::AudioHeader;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::duplex::{self, Duplex, DuplexConfig};
+
+    /// A network thread's part and an audio thread's, without threads, and what it says to a server.
+    fn network(path: Path) -> (Network, Duplex, mpsc::Receiver<ToServer>) {
+        let (rate, channels) = (SampleRate::Hz48000, 1);
+        let config = ParticipantConfig {
+            link: "http://localhost/r/abcdefghijklmnop"
+                .parse()
+                .expect("a link"),
+            name: "Ann".into(),
+            passphrase: None,
+            rate,
+            channels,
+            format: SampleFormat::S16,
+            packet_frames: 128,
+            target: Target::Auto,
+            budget: 0.001,
+            path,
+            sessions: 1,
+            lanes: 1,
+            output_ns: None,
+        };
+        let (duplex, far, _) = duplex::pair(DuplexConfig {
+            rate,
+            input_channels: channels,
+            output_channels: channels,
+        })
+        .expect("a pair");
+        let (relay_events, direct_events) = (mpsc::channel(1).0, mpsc::channel(1).0);
+        let (to_server, said) = mpsc::channel(8);
+        let network = Network::new(config, far, relay_events, direct_events, to_server);
+        (network, duplex, said)
+    }
+
+    fn hear(network: &mut Network, message: Value) {
+        let message = serde_json::from_value(message).expect("a message");
+        let address = IpAddr::from([127, 0, 0, 1]);
+        network.handle_signalling(SignallingEvent::Message { message, address });
+    }
+
+    fn welcome(resumed: bool, participants: &[(&str, u16)]) -> Value {
+        let participants: Vec<_> = (participants.iter())
+            .map(|(id, stream)| json!({"id": id, "stream": stream, "name": id, "present": true}))
+            .collect();
+        json!({"type": "welcome", "id": "m", "sample_rate_hz": 48_000, "participants": participants, "locked": false,
+            "resumed": resumed})
+    }
+
+    fn mixed(network: &Network) -> Vec<u16> {
+        let mix = network.wanted().mix.expect("a mix");
+        mix.sources.iter().map(|source| source.stream).collect()
+    }
+
+    fn audio(timestamp: u64) -> Vec<u8> {
+        let header = AudioHeader {
+            format: SampleFormat::S16,
+            rate: SampleRate::Hz48000,
+            channels: 1,
+            stream: 0,
+            frames: 16,
+            sequence: timestamp as u32 / 16,
+            timestamp,
+        };
+        let mut bytes = vec![0; header.datagram_bytes()];
+        header.write(&mut bytes);
+        bytes
+    }
+
+    /// Datagrams of a peer that the player has had.
+    fn played(network: &mut Network, duplex: &mut Duplex, id: &str) -> u64 {
+        // More than a twentieth of a second: then it says so.
+        for _ in 0..6 {
+            network.handle_capture();
+            duplex.process(&[0.0; 512], &mut [0.0; 512]);
+        }
+        network.handle_capture();
+        let peer = network.peers.iter().find(|peer| peer.id == id);
+        let stats = peer.and_then(|peer| peer.stats).expect("a stream");
+        stats.sequence.received
+    }
+
+    #[tokio::test]
+    async fn one_is_heard_in_the_mix_until_audio_comes_directly_and_never_both() {
+        let (mut network, mut duplex, mut said) = network(Path::Auto);
+        network.asked = Asked::Mixed;
+        let welcome = welcome(false, &[("a", 1), ("b", 2)]);
+        let lanes = LocalSet::new();
+        lanes.run_until(async { hear(&mut network, welcome) }).await;
+        let mut wishes = || {
+            let said = std::iter::from_fn(|| said.try_recv().ok());
+            let wish = |message| match message {
+                ToServer::Signal { to, data } if data["kind"] == "direct" => {
+                    (to, data["wanted"].as_bool().expect("a wish"))
+                }
+                message => panic!("{message:?}"),
+            };
+            said.map(wish).collect::<Vec<_>>()
+        };
+        // Nothing has come by a lane, open or not.
+        network.choose_mixed(0);
+        assert_eq!(mixed(&network), [1, 2]);
+        assert_eq!(wishes(), [("a".into(), false), ("b".into(), false)]);
+        let mut give = |network: &mut Network, packet: u64, now| {
+            network.handle_datagram(0, 1, Kind::Audio, &audio(packet * 16), now);
+            played(network, &mut duplex, "a")
+        };
+        let now = 1;
+        assert_eq!(give(&mut network, 0, now), 0, "the mix has it");
+        network.choose_mixed(now);
+        assert_eq!(mixed(&network), [2]);
+        assert_eq!(wishes(), [("a".into(), true)]);
+        assert_eq!(give(&mut network, 1, now), 1);
+        network.choose_mixed(now + AUDIBLE_NS - 1);
+        assert_eq!(mixed(&network), [2]);
+        network.choose_mixed(now + AUDIBLE_NS);
+        assert_eq!(mixed(&network), [1, 2], "its lanes are silent");
+        network.asked = Asked::Forwarded;
+        network.choose_mixed(now + AUDIBLE_NS);
+        let last = [("a", false), ("a", true), ("b", true)];
+        assert_eq!(wishes(), last.map(|(to, wanted)| (to.to_owned(), wanted)));
+    }
+
+    #[test]
+    fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
+        let (mut network, ..) = network(Path::Mix);
+        hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
+        assert_eq!(mixed(&network), [1, 2]);
+        hear(&mut network, welcome(false, &[("c", 1)]));
+        assert_eq!(mixed(&network), [1], "a is not back yet");
+        let reply = Probe {
+            stream: 1,
+            id: 0,
+            time_ns: 0,
+            replied_ns: Some(1),
+        };
+        network.handle_relayed(0, &reply.to_bytes());
+        let replied: Vec<_> = (network.peers.iter())
+            .filter(|peer| !peer.rtt_ns.is_empty())
+            .map(|peer| peer.id.as_str())
+            .collect();
+        assert_eq!(replied, ["c"]);
+        hear(
+            &mut network,
+            json!({"type": "joined", "participant": {"id": "a", "stream": 3, "name": "a", "present": true}}),
+        );
+        assert_eq!(mixed(&network), [3, 1]);
+        // Without a connection to the server for a while; its sessions with the relay are there all the same.
+        hear(&mut network, json!({"type": "away", "id": "a"}));
+        assert_eq!(mixed(&network), [3, 1]);
     }
 }

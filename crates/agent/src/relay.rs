@@ -33,8 +33,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(2);
-/// Application close codes after which another session would fare no better. Not 1, unknown token: a newer one may be on its way.
-const FINAL_CODES: [u32; 3] = [0, 3, 4];
+/// Application close codes after which another session would fare no better.
+const FINAL_CODES: [u32; 2] = [0, 4];
+/// Those after which one may, later: 1, unknown token: a newer one may be on its way; 3, too many sessions: the server may not have
+/// noticed yet that old ones are gone.
+const REFUSED_CODES: [u32; 2] = [1, 3];
 
 /// What one takes from the relay: all of it, each time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -319,7 +322,6 @@ impl Lane {
         let mut wait = FIRST_RETRY;
         loop {
             if let Ok(Ok(session)) = timeout(CONNECT_TIMEOUT, self.connect()).await {
-                wait = FIRST_RETRY;
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
                 let _ = self.events.try_send(RelayEvent::Changed);
                 self.serve(&session).await;
@@ -331,6 +333,9 @@ impl Lane {
                 let code = session.close_reason().and_then(|error| close_code(&error));
                 if code.is_some_and(|code| FINAL_CODES.contains(&code)) {
                     return;
+                }
+                if !code.is_some_and(|code| REFUSED_CODES.contains(&code)) {
+                    wait = FIRST_RETRY;
                 }
             }
             tokio::time::sleep(wait).await;
@@ -428,5 +433,62 @@ fn close_code(error: &web_transport_quinn::SessionError) -> Option<u32> {
     match error {
         SessionError::WebTransportError(WebTransportError::Closed(code, _)) => Some(*code),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::digest::{SHA256, digest};
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use tokio::task::LocalSet;
+    use web_transport_quinn::{Server, ServerBuilder};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    async fn accept(server: &mut Server) -> Session {
+        let request = timeout(PATIENCE, server.accept()).await;
+        let request = request.expect("another attempt").expect("a request");
+        request.ok().await.expect("a session")
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_refused_is_made_again_until_the_participant_has_left() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let rcgen::CertifiedKey { cert, signing_key } = made.expect("a certificate");
+        let hash = digest(&SHA256, cert.der());
+        let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
+        let mut server = ServerBuilder::new()
+            .with_addr((Ipv4Addr::LOCALHOST, 0).into())
+            .with_certificate(vec![cert.der().clone()], key.into())
+            .expect("a server");
+        let config = RelayConfig {
+            host: "localhost".into(),
+            server: Ipv4Addr::LOCALHOST.into(),
+            address: RelayAddress {
+                port: server.local_addr().expect("bound").port(),
+                token: "0".repeat(32),
+                certificate_hashes: vec![data_encoding::HEXLOWER.encode(hash.as_ref())],
+            },
+            sessions: 1,
+        };
+        let trying = async {
+            let socket = endpoint(config.server).expect("a socket");
+            let (events, _told) = mpsc::channel(16);
+            let mut relay =
+                Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
+            for code in [3, 1, 3] {
+                let session = accept(&mut server).await;
+                session.close(code, b"");
+                session.closed().await;
+            }
+            let session = accept(&mut server).await;
+            session.accept_bi().await.expect("its control stream");
+            session.close(4, b"");
+            let ended = timeout(PATIENCE, &mut relay.tasks[0]).await;
+            ended.expect("it ends").expect("without a panic");
+        };
+        LocalSet::new().run_until(trying).await;
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use antiphon_core::wire::{CaptureReport, HeardReport, MAX_PERIOD_MS, MAX_REPORT_US, Report};
 use antiphon_core::{SampleRate, StreamStats};
 
-use crate::clock::{CaptureReading, ClockOffset, Recent};
+use crate::clock::{CaptureReading, ClockOffset};
 
 /// Between two reports, and between two probes of a lane, ns.
 pub const REPORT_INTERVAL_NS: u64 = 500_000_000;
@@ -14,8 +14,6 @@ pub const REPORT_INTERVAL_NS: u64 = 500_000_000;
 const STALE_NS: u64 = 3_000_000_000;
 /// What the counts of a report cover.
 const PERIOD_NS: u64 = 4_000_000_000;
-/// Arrivals that are remembered: a second and a half of packets of 128 frames.
-const MAX_ARRIVALS: usize = 512;
 
 /// The delay from a peer's microphone to our ear.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +30,7 @@ pub struct MouthToEar {
 type Reading = (u64, StreamStats);
 
 /// Both ends of the reports with one peer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reports {
     /// The peer's clock against ours.
     pub offset: ClockOffset,
@@ -41,22 +39,6 @@ pub struct Reports {
     readings: VecDeque<Reading>,
     dropped: VecDeque<(u64, u64)>,
     report: Option<(u64, Report)>,
-    /// Lines of its datagrams: when frame 0 would have come.
-    arrivals: Recent,
-}
-
-impl Default for Reports {
-    fn default() -> Self {
-        Self {
-            offset: ClockOffset::default(),
-            id: 0,
-            sent_at_ns: None,
-            readings: VecDeque::new(),
-            dropped: VecDeque::new(),
-            report: None,
-            arrivals: Recent::new(MAX_ARRIVALS),
-        }
-    }
 }
 
 impl Reports {
@@ -156,12 +138,6 @@ impl Reports {
         }
     }
 
-    /// Audio came, whose first frame has this media time.
-    pub fn handle_audio(&mut self, timestamp: u64, rate: SampleRate, now_ns: u64) {
-        self.arrivals
-            .add(now_ns as i64 - frames_ns(timestamp, rate));
-    }
-
     /// How the peer hears us, by its own word; `None` if it has not said so lately.
     pub fn heard(&self, now_ns: u64) -> Option<HeardReport> {
         self.fresh(now_ns)?.heard
@@ -194,7 +170,11 @@ impl Reports {
                 u64::from(input.error_us) * 1_000,
             )
         });
-        let known_ns = rendered_ns.wrapping_sub(captured_ns) + input_ns + output_ns.unwrap_or(0);
+        // What a peer says of its clock may be anything: nonsense comes of nonsense.
+        let known_ns = rendered_ns
+            .wrapping_sub(captured_ns)
+            .wrapping_add(input_ns)
+            .wrapping_add(output_ns.unwrap_or(0));
         let error_ns =
             offset.error_ns as u64 + u64::from(capture.error_us) * 1_000 + input_error_ns;
         Some(MouthToEar {
@@ -216,6 +196,8 @@ fn to_us(ns: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use antiphon_core::wire::InputDelay;
+
     use super::*;
     use crate::clock::Estimate;
 
@@ -256,6 +238,48 @@ mod tests {
         assert_eq!(found.known_ms, 31.0);
         assert_eq!(found.error_ms, 0.52);
         assert!(!found.is_whole, "its input says nothing");
+    }
+
+    #[test]
+    fn a_peer_may_say_anything_of_its_clock() {
+        let now_ns = 10_000_000_000;
+        let most = i64::MAX as u64;
+        for time_ns in [0, most, most + 10_000, u64::MAX] {
+            for (timestamp, delay_us) in [
+                (0, 60_000_000),
+                (0, -60_000_000),
+                (u64::MAX, 60_000_000),
+                (u64::MAX, -60_000_000),
+            ] {
+                let mut reports = Reports::default();
+                let capture = CaptureReport {
+                    timestamp,
+                    time_ns,
+                    error_us: MAX_REPORT_US,
+                    block_us: 0,
+                    send_us: 0,
+                    input: Some(InputDelay {
+                        is_calibrated: true,
+                        delay_us,
+                        error_us: MAX_REPORT_US,
+                    }),
+                    overrun_frames: 0,
+                    dropped_packets: 0,
+                };
+                let report = Report {
+                    stream: 0,
+                    id: 1,
+                    capture: Some(capture),
+                    heard: None,
+                };
+                reports.handle_report(report, now_ns);
+                for replied_ns in [time_ns, now_ns] {
+                    reports.offset.add(now_ns - 1_000, replied_ns, now_ns);
+                    let found = reports.mouth_to_ear(0, 0, Some(0), RATE, now_ns);
+                    assert!(found.is_some_and(|found| found.is_whole), "{capture:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub struct Hello {
     pub name: String,
     /// Wanted if the room is new, Hz.
     pub sample_rate_hz: u32,
-    /// Of a room that is locked.
+    /// Of a room that is locked; later on what the room has, should a server that was restarted have to make it again.
     pub passphrase: Option<String>,
 }
 
@@ -132,6 +132,8 @@ pub struct Welcome {
     pub sample_rate_hz: u32,
     /// The others, in order of joining.
     pub participants: Vec<RemoteParticipant>,
+    /// Whether newcomers need a passphrase.
+    pub locked: bool,
     /// By the owner: nobody hears us.
     #[serde(default)]
     pub muted: bool,
@@ -207,6 +209,11 @@ pub enum FromServer {
         id: String,
         /// Whether.
         muted: bool,
+    },
+    /// Newcomers need a passphrase from now on, another, or none.
+    Locked {
+        /// Which; `None`: none.
+        passphrase: Option<String>,
     },
     /// The relay's certificate changed.
     Relay {
@@ -401,7 +408,11 @@ async fn talk(
                         *welcomed = true;
                         // The room's, should a server that was restarted have to make it again.
                         hello.sample_rate_hz = welcome.sample_rate_hz;
+                        if !welcome.locked {
+                            hello.passphrase = None;
+                        }
                     }
+                    FromServer::Locked { passphrase } => hello.passphrase.clone_from(passphrase),
                     FromServer::Error { code, message } if FINAL_ERRORS.contains(&code.as_str()) => {
                         let how = if code == "passphrase" {
                             ": say it by ANTIPHON_PASSPHRASE or --passphrase"
@@ -434,6 +445,9 @@ async fn talk(
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio_tungstenite::accept_async;
+
     use super::*;
 
     #[test]
@@ -443,6 +457,59 @@ mod tests {
             assert!(retry_after(failures) <= LAST_RETRY, "{failures}");
         }
         assert!(retry_after(PATIENCE + 5) > LAST_RETRY);
+    }
+
+    /// What a participant says first, and then gets to hear before its connection breaks.
+    async fn meet(listener: &TcpListener, told: &[Value]) -> Value {
+        let (tcp, _) = listener.accept().await.expect("a connection");
+        let mut socket = accept_async(tcp).await.expect("a WebSocket");
+        let hello = socket.next().await.expect("a message").expect("a hello");
+        for message in told {
+            let sent = socket.send(Message::text(message.to_string())).await;
+            sent.expect("it is there");
+        }
+        serde_json::from_str(hello.to_text().expect("text")).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn a_hello_says_the_passphrase_that_the_room_has_now() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let hello = Hello {
+            secret: Secret::random(),
+            name: "Ann".into(),
+            sample_rate_hz: 48_000,
+            passphrase: None,
+        };
+        let welcome = |locked| {
+            serde_json::json!({"type": "welcome", "version": 1, "id": "00", "stream": 1, "room": "abcdefghijklmnop",
+                "sample_rate_hz": 48_000, "participants": [], "owner": "00", "locked": locked, "muted": false,
+                "ice_servers": [], "relay": null, "resumed": false})
+        };
+        let lock = |passphrase: Option<&str>| serde_json::json!({"type": "locked", "locked": passphrase.is_some(), "passphrase": passphrase});
+        let (_to_server, outgoing) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(1);
+        let talking = run(link.parse().expect("a link"), hello, outgoing, events);
+        let listening = async { while told.recv().await.is_some() {} };
+        let serving = async {
+            let first = meet(&listener, &[welcome(false), lock(Some("x"))]).await;
+            assert_eq!(first.get("passphrase"), None);
+            let second = meet(&listener, &[welcome(true), lock(Some("y"))]).await;
+            assert_eq!(second["passphrase"], "x");
+            let third = meet(&listener, &[welcome(true), lock(None)]).await;
+            assert_eq!(third["passphrase"], "y");
+            let fourth = meet(&listener, &[welcome(true), lock(Some("z"))]).await;
+            assert_eq!(fourth.get("passphrase"), None);
+            let fifth = meet(&listener, &[welcome(false)]).await;
+            assert_eq!(fifth["passphrase"], "z");
+            let sixth = meet(&listener, &[]).await;
+            assert_eq!(sixth.get("passphrase"), None, "it was unlocked meanwhile");
+        };
+        tokio::select! {
+            () = serving => {}
+            ((), ()) = async { tokio::join!(talking, listening) } => panic!("it gave up"),
+        }
     }
 
     #[test]

@@ -5,7 +5,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use antiphon_agent::clock::now_ns;
+use antiphon_agent::core::wire::{self, Kind};
+use antiphon_agent::direct::{Direct, DirectEvent};
+use antiphon_agent::link::RoomLink;
+use antiphon_agent::relay::{self, Listen, Relay, RelayConfig, RelayEvent};
+use antiphon_agent::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServer};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 fn antiphon(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
@@ -160,6 +167,152 @@ fn a_take_arrives_bit_exact_by_data_channels() {
 #[test]
 fn a_take_arrives_bit_exact_by_both_paths_at_once() {
     arrives_bit_exact("auto");
+}
+
+/// What one does who is no program of this crate, but says and hears the same things: it counts what comes by each way.
+struct Listener {
+    signals: mpsc::Receiver<SignallingEvent>,
+    to_server: mpsc::Sender<ToServer>,
+    lanes: mpsc::Receiver<DirectEvent>,
+    sessions: mpsc::Receiver<RelayEvent>,
+    /// The musician's.
+    id: String,
+    direct: Direct,
+    _relay: Relay,
+}
+
+#[derive(Debug, PartialEq)]
+enum Way {
+    Direct,
+    Relayed,
+}
+
+impl Listener {
+    /// Comes into a room where there is a musician.
+    async fn join(link: &str) -> Self {
+        let link: RoomLink = link.parse().expect("a link");
+        let (to_server, outgoing) = mpsc::channel(256);
+        let (events, mut signals) = mpsc::channel(256);
+        let (lane_events, lanes) = mpsc::channel(256);
+        let (session_events, sessions) = mpsc::channel(256);
+        let hello = Hello {
+            secret: Secret::random(),
+            name: "Ear".into(),
+            sample_rate_hz: 48_000,
+            passphrase: None,
+        };
+        let talking = signalling::run(link.clone(), hello, outgoing, events);
+        tokio::task::spawn_local(talking);
+        let Some(SignallingEvent::Message {
+            message: FromServer::Welcome(welcome),
+            address,
+        }) = signals.recv().await
+        else {
+            panic!("no welcome");
+        };
+        let musician = &welcome.participants[0];
+        let config = RelayConfig {
+            host: link.host,
+            server: address,
+            address: welcome.relay.expect("a relay"),
+            sessions: 1,
+        };
+        let listen = Listen {
+            forward: vec![musician.stream],
+            ..Listen::default()
+        };
+        let endpoint = relay::endpoint(address).expect("a socket");
+        let relay = Relay::open(&endpoint, &config, listen, session_events);
+        Self {
+            signals,
+            to_server,
+            lanes,
+            sessions,
+            id: musician.id.clone(),
+            direct: Direct::new(&welcome.id, &musician.id, 1, lane_events),
+            _relay: relay.expect("an address"),
+        }
+    }
+
+    async fn say(&self, data: Value) {
+        let to = self.id.clone();
+        let said = self.to_server.send(ToServer::Signal { to, data }).await;
+        said.expect("the server is there");
+    }
+
+    /// By which way the next datagram of sound comes.
+    async fn next(&mut self) -> Way {
+        loop {
+            tokio::select! {
+                Some(event) = self.signals.recv() => {
+                    if let SignallingEvent::Message { message: FromServer::Signal { data, .. }, .. } = event {
+                        self.direct.handle_signal(&data, now_ns());
+                    }
+                }
+                Some(event) = self.lanes.recv() => match event {
+                    DirectEvent::Datagram { bytes, .. } if is_audio(&bytes) => return Way::Direct,
+                    DirectEvent::Datagram { .. } => {}
+                    DirectEvent::Signal { data, .. } => self.say(data).await,
+                    DirectEvent::Closed { lane, epoch, .. } => self.direct.handle_closed(lane, epoch),
+                    DirectEvent::Retry { lane, epoch, .. } => self.direct.handle_retry(lane, epoch),
+                },
+                Some(event) = self.sessions.recv() => match event {
+                    RelayEvent::Datagram(_, bytes) if is_audio(&bytes) => return Way::Relayed,
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    async fn wait_for(&mut self, way: &Way) {
+        let come = async { while self.next().await != *way {} };
+        let come = tokio::time::timeout(Duration::from_secs(30), come).await;
+        come.unwrap_or_else(|_| panic!("nothing comes {way:?}"));
+    }
+}
+
+fn is_audio(bytes: &[u8]) -> bool {
+    matches!(wire::route(bytes), Ok((Kind::Audio, _)))
+}
+
+#[cfg(unix)]
+#[test]
+fn one_who_wants_nothing_directly_gets_it_through_the_server_alone_until_it_does() {
+    let (_server, link) = serve();
+    let mut command = antiphon(&["join", "--plain", "--tone", "440", &link]);
+    let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut musician = Process(child);
+    let lines = BufReader::new(musician.0.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    lines.find(|line| line.starts_with("online")).expect("in");
+    // Else its output would be in its way.
+    std::thread::spawn(move || lines.for_each(drop));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let listening = async {
+        let mut listener = Listener::join(&link).await;
+        listener.wait_for(&Way::Relayed).await;
+        listener.wait_for(&Way::Direct).await;
+        let wish = |wanted| json!({"kind": "direct", "wanted": wanted});
+        listener.say(wish(false)).await;
+        // A second and more of nothing but what the server sends.
+        let alone = async {
+            let mut count = 0;
+            while count < 500 {
+                count = match listener.next().await {
+                    Way::Relayed => count + 1,
+                    Way::Direct => 0,
+                }
+            }
+        };
+        let alone = tokio::time::timeout(Duration::from_secs(30), alone).await;
+        alone.expect("it goes on coming directly, or not at all");
+        listener.say(wish(true)).await;
+        listener.wait_for(&Way::Direct).await;
+    };
+    tokio::task::LocalSet::new().block_on(&runtime, listening);
 }
 
 #[test]
