@@ -675,6 +675,47 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
 }
 
 #[tokio::test]
+async fn the_server_mixes_so_much_and_says_so_to_who_asks_for_more() {
+    const ADMITTED: u16 = 128;
+    const MIXES: u16 = 32;
+    let relay = Relay::start();
+    let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
+    let first = relay.connect(tokens[0]).await;
+    let mut first = Control::open(&first).await;
+    // As many as there are, but nobody who is there: what matters here is not the mixing. The first one hears who listens.
+    let sources: Vec<Value> = (0..ADMITTED)
+        .map(|n| json!({"stream": 1_000 + n, "gain": 1, "pan": 0, "muted": false}))
+        .collect();
+    let mix = json!({"format": 16, "packet_frames": 128, "sources": sources});
+    let listen = |mix: Value| json!({"type": "listen", "forward": [1], "mix": mix, "opus": true});
+    let join = async |stream: u16| {
+        let session = relay.connect(tokens[usize::from(stream) - 1]).await;
+        let mut control = Control::open(&session).await;
+        control.say(listen(mix.clone())).await;
+        (session, control)
+    };
+    let mut mixed = Vec::new();
+    for stream in 2..2 + MIXES {
+        mixed.push(join(stream).await);
+        first.wanted(mixed.len() as u64).await;
+    }
+    let (refused, _) = join(100).await;
+    assert_eq!(closed(&refused).await, 6);
+    // What one takes no longer, or took with a session that has ended, is there for others.
+    let nothing = json!({"type": "listen", "forward": [], "mix": null, "opus": true});
+    mixed[0].1.say(nothing).await;
+    first.wanted(u64::from(MIXES) - 1).await;
+    let instead = join(100).await;
+    first.wanted(MIXES.into()).await;
+    instead.0.close(0, b"");
+    first.wanted(u64::from(MIXES) - 1).await;
+    let _instead = join(101).await;
+    first.wanted(MIXES.into()).await;
+    let (refused, _) = join(102).await;
+    assert_eq!(closed(&refused).await, 6);
+}
+
+#[tokio::test]
 async fn a_page_that_is_gone_does_not_delay_another() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);

@@ -218,6 +218,7 @@ impl BoundRelay {
             public_origin,
             handshakes: Cell::new(0),
             mixes_changed: Rc::default(),
+            mixed: Rc::default(),
             state: RefCell::new(State {
                 seats: HashMap::new(),
                 rooms: HashMap::new(),
@@ -282,6 +283,8 @@ struct Relay {
     handshakes: Cell<usize>,
     /// A mix may be due sooner than any was before.
     mixes_changed: Rc<Notify>,
+    /// Sources of all mixes.
+    mixed: Rc<Cell<usize>>,
     state: RefCell<State>,
 }
 
@@ -331,9 +334,14 @@ impl Relay {
                 sample_rate_hz,
             } => {
                 let new = || {
-                    let (socket, mixes) =
-                        (Arc::clone(&self.socket), Rc::clone(&self.mixes_changed));
-                    let room = Room::new(room.clone(), sample_rate_hz, self.start, socket, mixes);
+                    let room = Room::new(
+                        room.clone(),
+                        sample_rate_hz,
+                        self.start,
+                        Arc::clone(&self.socket),
+                        Rc::clone(&self.mixes_changed),
+                        Rc::clone(&self.mixed),
+                    );
                     Rc::new(RefCell::new(room))
                 };
                 let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));

@@ -109,7 +109,7 @@ fn host_of(origin: &str) -> Option<&str> {
     }
 }
 
-/// The control streams of a session, one after the other. A page that breaks the rules loses the session.
+/// The control streams of a session, one after the other. A page that breaks the rules, or asks for more than the server has, loses the session.
 async fn control(seat: Seat, session: Session) {
     while let Ok((sender, receiver)) = session.accept_bi().await {
         let Some(wanted) = seat.room.borrow().wanted(seat.stream) else {
@@ -125,8 +125,12 @@ async fn control(seat: Seat, session: Session) {
             () = told => Ok(()),
         };
         if let Err(error) = heard {
-            tracing::info!(%error, "closed a session: malformed control");
-            return CloseCode::MalformedControl.close(&session);
+            tracing::info!(%error, "closed a session");
+            let code = match error {
+                ControlError::ServerFull => CloseCode::ServerFull,
+                _ => CloseCode::MalformedControl,
+            };
+            return code.close(&session);
         }
     }
 }
