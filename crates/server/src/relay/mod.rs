@@ -465,14 +465,18 @@ async fn mix_on_time(relay: Rc<Relay>) {
     }
 }
 
-/// How long a task that is ready waits for its turn, again and again.
 async fn measure_lag(relay: Rc<Relay>) {
     loop {
-        time::sleep(LAG_INTERVAL).await;
-        let ready = Instant::now();
-        task::yield_now().await;
-        relay.state.borrow_mut().lag.record(ready.elapsed());
+        let lag = lag().await;
+        relay.state.borrow_mut().lag.record(lag);
     }
+}
+
+/// How late the loop comes round to what is due after [`LAG_INTERVAL`]. Up to 1 ms of it is the grain of its timers.
+async fn lag() -> Duration {
+    let due = time::Instant::now() + LAG_INTERVAL;
+    time::sleep_until(due).await;
+    due.elapsed()
 }
 
 /// Makes the snapshots for the operator and for Prometheus, room by room: datagrams come first.
@@ -516,5 +520,19 @@ impl State {
             lag: self.lag.clone(),
         };
         (status, snapshot, self.rooms.values().cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_lag_is_as_long_as_a_stall() {
+        const STALL: Duration = Duration::from_millis(100);
+        let measuring = tokio::spawn(lag());
+        task::yield_now().await;
+        thread::sleep(LAG_INTERVAL + STALL);
+        assert!(measuring.await.expect("it ends") >= STALL);
     }
 }
