@@ -60,13 +60,13 @@ pub(super) struct Room {
     /// When the relay began: the zero of its clock.
     start: Instant,
     socket: Arc<MeasuredSocket>,
-    /// Told when [`Room::poll_timeout`] may be sooner than before.
-    mixes_changed: Rc<Notify>,
-    participants: BTreeMap<u16, Participant>,
     /// Datagrams that its audio may still cause.
     copies: TokenBucket,
     /// Sources of all mixes of the server.
     mixed: Rc<Cell<usize>>,
+    /// Told when [`Room::poll_timeout`] may be sooner than before.
+    mixes_changed: Rc<Notify>,
+    participants: BTreeMap<u16, Participant>,
     /// From a datagram's arrival until its last copy was handed to QUIC.
     pub(super) forward: Latencies,
     /// From the last frame a mix needed until its datagram was handed to QUIC.
@@ -86,7 +86,6 @@ struct Participant {
     /// How many streams are forwarded to it.
     takes: u16,
     mixer: Option<Mixer>,
-    mix_share: MixShare,
     /// Who takes this one's stream as it is.
     forwarded_to: Vec<u16>,
     /// In whose mixes this one's stream is.
@@ -94,6 +93,7 @@ struct Participant {
     /// Who takes this one's stream, as its page is told.
     wanted: watch::Sender<Wanted>,
     allowance: Allowance,
+    mix_share: MixShare,
     counts: Counts,
     /// The counts as of the last report.
     reported: Counts,
@@ -195,10 +195,10 @@ impl Room {
             rate: rate.expect("rooms have the engine's rates"),
             start,
             socket,
-            mixes_changed,
-            participants: BTreeMap::new(),
             copies: room_copies(start.elapsed()),
             mixed,
+            mixes_changed,
+            participants: BTreeMap::new(),
             forward: Latencies::default(),
             mix: Latencies::default(),
             reported: Default::default(),
@@ -218,10 +218,6 @@ impl Room {
             listen: Listen::default(),
             takes: 0,
             mixer: None,
-            mix_share: MixShare {
-                all: Rc::clone(&self.mixed),
-                sources: 0,
-            },
             forwarded_to: Vec::new(),
             mixed_for: Vec::new(),
             wanted: watch::Sender::new(Wanted {
@@ -229,6 +225,10 @@ impl Room {
                 opus: true,
             }),
             allowance: Allowance::new(self.start.elapsed()),
+            mix_share: MixShare {
+                all: Rc::clone(&self.mixed),
+                sources: 0,
+            },
             counts: Counts::default(),
             reported: Counts::default(),
             mixing: (Duration::ZERO, 0),
