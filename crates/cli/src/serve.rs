@@ -9,7 +9,9 @@ use std::{
 use antiphon_server::{Config, Server, StartError, has_web_app, signalling::RoomName};
 use clap::Args;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::{
     Failure,
@@ -215,25 +217,20 @@ fn advise(error: &StartError) -> String {
 }
 
 fn start_log(level: LevelFilter, format: LogFormat) {
-    // It warns whenever a session ends, however it ends.
-    let of_sessions = if level > LevelFilter::INFO {
-        level
-    } else {
-        LevelFilter::ERROR
-    };
-    let targets = Targets::new()
-        .with_default(level)
-        .with_target("web_transport_quinn", of_sessions);
-    let registry = tracing_subscriber::registry().with(targets);
-    let log = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_target(false);
+    let lines = fmt::layer().with_writer(io::stderr).with_target(false);
+    let log = tracing_subscriber::registry().with(logged(level));
     match format {
-        LogFormat::Human => registry
-            .with(log.with_ansi(io::stderr().is_terminal()))
-            .init(),
-        LogFormat::Json => registry.with(log.json()).init(),
+        LogFormat::Human => log.with(lines.with_ansi(io::stderr().is_terminal())).init(),
+        LogFormat::Json => log.with(lines.json()).init(),
     }
+}
+
+/// What Antiphon says itself, and errors of the libraries. QUIC's and WebTransport's warn of whatever a stranger sends them, two bytes a line, on
+/// the media thread; and they show the requested path, which has the participant's token in it.
+fn logged(level: LevelFilter) -> Targets {
+    Targets::new()
+        .with_default(LevelFilter::ERROR)
+        .with_target("antiphon", level)
 }
 
 /// Ready after the first SIGINT or SIGTERM; the second one ends the process at once.
@@ -264,5 +261,39 @@ async fn signal() {
 async fn signal() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn what_strangers_make_libraries_say_is_not_logged() {
+        for level in [LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE] {
+            let logged = logged(level);
+            for target in [
+                "web_transport_quinn::session",
+                "web_transport_quinn::connect",
+                "web_transport_proto::connect",
+                "quinn::connection",
+                "quinn_proto::connection",
+                "rustls::server::hs",
+                "hyper::proto::h1",
+            ] {
+                assert!(!logged.would_enable(target, &Level::WARN), "{target}");
+                assert!(!logged.would_enable(target, &Level::DEBUG), "{target}");
+                assert!(logged.would_enable(target, &Level::ERROR), "{target}");
+            }
+            for own in [module_path!(), "antiphon_server::relay::session"] {
+                assert!(logged.would_enable(own, &Level::INFO), "{own}");
+                let debug = logged.would_enable(own, &Level::DEBUG);
+                assert_eq!(debug, level >= LevelFilter::DEBUG, "{own}");
+            }
+        }
+        let errors = logged(LevelFilter::ERROR);
+        assert!(!errors.would_enable("antiphon_server::hub", &Level::WARN));
     }
 }

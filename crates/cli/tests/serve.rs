@@ -7,6 +7,8 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use web_transport_quinn::{ClientBuilder, proto::ConnectRequest};
+
 fn antiphon(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
     command.args(arguments);
@@ -193,6 +195,56 @@ fn prints_a_link_serves_it_and_stops_when_told() {
             "JSON, line by line: {log}"
         );
         assert!(log.contains("stopping"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn what_strangers_make_libraries_say_is_not_logged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, pem).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let cert = file("cert.pem", made.cert.pem());
+    let key = file("key.pem", made.signing_key.serialize_pem());
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log", "debug"]);
+    command.args(["--relay-cert", &cert, "--relay-key", &key]);
+    let mut server = Server(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts"),
+    );
+    let mut lines = BufReader::new(server.0.stderr.take().expect("piped"))
+        .lines()
+        .map_while(Result::ok);
+    let address = lines
+        .find_map(|line| {
+            line.split_once("relay on UDP ")
+                .map(|(_, address)| address.to_owned())
+        })
+        .expect("the relay's address");
+    let client = ClientBuilder::new().with_server_certificates(vec![made.cert.der().clone()]);
+    let token = "0123456789abcdef0123456789abcdef";
+    let url = format!("https://{address}/relay/{token}");
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    let session = client.expect("a client").connect(request).await;
+    // Its token is unknown, so that it ends at once.
+    session.expect("connects").closed().await;
+    let mut log = Vec::new();
+    let refused = lines.find(|line| {
+        log.push(line.clone());
+        line.contains("refused a session")
+    });
+    assert!(refused.is_some(), "the server's own words are there");
+    server.0.kill().expect("it ends");
+    log.extend(lines);
+    for line in log {
+        let foreign = [token, "CONNECT", "SETTINGS", "capsule"];
+        assert!(!foreign.iter().any(|word| line.contains(word)), "{line}");
     }
 }
 

@@ -23,6 +23,7 @@ use futures_util::{
 use tokio::time;
 
 use crate::{
+    headers::host,
     hub::{Connection, Hub},
     metrics::DropReason,
     outbox::{End, Next, Outbox},
@@ -90,11 +91,8 @@ fn is_own_origin(headers: &HeaderMap, uri: &Uri, public_origin: Option<&str>) ->
     if public_origin.is_some_and(|public| public.eq_ignore_ascii_case(origin)) {
         return true;
     }
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
-    let (Some((scheme, origin_host)), Some(host)) = (origin.split_once("://"), host) else {
+    let (Some((scheme, origin_host)), Some(host)) = (origin.split_once("://"), host(headers, uri))
+    else {
         return false;
     };
     let default_port = match scheme {

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Uri, header},
     middleware::Next,
     response::Response,
 };
@@ -53,7 +53,7 @@ pub(crate) async fn secure(
     request: Request,
     next: Next,
 ) -> Response {
-    let policy = policy(request.headers().get(header::HOST), relay_port);
+    let policy = policy(host(request.headers(), request.uri()), relay_port);
     let mut response = next.run(request).await;
     response
         .headers_mut()
@@ -80,11 +80,19 @@ pub(crate) async fn secure_tls(
     response
 }
 
+/// The host that a request is for, with its port if it names one: in a header, or in HTTP/2 in its URI.
+pub(crate) fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    host.or_else(|| uri.authority().map(|authority| authority.as_str()))
+}
+
 /// The relay has the page's own host and a port of its own. Where the host cannot stand in a policy (an IPv6 address cannot), `'self'`
 /// still covers a relay with the page's port.
-fn policy(host: Option<&HeaderValue>, relay_port: Option<u16>) -> HeaderValue {
+fn policy(host: Option<&str>, relay_port: Option<u16>) -> HeaderValue {
     let relay = || {
-        let host = host?.to_str().ok()?.split(':').next()?;
+        let host = host?.split(':').next()?;
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';
         let is_host = !host.is_empty() && host.bytes().all(is_name);
         // As the page has it: Chromium tries `::1` alone for `localhost`, where a server that listens on 127.0.0.1 is not.
@@ -106,7 +114,7 @@ mod tests {
     #[test]
     fn pages_may_connect_to_the_relay_on_their_own_host_alone() {
         let allowed = |host: &'static str, port| {
-            let policy = policy(Some(&HeaderValue::from_static(host)), port);
+            let policy = policy(Some(host), port);
             let policy = policy.to_str().expect("a policy is ASCII");
             let (_, sources) = policy
                 .split_once("connect-src ")

@@ -1,4 +1,4 @@
-//! A room's passphrase: how it is kept, and how often one address may be wrong about it.
+//! A room's passphrase: how it is kept, and how often one address, and all together, may be wrong about it.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -15,6 +15,8 @@ use crate::{
 pub(crate) struct Lock {
     salt: hmac::Key,
     tag: hmac::Tag,
+    /// What all addresses together may still be wrong.
+    wrong: TokenBucket,
 }
 
 impl Lock {
@@ -24,6 +26,8 @@ impl Lock {
         Self {
             tag: hmac::sign(&salt, passphrase.reveal().as_bytes()),
             salt,
+            // Whatever the time is: it is full.
+            wrong: TokenBucket::new(ROOM_AT_ONCE, ROOM_PER_SECOND, Duration::ZERO),
         }
     }
 
@@ -38,7 +42,12 @@ const AT_ONCE: u32 = 60;
 const EACH: usize = 6;
 const PER_SECOND: u32 = 1;
 
-/// Addresses that are remembered at once, each for a minute. While there are more, newcomers have to wait.
+/// A room takes sixty wrong ones at once, and sixty a minute after that, from however many addresses: a guesser with thousands gets no further.
+/// While it is used up nobody else comes in, but who is in the room resumes.
+const ROOM_AT_ONCE: u32 = 60;
+const ROOM_PER_SECOND: u32 = 1;
+
+/// Addresses that are remembered at once, each for a minute. Of more than these only the rooms keep count.
 const MAX_ADDRESSES: usize = 4_096;
 
 /// Counts wrong passphrases by address. A right one costs nothing: a class behind one address comes in together.
@@ -51,7 +60,7 @@ impl Guesses {
     /// Whether the lock opens, and if not, why.
     pub(crate) fn try_lock(
         &mut self,
-        lock: &Lock,
+        lock: &mut Lock,
         said: Option<&Passphrase>,
         address: IpAddr,
         now: Duration,
@@ -63,23 +72,23 @@ impl Guesses {
         if self.wrong.len() >= MAX_ADDRESSES {
             self.wrong.retain(|_, bucket| !bucket.is_full(now));
         }
-        let may_guess = match self.wrong.get_mut(&address) {
-            Some(bucket) => bucket.has(EACH, now),
-            None => self.wrong.len() < MAX_ADDRESSES,
-        };
-        if !may_guess {
+        let own = self.wrong.get_mut(&address);
+        if !lock.wrong.has(1, now) || own.is_some_and(|own| !own.has(EACH, now)) {
             return Err((
                 ErrorCode::TooFast,
-                "too many wrong passphrases from this address; wait a minute",
+                "too many wrong passphrases; wait a minute",
             ));
         }
         if lock.opens_to(said) {
             return Ok(());
         }
-        self.wrong
-            .entry(address)
-            .or_insert_with(|| TokenBucket::new(AT_ONCE, PER_SECOND, now))
-            .take(EACH, now);
+        lock.wrong.take(1, now);
+        if self.wrong.len() < MAX_ADDRESSES || self.wrong.contains_key(&address) {
+            self.wrong
+                .entry(address)
+                .or_insert_with(|| TokenBucket::new(AT_ONCE, PER_SECOND, now))
+                .take(EACH, now);
+        }
         Err((ErrorCode::Passphrase, "this is not the room's passphrase"))
     }
 }
@@ -108,11 +117,11 @@ mod tests {
 
     #[test]
     fn ten_wrong_ones_at_once_then_one_in_six_seconds() {
-        let (lock, mut guesses) = (Lock::new(&passphrase("right")), Guesses::default());
+        let (mut lock, mut guesses) = (Lock::new(&passphrase("right")), Guesses::default());
         let (right, wrong) = (passphrase("right"), passphrase("wrong"));
         let mut guess = |n, said, seconds| {
             let now = Duration::from_secs(seconds);
-            let tried = guesses.try_lock(&lock, said, address(n), now);
+            let tried = guesses.try_lock(&mut lock, said, address(n), now);
             tried.map_err(|(code, _)| code)
         };
         for _ in 0..10 {
@@ -146,25 +155,57 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_addresses_is_bounded() {
-        let (lock, mut guesses) = (Lock::new(&passphrase("right")), Guesses::default());
-        let wrong = passphrase("wrong");
-        let mut refused = 0;
-        for n in 0..2 * MAX_ADDRESSES as u32 {
-            let tried = guesses.try_lock(&lock, Some(&wrong), address(n), Duration::ZERO);
-            refused += usize::from(matches!(tried, Err((ErrorCode::TooFast, _))));
+    fn sixty_wrong_ones_for_a_room_from_however_many_addresses() {
+        let mut guesses = Guesses::default();
+        let (right, wrong) = (passphrase("right"), passphrase("wrong"));
+        let (mut lock, mut other) = (Lock::new(&right), Lock::new(&right));
+        let mut guess = |lock: &mut Lock, n, said, seconds| {
+            let now = Duration::from_secs(seconds);
+            let tried = guesses.try_lock(lock, Some(said), address(n), now);
+            tried.map_err(|(code, _)| code)
+        };
+        for n in 0..60 {
+            let tried = guess(&mut lock, n, &wrong, 1_000);
+            assert_eq!(tried, Err(ErrorCode::Passphrase), "{n}");
+        }
+        for said in [&wrong, &right] {
+            let tried = guess(&mut lock, 60, said, 1_000);
+            assert_eq!(tried, Err(ErrorCode::TooFast));
         }
         assert_eq!(
-            (guesses.wrong.len(), refused),
-            (MAX_ADDRESSES, MAX_ADDRESSES)
+            guess(&mut other, 60, &right, 1_000),
+            Ok(()),
+            "another room is not concerned"
         );
-        let tried = guesses.try_lock(
-            &lock,
-            Some(&wrong),
-            address(u32::MAX),
-            Duration::from_secs(6),
+        let tried = guess(&mut lock, 61, &wrong, 1_001);
+        assert_eq!(tried, Err(ErrorCode::Passphrase), "one more each second");
+        let tried = guess(&mut lock, 62, &wrong, 1_001);
+        assert_eq!(tried, Err(ErrorCode::TooFast));
+        assert_eq!(guess(&mut lock, 62, &right, 1_002), Ok(()));
+    }
+
+    #[test]
+    fn what_is_remembered_of_addresses_is_bounded_and_newcomers_are_not_concerned() {
+        let (right, wrong) = (passphrase("right"), passphrase("wrong"));
+        let mut guesses = Guesses::default();
+        let mut guess = |lock: &mut Lock, n, said, seconds| {
+            let now = Duration::from_secs(seconds);
+            let tried = guesses.try_lock(lock, Some(said), address(n), now);
+            (tried.map_err(|(code, _)| code), guesses.wrong.len())
+        };
+        for n in 0..2 * MAX_ADDRESSES as u32 {
+            let remembered = MAX_ADDRESSES.min(n as usize + 1);
+            // In ever other rooms, as one room's guesses are bounded.
+            let tried = guess(&mut Lock::new(&right), n, &wrong, 0);
+            assert_eq!(tried, (Err(ErrorCode::Passphrase), remembered), "{n}");
+        }
+        let tried = guess(&mut Lock::new(&right), u32::MAX, &right, 0);
+        assert_eq!(tried, (Ok(()), MAX_ADDRESSES));
+        let tried = guess(&mut Lock::new(&right), u32::MAX, &wrong, 6);
+        assert_eq!(
+            tried,
+            (Err(ErrorCode::Passphrase), 1),
+            "those are forgotten"
         );
-        assert_eq!(tried.map_err(|(code, _)| code), Err(ErrorCode::Passphrase));
-        assert_eq!(guesses.wrong.len(), 1, "those are forgotten");
     }
 }

@@ -179,7 +179,7 @@ impl Media {
 /// What the operator's page shows of the relay. Rates, latencies and lags are of the last second or a little more.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct MediaStatus {
-    /// How late the media thread's loop comes round to what is due.
+    /// How late the media thread's loop comes round to what is due; up to 1 ms of it is the grain of its timers.
     pub loop_lag_us: Option<Quantiles>,
     /// From reading a datagram from the socket until its last copy was written to it, QUIC included; none if none was followed.
     pub transit_us: Option<Quantiles>,

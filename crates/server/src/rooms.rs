@@ -56,7 +56,7 @@ impl Default for RoomLimits {
 pub struct Arrival {
     /// Which.
     pub connection: ConnectionId,
-    /// Where it is from: wrong passphrases are counted by address.
+    /// Where it is from: wrong passphrases are counted by address, too.
     pub address: IpAddr,
     /// STUN and TURN servers that it may use.
     pub ice_servers: Vec<IceServer>,
@@ -299,11 +299,12 @@ impl Rooms {
         hello: &Hello,
         now: Duration,
     ) -> Result<(), (ErrorCode, &'static str)> {
-        let room = self.rooms.get(room_name);
-        if room.is_some_and(|room| room.removed.contains(&hello.id)) {
+        let mut room = self.rooms.get_mut(room_name);
+        let removed = room.as_ref().map(|room| &room.removed);
+        if removed.is_some_and(|removed| removed.contains(&hello.id)) {
             return Err((ErrorCode::Removed, "the owner of this room removed you"));
         }
-        if let Some(lock) = room.and_then(|room| room.lock.as_ref()) {
+        if let Some(lock) = room.as_mut().and_then(|room| room.lock.as_mut()) {
             let said = hello.passphrase.as_ref();
             self.guesses.try_lock(lock, said, arrival.address, now)?;
         }

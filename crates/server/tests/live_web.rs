@@ -4,7 +4,8 @@ mod running;
 
 use std::{fs, sync::Arc, time::Duration};
 
-use antiphon_server::{TlsFiles, has_web_app, signalling::RoomName};
+use antiphon_server::{RelayConfig, TlsFiles, has_web_app, signalling::RoomName};
+use axum::http::Request;
 use running::{ROOM, Running, get};
 use serde_json::{Value, json};
 use tokio::{
@@ -57,6 +58,39 @@ async fn every_answer_isolates_the_page_and_hides_where_it_is() {
             "not on plain HTTP"
         );
     }
+}
+
+#[tokio::test]
+async fn pages_may_reach_the_relay_in_every_version_of_http() {
+    let server = Running::start(|config| {
+        config.relay = Some(RelayConfig {
+            public_port: Some(4433),
+            ..RelayConfig::default()
+        });
+    })
+    .await;
+    let reaches_relay =
+        |policy: &str| policy.ends_with("connect-src 'self' https://127.0.0.1:4433");
+    let answer = server.get("/", &[]).await;
+    let policy = &answer.headers["content-security-policy"];
+    assert!(reaches_relay(policy), "{policy}");
+
+    let stream = TcpStream::connect(server.address).await.expect("connects");
+    let (requests, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let request = Request::get("http://localhost/").body(());
+    let request = request.expect("a request");
+    let (response, _) = requests
+        .ready()
+        .await
+        .expect("ready")
+        .send_request(request, true)
+        .expect("sent");
+    let response = response.await.expect("an answer");
+    let policy = response.headers()["content-security-policy"].to_str();
+    let policy = policy.expect("a policy is ASCII");
+    assert!(reaches_relay(policy), "{policy}");
+    connection.abort();
 }
 
 #[tokio::test]

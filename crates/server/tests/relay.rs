@@ -2,7 +2,13 @@
 
 mod running;
 
-use std::{fs, net::SocketAddr, sync::mpsc, thread, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use antiphon_core::{
     SampleFormat, SampleRate,
@@ -19,8 +25,8 @@ use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tokio::{runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
-    Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
-    WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest,
+    ALPN, Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
+    WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest, quinn,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -39,10 +45,12 @@ impl Relay {
     }
 
     fn start_with(lifetime: Lifetime) -> Self {
+        Self::start_as(&Config::default(), &RelayConfig::default(), lifetime)
+    }
+
+    fn start_as(config: &Config, relay: &RelayConfig, lifetime: Lifetime) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (relay, media) =
-            BoundRelay::bind(&Config::default(), &RelayConfig::default(), any, lifetime)
-                .expect("binds");
+        let (relay, media) = BoundRelay::bind(config, relay, any, lifetime).expect("binds");
         let address = relay.address();
         assert_eq!(media.offer().port, address.port());
         let running = relay.start().expect("starts");
@@ -495,6 +503,91 @@ async fn strangers_are_closed_and_other_sites_refused() {
 }
 
 #[tokio::test]
+async fn strangers_behind_the_same_address_delay_a_session_and_do_not_refuse_it() {
+    let mut config = Config::default();
+    // So the relay has four sessions for each address.
+    config.connections.per_address = 1;
+    let relay = Relay::start_as(&config, &RelayConfig::default(), Lifetime::default());
+    let token = relay.admit(1);
+    let client = client(&relay.media.offer().certificate_hashes);
+    let exhausted = async {
+        while let Ok(session) = client.connect(relay.request(Token::random())).await {
+            assert_eq!(closed(&session).await, 1);
+        }
+    };
+    timeout(SOON, exhausted)
+        .await
+        .expect("the address is refused");
+    let admitted = async {
+        loop {
+            match client.connect(relay.request(token)).await {
+                Ok(session) => return session,
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    let session = timeout(SOON, admitted).await.expect("a place becomes free");
+    let probe = Bytes::copy_from_slice(&probe(0, 1));
+    session.send_datagram(probe).expect("sent");
+    let reply = timeout(SOON, session.read_datagram()).await;
+    assert_eq!(reply.expect("in time").expect("it is open")[4], 1);
+}
+
+/// Linux has all of 127.0.0.0/8.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_address_that_begins_handshakes_keeps_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    fs::write(&files.cert, made.cert.pem()).expect("written");
+    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    let config = RelayConfig {
+        tls: Some(files),
+        ..RelayConfig::default()
+    };
+    let relay = Relay::start_as(&Config::default(), &config, Lifetime::default());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a root");
+    let mut tls = rustls::ClientConfig::builder_with_provider(
+        rustls::crypto::ring::default_provider().into(),
+    )
+    .with_protocol_versions(&[&rustls::version::TLS13])
+    .expect("a version")
+    .with_root_certificates(roots)
+    .with_no_client_auth();
+    tls.alpn_protocols = vec![ALPN.into()];
+    let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).expect("a configuration");
+    let tls = quinn::ClientConfig::new(Arc::new(tls));
+    let connect = async |from: [u8; 4]| {
+        let endpoint = quinn::Endpoint::client((from, 0).into()).expect("binds");
+        let connecting = endpoint.connect_with(tls.clone(), relay.address, "localhost");
+        connecting.expect("begins").await
+    };
+    // It never asks for anything, so that each stays a handshake.
+    let mut held = Vec::new();
+    let refused = async {
+        while let Ok(connection) = connect([127, 0, 0, 2]).await {
+            held.push(connection);
+        }
+    };
+    timeout(SOON, refused).await.expect("it is refused");
+    assert!(held.len() >= 64, "{} are held", held.len());
+    let other = connect([127, 0, 0, 1]).await.expect("admitted");
+    let url = format!("https://{}/relay/{}", relay.address, "0".repeat(32));
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    let other = Session::connect(other, request).await.expect("a session");
+    assert_eq!(closed(&other).await, 1);
+    // What it held is given back.
+    held.clear();
+    let again = async { while connect([127, 0, 0, 2]).await.is_err() {} };
+    timeout(SOON, again).await.expect("admitted again");
+}
+
+#[tokio::test]
 async fn who_has_left_is_closed_and_no_longer_heard() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);
@@ -672,6 +765,47 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
             .is_some_and(|count| count > 0)
     );
     relay.expect(3, |c| c.mixed && c.forwarded == 0).await;
+}
+
+#[tokio::test]
+async fn the_server_mixes_so_much_and_says_so_to_who_asks_for_more() {
+    const ADMITTED: u16 = 128;
+    const MIXES: u16 = 32;
+    let relay = Relay::start();
+    let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
+    let first = relay.connect(tokens[0]).await;
+    let mut first = Control::open(&first).await;
+    // As many as there are, but nobody who is there: what matters here is not the mixing. The first one hears who listens.
+    let sources: Vec<Value> = (0..ADMITTED)
+        .map(|n| json!({"stream": 1_000 + n, "gain": 1, "pan": 0, "muted": false}))
+        .collect();
+    let mix = json!({"format": 16, "packet_frames": 128, "sources": sources});
+    let listen = |mix: Value| json!({"type": "listen", "forward": [1], "mix": mix, "opus": true});
+    let join = async |stream: u16| {
+        let session = relay.connect(tokens[usize::from(stream) - 1]).await;
+        let mut control = Control::open(&session).await;
+        control.say(listen(mix.clone())).await;
+        (session, control)
+    };
+    let mut mixed = Vec::new();
+    for stream in 2..2 + MIXES {
+        mixed.push(join(stream).await);
+        first.wanted(mixed.len() as u64).await;
+    }
+    let (refused, _) = join(100).await;
+    assert_eq!(closed(&refused).await, 6);
+    // What one takes no longer, or took with a session that has ended, is there for others.
+    let nothing = json!({"type": "listen", "forward": [], "mix": null, "opus": true});
+    mixed[0].1.say(nothing).await;
+    first.wanted(u64::from(MIXES) - 1).await;
+    let instead = join(100).await;
+    first.wanted(MIXES.into()).await;
+    instead.0.close(0, b"");
+    first.wanted(u64::from(MIXES) - 1).await;
+    let _instead = join(101).await;
+    first.wanted(MIXES.into()).await;
+    let (refused, _) = join(102).await;
+    assert_eq!(closed(&refused).await, 6);
 }
 
 #[tokio::test]

@@ -66,6 +66,9 @@ pub enum ControlError {
     /// More messages than the limit.
     #[error("too many messages")]
     TooFast,
+    /// A mix more than the server takes on.
+    #[error("the server mixes enough already")]
+    ServerFull,
 }
 
 /// Reads one line, without its `\n`. Never panics, whatever the bytes.

@@ -73,7 +73,7 @@ impl Collector for RelayMetrics {
             ),
             (
                 "relay_loop_lag",
-                "How long a task of the media thread that is ready waits for its turn",
+                "How late the media thread's loop comes round to what is due, up to 1 ms of it the grain of its timers",
                 &snapshot.lag,
             ),
         ] {

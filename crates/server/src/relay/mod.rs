@@ -54,7 +54,7 @@ use self::{
     socket::MeasuredSocket,
 };
 use crate::{
-    admission::Admission,
+    admission::{Admission, site},
     config::{Config, RelayConfig, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
     server::StartError,
@@ -67,10 +67,10 @@ pub(crate) use self::metrics::RelayMetrics;
 
 /// Sessions for each connection that an address may have with the hub.
 const SESSIONS: u32 = room::MAX_SESSIONS as u32;
-/// Handshakes at once, beyond which an address has to prove that it is its own.
-const UNPROVEN_HANDSHAKES: usize = 64;
 /// Handshakes at once, beyond which nobody gets another.
 const MAX_HANDSHAKES: usize = 512;
+/// Handshakes at once, beyond which an address gets none: a class behind one address opens some for each.
+const HANDSHAKES_PER_ADDRESS: usize = 64;
 /// How long sessions may take to end after the relay was asked to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the loop's lag is measured.
@@ -216,12 +216,13 @@ impl BoundRelay {
             start: Instant::now(),
             socket,
             public_origin,
-            handshakes: Cell::new(0),
             mixes_changed: Rc::default(),
+            mixed: Rc::default(),
             state: RefCell::new(State {
                 seats: HashMap::new(),
                 rooms: HashMap::new(),
                 admission: Admission::new(sessions_per_address),
+                handshakes: Vec::new(),
                 forward: Latencies::default(),
                 mix: Latencies::default(),
                 lag: Latencies::default(),
@@ -278,10 +279,10 @@ struct Relay {
     start: Instant,
     socket: Arc<MeasuredSocket>,
     public_origin: Option<String>,
-    /// Connections that are no session yet.
-    handshakes: Cell<usize>,
     /// A mix may be due sooner than any was before.
     mixes_changed: Rc<Notify>,
+    /// Sources of all mixes.
+    mixed: Rc<Cell<usize>>,
     state: RefCell<State>,
 }
 
@@ -290,6 +291,8 @@ struct State {
     seats: HashMap<Token, Seat>,
     rooms: HashMap<RoomName, Rc<RefCell<Room>>>,
     admission: Admission,
+    /// The addresses of connections that are no session yet, one for each.
+    handshakes: Vec<IpAddr>,
     /// Of rooms that are gone.
     forward: Latencies,
     mix: Latencies,
@@ -299,25 +302,39 @@ struct State {
 }
 
 impl Relay {
-    /// The place of a session that asks for one, or why it is closed. Each one let in must be given back to [`Relay::left`].
-    fn admit(&self, address: IpAddr, token: Token, session: &Session) -> Result<Seat, CloseCode> {
+    /// Lets a connection begin its handshake, or not. Each one let in must be given back to [`Relay::handshake_ended`], then to [`Relay::left`].
+    fn admit(&self, address: IpAddr) -> bool {
         let mut state = self.state.borrow_mut();
-        if !state.admission.handle_opened(address, self.start.elapsed()) {
-            return Err(CloseCode::TooManySessions);
+        let address = site(address);
+        let handshakes = &state.handshakes;
+        let own = handshakes.iter().filter(|other| **other == address).count();
+        let admitted = handshakes.len() < MAX_HANDSHAKES
+            && own < HANDSHAKES_PER_ADDRESS
+            && state.admission.handle_opened(address, self.start.elapsed());
+        if admitted {
+            state.handshakes.push(address);
         }
-        let seat = state.seats.get(&token).cloned();
-        let seated = seat.ok_or(CloseCode::UnknownToken).and_then(|seat| {
-            seat.room.borrow_mut().open(seat.stream, session)?;
-            Ok(seat)
-        });
-        if seated.is_err() {
-            state.admission.handle_closed(address);
+        admitted
+    }
+
+    fn handshake_ended(&self, address: IpAddr) {
+        let handshakes = &mut self.state.borrow_mut().handshakes;
+        let address = site(address);
+        if let Some(index) = handshakes.iter().position(|other| *other == address) {
+            handshakes.swap_remove(index);
         }
-        seated
     }
 
     fn left(&self, address: IpAddr) {
         self.state.borrow_mut().admission.handle_closed(address);
+    }
+
+    /// The place of a session that asks for one, or why it is closed.
+    fn seat(&self, token: Token, session: &Session) -> Result<Seat, CloseCode> {
+        let seat = self.state.borrow().seats.get(&token).cloned();
+        let seat = seat.ok_or(CloseCode::UnknownToken)?;
+        seat.room.borrow_mut().open(seat.stream, session)?;
+        Ok(seat)
     }
 
     fn handle_command(&self, command: MediaCommand) {
@@ -331,9 +348,14 @@ impl Relay {
                 sample_rate_hz,
             } => {
                 let new = || {
-                    let (socket, mixes) =
-                        (Arc::clone(&self.socket), Rc::clone(&self.mixes_changed));
-                    let room = Room::new(room.clone(), sample_rate_hz, self.start, socket, mixes);
+                    let room = Room::new(
+                        room.clone(),
+                        sample_rate_hz,
+                        self.start,
+                        Arc::clone(&self.socket),
+                        Rc::clone(&self.mixes_changed),
+                        Rc::clone(&self.mixed),
+                    );
                     Rc::new(RefCell::new(room))
                 };
                 let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
@@ -368,16 +390,17 @@ async fn follow(relay: &Relay, mut commands: mpsc::UnboundedReceiver<MediaComman
     }
 }
 
+/// An address has to prove that it is its own, which costs a round trip: otherwise anyone could use up what another's may open, and have
+/// certificates sent there.
 async fn accept(relay: Rc<Relay>, endpoint: Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
-        let handshakes = relay.handshakes.get();
-        if handshakes >= MAX_HANDSHAKES {
-            incoming.refuse();
-        } else if handshakes >= UNPROVEN_HANDSHAKES && incoming.may_retry() {
-            // Only an `Incoming` that may not be retried is given back.
+        if !incoming.remote_address_validated() {
+            // It fails only for those that are validated.
             let _ = incoming.retry();
-        } else {
+        } else if relay.admit(incoming.remote_address().ip()) {
             task::spawn_local(session::serve(Rc::clone(&relay), incoming));
+        } else {
+            incoming.refuse();
         }
     }
 }
@@ -443,14 +466,18 @@ async fn mix_on_time(relay: Rc<Relay>) {
     }
 }
 
-/// How long a task that is ready waits for its turn, again and again.
 async fn measure_lag(relay: Rc<Relay>) {
     loop {
-        time::sleep(LAG_INTERVAL).await;
-        let ready = Instant::now();
-        task::yield_now().await;
-        relay.state.borrow_mut().lag.record(ready.elapsed());
+        let lag = lag().await;
+        relay.state.borrow_mut().lag.record(lag);
     }
+}
+
+/// How late the loop comes round to what is due after [`LAG_INTERVAL`]. Up to 1 ms of it is the grain of its timers.
+async fn lag() -> Duration {
+    let due = time::Instant::now() + LAG_INTERVAL;
+    time::sleep_until(due).await;
+    due.elapsed()
 }
 
 /// Makes the snapshots for the operator and for Prometheus, room by room: datagrams come first.
@@ -494,5 +521,19 @@ impl State {
             lag: self.lag.clone(),
         };
         (status, snapshot, self.rooms.values().cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_lag_is_as_long_as_a_stall() {
+        const STALL: Duration = Duration::from_millis(100);
+        let measuring = tokio::spawn(lag());
+        task::yield_now().await;
+        thread::sleep(LAG_INTERVAL + STALL);
+        assert!(measuring.await.expect("it ends") >= STALL);
     }
 }

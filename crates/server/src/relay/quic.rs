@@ -36,6 +36,7 @@ pub(super) enum CloseCode {
     TooManySessions = 3,
     Left = 4,
     Stopping = 5,
+    ServerFull = 6,
 }
 
 impl CloseCode {
@@ -51,6 +52,7 @@ impl CloseCode {
             Self::TooManySessions => "too many sessions",
             Self::Left => "the participant has left",
             Self::Stopping => "the server stops",
+            Self::ServerFull => "the server mixes enough already",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Only the media thread has rooms, so nothing here is locked; and nothing here waits.
 
 use std::{
+    cell::Cell,
     cmp::Reverse,
     collections::BTreeMap,
     rc::Rc,
@@ -38,6 +39,13 @@ pub(super) const MAX_SESSIONS: usize = 4;
 const DATAGRAMS_PER_S: u32 = 4_000;
 /// Bytes that a participant may send per second in the long run; half as many at once.
 const BYTES_PER_S: u32 = 1_500_000;
+/// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
+/// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
+const COPIES_PER_S: u32 = 48_000;
+/// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are, 372,000.
+const ROOM_COPIES_PER_S: u32 = 400_000;
+/// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone.
+const MAX_MIXED: usize = 4_096;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
 /// Mixes of another shape that a participant may ask for per second in the long run, and at once: making one takes the media thread's
@@ -52,6 +60,10 @@ pub(super) struct Room {
     /// When the relay began: the zero of its clock.
     start: Instant,
     socket: Arc<MeasuredSocket>,
+    /// Datagrams that its audio may still cause.
+    copies: TokenBucket,
+    /// Sources of all mixes of the server.
+    mixed: Rc<Cell<usize>>,
     /// Told when [`Room::poll_timeout`] may be sooner than before.
     mixes_changed: Rc<Notify>,
     participants: BTreeMap<u16, Participant>,
@@ -82,6 +94,7 @@ struct Participant {
     /// Who takes this one's stream, as its page is told.
     wanted: watch::Sender<Wanted>,
     allowance: Allowance,
+    mix_share: MixShare,
     counts: Counts,
     /// The counts as of the last report.
     reported: Counts,
@@ -94,6 +107,7 @@ struct Participant {
 struct Allowance {
     datagrams: TokenBucket,
     bytes: TokenBucket,
+    copies: TokenBucket,
     messages: TokenBucket,
     mixes: TokenBucket,
 }
@@ -103,6 +117,7 @@ impl Allowance {
         Self {
             datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
             bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
+            copies: TokenBucket::new(COPIES_PER_S / 2, COPIES_PER_S, now),
             messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
             mixes: TokenBucket::new(MIXES_AT_ONCE, MIXES_PER_S, now),
         }
@@ -110,6 +125,41 @@ impl Allowance {
 
     fn datagram(&mut self, bytes: usize, now: Duration) -> bool {
         self.datagrams.take(1, now) && self.bytes.take(bytes, now)
+    }
+
+    /// Whether audio may go to so many, who belong to a room that may still have so many copies sent.
+    fn copies(&mut self, listeners: usize, room: &mut TokenBucket, now: Duration) -> bool {
+        self.copies.take(listeners, now) && room.take(listeners, now)
+    }
+}
+
+fn room_copies(now: Duration) -> TokenBucket {
+    TokenBucket::new(ROOM_COPIES_PER_S / 2, ROOM_COPIES_PER_S, now)
+}
+
+/// A participant's part of all sources that the server mixes.
+#[derive(Debug)]
+struct MixShare {
+    all: Rc<Cell<usize>>,
+    sources: usize,
+}
+
+impl MixShare {
+    /// Changes it, unless the server would mix too much.
+    fn set(&mut self, sources: usize) -> bool {
+        let all = self.all.get() - self.sources + sources;
+        let fits = sources <= self.sources || all <= MAX_MIXED;
+        if fits {
+            self.all.set(all);
+            self.sources = sources;
+        }
+        fits
+    }
+}
+
+impl Drop for MixShare {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
@@ -138,12 +188,15 @@ impl Room {
         start: Instant,
         socket: Arc<MeasuredSocket>,
         mixes_changed: Rc<Notify>,
+        mixed: Rc<Cell<usize>>,
     ) -> Self {
         let rate = SampleRate::from_hz(sample_rate_hz.hz());
         Self {
             name,
             start,
             socket,
+            copies: room_copies(start.elapsed()),
+            mixed,
             mixes_changed,
             participants: BTreeMap::new(),
             mixer: Mixer::new(rate.expect("rooms have the engine's rates")),
@@ -172,6 +225,10 @@ impl Room {
                 opus: true,
             }),
             allowance: Allowance::new(self.start.elapsed()),
+            mix_share: MixShare {
+                all: Rc::clone(&self.mixed),
+                sources: 0,
+            },
             counts: Counts::default(),
             reported: Counts::default(),
             mixing: (Duration::ZERO, 0),
@@ -226,6 +283,7 @@ impl Room {
         participant.counts.lost_before += lost(session);
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
+            participant.mix_share.set(0);
             self.mixer.remove_listener(stream);
             self.connect_listeners();
         }
@@ -234,13 +292,14 @@ impl Room {
     /// A page said what its participant takes from now on.
     ///
     /// # Errors
-    /// It says too much, or asks for too many mixes.
+    /// It says too much, asks for too many mixes, or the server mixes enough already.
     pub(super) fn handle_listen(
         &mut self,
         stream: u16,
         listen: Listen,
     ) -> Result<(), ControlError> {
         let now = self.start.elapsed();
+        let present = self.participants.len();
         let Some(participant) = self.participants.get_mut(&stream) else {
             return Ok(());
         };
@@ -251,6 +310,11 @@ impl Room {
         let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
         if !messages.take(1, now) || (other.is_some() && !mixes.take(1, now)) {
             return Err(ControlError::TooFast);
+        }
+        // Those it names who are nobody take no work.
+        let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
+        if !participant.mix_share.set(mixed.min(present)) {
+            return Err(ControlError::ServerFull);
         }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
@@ -367,9 +431,14 @@ impl Room {
             _ => None,
         };
         match routed {
+            Some((Kind::Audio, 0)) if sender.muted => {}
             Some((Kind::Audio, 0)) => {
-                if !sender.muted {
+                let listeners = sender.forwarded_to.len() + sender.mixed_for.len();
+                let copies = &mut self.copies;
+                if sender.allowance.copies(listeners, copies, clock) {
                     self.handle_audio(from, raw, arrived);
+                } else {
+                    sender.counts.over_rate += 1;
                 }
             }
             Some((Kind::Probe, 0)) => {
@@ -571,5 +640,35 @@ mod tests {
         let mut allowance = Allowance::new(second);
         assert_eq!(count(1_000, &mut allowance, second), 750, "bytes count too");
         assert_eq!(count(1_000, &mut allowance, second + second / 10), 150);
+    }
+    #[test]
+    fn what_a_sender_and_a_room_cause_to_be_sent_is_bounded_and_honest_players_never_reach_it() {
+        const SECONDS: u32 = 10;
+        let per_s = |senders: u32, datagrams_per_s: u32, listeners: usize| {
+            let mut room = room_copies(Duration::ZERO);
+            let mut allowances: Vec<_> = (0..senders)
+                .map(|_| Allowance::new(Duration::ZERO))
+                .collect();
+            let mut copies = 0;
+            for turn in 0..SECONDS * datagrams_per_s {
+                let now = Duration::from_secs(turn.into()) / datagrams_per_s;
+                for allowance in &mut allowances {
+                    if allowance.datagram(100, now) && allowance.copies(listeners, &mut room, now) {
+                        copies += listeners as u32;
+                    }
+                }
+            }
+            copies / SECONDS
+        };
+        assert_eq!(per_s(1, 1_500, 31), 1_500 * 31, "64 frames, twice each");
+        assert_eq!(per_s(1, 3_000, 12), 3_000 * 12, "16 frames, to some");
+        assert_eq!(per_s(32, 375, 31), 32 * 375 * 31, "a full room");
+        // At once there may be half as much as in a second.
+        let most = |per_s: u32| per_s + per_s / 2 / SECONDS;
+        let one = per_s(1, 4_000, 31);
+        assert!((COPIES_PER_S..=most(COPIES_PER_S)).contains(&one), "{one}");
+        let all = per_s(32, 1_500, 31);
+        let room = ROOM_COPIES_PER_S..=most(ROOM_COPIES_PER_S);
+        assert!(room.contains(&all), "{all}");
     }
 }

@@ -33,16 +33,20 @@ pub(super) struct Seat {
     pub(super) stream: u16,
 }
 
-/// Makes a session of a connection, and serves it to its end.
+/// Makes a session of a connection that was admitted, and serves it to its end.
 pub(super) async fn serve(relay: Rc<Relay>, incoming: Incoming) {
-    relay.handshakes.update(|count| count + 1);
+    // A session may move to another address later.
+    let address = incoming.remote_address().ip();
     let opened = time::timeout(HANDSHAKE, open(&relay, incoming)).await;
-    relay.handshakes.update(|count| count - 1);
-    let Ok(Some((session, token))) = opened else {
-        return;
-    };
-    let address = session.remote_address().ip();
-    let seat = match relay.admit(address, token, &session) {
+    relay.handshake_ended(address);
+    if let Ok(Some((session, token))) = opened {
+        attend(&relay, session, token).await;
+    }
+    relay.left(address);
+}
+
+async fn attend(relay: &Relay, session: Session, token: Token) {
+    let seat = match relay.seat(token, &session) {
         Ok(seat) => seat,
         Err(code) => {
             tracing::info!(?code, "refused a session");
@@ -60,7 +64,6 @@ pub(super) async fn serve(relay: Rc<Relay>, incoming: Incoming) {
     }
     controlled.abort();
     seat.room.borrow_mut().ended(seat.stream, &session);
-    relay.left(address);
 }
 
 /// The handshakes of QUIC and of WebTransport. None if either failed, or was refused.
@@ -109,7 +112,7 @@ fn host_of(origin: &str) -> Option<&str> {
     }
 }
 
-/// The control streams of a session, one after the other. A page that breaks the rules loses the session.
+/// The control streams of a session, one after the other. A page that breaks the rules, or asks for more than the server has, loses the session.
 async fn control(seat: Seat, session: Session) {
     while let Ok((sender, receiver)) = session.accept_bi().await {
         let Some(wanted) = seat.room.borrow().wanted(seat.stream) else {
@@ -125,8 +128,12 @@ async fn control(seat: Seat, session: Session) {
             () = told => Ok(()),
         };
         if let Err(error) = heard {
-            tracing::info!(%error, "closed a session: malformed control");
-            return CloseCode::MalformedControl.close(&session);
+            tracing::info!(%error, "closed a session");
+            let code = match error {
+                ControlError::ServerFull => CloseCode::ServerFull,
+                _ => CloseCode::MalformedControl,
+            };
+            return code.close(&session);
         }
     }
 }
