@@ -853,40 +853,44 @@ impl JitterBuffer {
 #[derive(Debug)]
 struct Received {
     frames: Presence,
-    /// Media time after the newest frame received: the record reaches back from there by its capacity.
-    end: u64,
+    /// Media time after the newest frame received: the record reaches back from there by its capacity. `None` before the first.
+    end: Option<u64>,
 }
 
 impl Received {
     fn new(capacity: usize) -> Self {
         Self {
             frames: Presence::new(capacity),
-            end: 0,
+            end: None,
         }
     }
 
     fn clear(&mut self) {
         self.frames.clear_all();
+        self.end = None;
     }
 
     /// Makes the record reach over these frames, from which on what is older than its capacity is forgotten.
     fn reach(&mut self, media: u64, frames: usize) {
         let capacity = self.frames.capacity() as i64;
         let end = media.wrapping_add(frames as u64);
-        let ahead = end.wrapping_sub(self.end) as i64;
+        let (known, ahead) = match self.end {
+            Some(known) => (known, end.wrapping_sub(known) as i64),
+            None => (end, i64::MAX),
+        };
         if ahead > capacity || ahead.saturating_sub(frames as i64) < -capacity {
-            // Another time altogether.
+            // Another time altogether, or the first.
             self.frames.clear_all();
-            self.end = end;
+            self.end = Some(end);
         } else if ahead > 0 {
-            self.frames.clear(self.end, ahead as usize);
-            self.end = end;
+            self.frames.clear(known, ahead as usize);
+            self.end = Some(end);
         }
     }
 
     /// Frames from `media` on that were received, in a row, at most `most`.
     fn run(&self, media: u64, most: usize) -> usize {
-        let behind = self.end.wrapping_sub(media) as i64;
+        let behind = self.end.map_or(-1, |end| end.wrapping_sub(media) as i64);
         if (0..=self.frames.capacity() as i64).contains(&behind) {
             self.frames.run(media, most.min(behind as usize))
         } else {
