@@ -100,20 +100,14 @@ async function startAntiphon({ rig, product }: Lab, folder: string, way: string)
   const link = product.lobbyUrl(product.newRoom());
   const join = (name: string) => {
     const options = ["--plain", "--device", "none", "--quantum", "64", "--packet", "64", "--path", way];
-    return startJack(rig, folder, [binary, "join", link, "--name", name, ...options]);
+    const named = { ...rig, env: { ...rig.env, PIPEWIRE_PROPS: `{ node.name = lab-antiphon-${name} }` } };
+    return startJack(named, folder, [binary, "join", link, "--name", name, ...options]);
   };
-  const first = join("A");
-  // JACK names them in the order in which they come.
-  await first.until(
-    async () => (await run(["pw-link", "-i"], rig.env)).includes("antiphon:capture_1"),
-    "ports",
-  );
-  const second = join("B");
   return {
-    services: [first, second],
+    services: [join("A"), join("B")],
     links: [
-      ...pairs(micOut("A"), ["antiphon:capture_1", "antiphon:capture_2"]),
-      ...pairs(["antiphon-01:playback_1", "antiphon-01:playback_2"], playback("B")),
+      ...pairs(micOut("A"), ["lab-antiphon-A:capture_1", "lab-antiphon-A:capture_2"]),
+      ...pairs(["lab-antiphon-B:playback_1", "lab-antiphon-B:playback_2"], playback("B")),
     ],
   };
 }
@@ -221,7 +215,7 @@ async function measureNative(
 }
 
 /** A JACK program on the rig's sound system, headless, with a home of its own. */
-function startJack(rig: Rig, folder: string, command: string[]): Service {
+function startJack(rig: Pick<Rig, "env" | "quantumFrames">, folder: string, command: string[]): Service {
   const env = {
     ...rig.env,
     HOME: folder,
