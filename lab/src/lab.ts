@@ -15,6 +15,7 @@ import { native } from "./experiments/native.js";
 import { netem } from "./experiments/netem.js";
 import { peers } from "./experiments/peers.js";
 import { server } from "./experiments/server.js";
+import { soak } from "./experiments/soak.js";
 import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
 import { EmulatedNetwork } from "./network.js";
 import { servePages } from "./pages.js";
@@ -27,7 +28,7 @@ import { playback, Rig, root, sampleRateHz, speaker } from "./rig.js";
 import { writeScore } from "./signal.js";
 import { framesPerMs, percent } from "./units.js";
 
-const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, server, fidelity, netem];
+const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, server, soak, fidelity, netem];
 
 const help = `Measures Antiphon in real browsers on virtual sound cards and emulated networks, and writes a report of each run.
 
@@ -46,7 +47,7 @@ options
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, messages" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
                     "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", Jamulus, JackTrip (server) ·
-                    port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
+                    forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
   --out FOLDER      where the runs' folders go (default: results)
 
 Every run gets a folder DATE-EXPERIMENT with index.html (open it in any browser), summary.md, report.json and the raw data as CSV; the

@@ -14,6 +14,8 @@ const topics = [
   "ifdv",
   "peers",
   "native",
+  "server",
+  "soak",
   "fidelity",
   ...(missingForNetworks() ? [] : ["loss", "netem"]),
 ];

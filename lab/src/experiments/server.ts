@@ -46,7 +46,7 @@ interface Running {
 interface Program {
   about: string;
   counts: readonly number[];
-  start(lab: Lab, folder: string, participants: number, seconds: number): Promise<Running>;
+  start(lab: Lab, folder: string, participants: number): Promise<Running>;
 }
 
 /** The server has a core of its own, and all clients share the other one. */
@@ -59,20 +59,20 @@ const programs: Record<string, Program> = {
   "Antiphon, forwarded": {
     about: "rooms of two, each datagram forwarded to the other",
     counts: [2, 8, 20, 50, 100, 200],
-    start: (_, folder, participants, seconds) =>
-      startAntiphon(folder, { rooms: participants / 2, perRoom: 2, path: "relay", seconds }),
+    start: (_, folder, participants) =>
+      startAntiphon(folder, { rooms: participants / 2, perRoom: 2, path: "relay" }),
   },
   "Antiphon, forwarded to everyone": {
     about: "one room, each datagram forwarded to all others",
     counts: [8, 20],
-    start: (_, folder, participants, seconds) =>
-      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "relay", seconds }),
+    start: (_, folder, participants) =>
+      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "relay" }),
   },
   "Antiphon, mixed": {
     about: "one room, a personal mix for each",
     counts: [2, 8, 20],
-    start: (_, folder, participants, seconds) =>
-      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix", seconds }),
+    start: (_, folder, participants) =>
+      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix" }),
   },
   Jamulus: {
     about: "its server, a personal mix for each, Opus, stereo, high quality, packets of 128 frames",
@@ -128,7 +128,7 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
   const folder = makeFolder("server");
   let running: Running | undefined;
   try {
-    running = await programs[program]!.start(lab, folder, participants, seconds);
+    running = await programs[program]!.start(lab, folder, participants);
     await sleep(5000);
     const ticks = () => sum(running!.server.map(cpuTicks));
     const before = ticks();
@@ -181,14 +181,15 @@ function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, one) => total + one, 0);
 }
 
-function residentKib(pid: number): number {
+export function residentKib(pid: number): number {
   return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);
 }
 
-async function startAntiphon(
+/** A server on its core, and on the other bots that send and hear through it. `summary` ends them. */
+export async function startAntiphon(
   folder: string,
-  load: { rooms: number; perRoom: number; path: string; seconds: number },
-): Promise<Running> {
+  load: { rooms: number; perRoom: number; path: string },
+): Promise<Required<Running> & { summary(): Promise<BotsSummary> }> {
   // All bots come from one address.
   const limits = ["--max-connections-per-address", "1000", "--max-participants-per-room", "64"];
   const product = await Product.start({ prefix: serverCore, options: limits });
@@ -200,9 +201,17 @@ async function startAntiphon(
     product.lobbyUrl(product.newRoom()),
   ];
   const bots = Service.start(command, process.env, path.join(folder, "bots.log"));
+  const summary = async () => {
+    await bots.stop(5000);
+    const said = JSON.parse(readFileSync(json, "utf8")) as BotsSummary;
+    if (said.bots < load.perRoom * load.rooms)
+      throw new Error(`${said.bots} bots came in, not ${load.perRoom * load.rooms}: ${said.trouble}`);
+    return said;
+  };
   return {
     server: [product.service.pid!],
     services: [bots, product.service],
+    summary,
     look: async () => {
       const status = (await (await fetch(`${product.metricsUrl}/status.json`)).json()) as OperatorStatus;
       const rooms = status.relay?.rooms ?? [];
@@ -212,15 +221,11 @@ async function startAntiphon(
       };
     },
     figures: async () => {
-      await bots.stop(5000);
-      const summary = JSON.parse(readFileSync(json, "utf8")) as BotsSummary;
-      if (summary.bots < load.perRoom * load.rooms)
-        throw new Error(`${summary.bots} bots came in, not ${load.perRoom * load.rooms}: ${summary.trouble}`);
+      const said = await summary();
       return {
-        oneWayUs:
-          summary.delay_p50_us === null ? null : { p50: summary.delay_p50_us, p99: summary.delay_p99_us! },
-        sent: summary.sent_packets,
-        lost: summary.lost_packets + summary.dropped_packets,
+        oneWayUs: said.delay_p50_us === null ? null : { p50: said.delay_p50_us, p99: said.delay_p99_us! },
+        sent: said.sent_packets,
+        lost: said.lost_packets + said.dropped_packets,
       };
     },
   };
@@ -232,13 +237,15 @@ interface OperatorStatus {
 }
 
 /** What the lab reads of what `antiphon join --bots --json` writes at its end. */
-interface BotsSummary {
+export interface BotsSummary {
   bots: number;
   sent_packets: number;
   dropped_packets: number;
   lost_packets: number;
   delay_p50_us: number | null;
   delay_p99_us: number | null;
+  delay_p999_us: number | null;
+  delay_max_us: number | null;
   trouble: string | null;
 }
 

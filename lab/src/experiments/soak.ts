@@ -1,0 +1,163 @@
+import { quantile } from "../analysis.js";
+import { choose } from "../configs.js";
+import type { Experiment, Outcome, Step } from "../experiment.js";
+import { makeFolder, removeFolder, sleep } from "../processes.js";
+import { shown } from "../units.js";
+import { type BotsSummary, residentKib, startAntiphon } from "./server.js";
+
+const participants = 20;
+const lookSeconds = 10;
+
+const loads: Record<string, { about: string; rooms: number; perRoom: number; path: string }> = {
+  forwarded: {
+    about: "ten rooms of two, each datagram forwarded to the other",
+    rooms: 10,
+    perRoom: 2,
+    path: "relay",
+  },
+  mixed: { about: "one room, a personal mix for each", rooms: 1, perRoom: participants, path: "mix" },
+};
+
+interface Look {
+  load: string;
+  seconds: number;
+  memoryKib: number;
+  transitP99Us: number | null;
+  mixP99Us: number | null;
+}
+
+interface Soaked {
+  load: string;
+  looks: Look[];
+  bots: BotsSummary;
+}
+
+export const soak: Experiment = {
+  name: "soak",
+  title: "Through the server for half an hour",
+  question:
+    "Does the server lose, delay or keep anything while 20 participants play through it for half an hour?",
+  programs: ["taskset"],
+  plan(options) {
+    const seconds = options.seconds ?? (options.quick ? 2 : 1_800);
+    const every = options.quick ? 1 : lookSeconds;
+    const soaked: Soaked[] = [];
+    const steps: Step[] = choose(options.setups, Object.keys(loads)).map((load) => ({
+      label: load,
+      seconds: seconds + 10,
+      run: async () => {
+        const folder = makeFolder("soak");
+        const running = await startAntiphon(folder, loads[load]!);
+        try {
+          await sleep(5000);
+          const looks: Look[] = [];
+          const began = performance.now();
+          for (let at = every; at <= seconds; at += every) {
+            await sleep(began + at * 1000 - performance.now());
+            const { transitUs, mixUs } = await running.look();
+            looks.push({
+              load,
+              seconds: at,
+              memoryKib: residentKib(running.server[0]!),
+              transitP99Us: transitUs?.p99 ?? null,
+              mixP99Us: mixUs?.p99 ?? null,
+            });
+          }
+          const bots = await running.summary();
+          soaked.push({ load, looks, bots });
+          return `${bots.lost_packets + bots.dropped_packets} of ${bots.sent_packets} lost`;
+        } finally {
+          for (const service of running.services) await service.stop();
+          removeFolder(folder);
+        }
+      },
+    }));
+    return { steps, conclude: () => conclude(soaked, seconds) };
+  },
+};
+
+/** Medians of the first and the last tenth. */
+function growth(looks: readonly Look[]): [number | null, number | null] {
+  const tenth = Math.ceil(looks.length / 10);
+  const median = (some: readonly Look[]) =>
+    quantile(
+      some.map(({ memoryKib }) => memoryKib),
+      0.5,
+    );
+  return [median(looks.slice(0, tenth)), median(looks.slice(-tenth))];
+}
+
+function conclude(soaked: Soaked[], seconds: number): Outcome {
+  return {
+    findings: soaked.map(({ load, looks, bots }) => {
+      const [before, after] = growth(looks);
+      const grown = before === null || after === null ? null : after - before;
+      return `${load}: ${bots.lost_packets} lost and ${bots.dropped_packets} dropped by the sender itself, of ${bots.sent_packets} sent; memory grew by ${shown(grown, 0)} KiB.`;
+    }),
+    sections: [
+      {
+        heading: "Half an hour with 20 participants",
+        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${Object.entries(
+          loads,
+        )
+          .map(([name, { about }]) => `${name}: ${about}.`)
+          .join(
+            " ",
+          )} Lost: a sequence number that never came, though a later one did. Dropped: the bot's own session had no room for it. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
+        uncertainty: "Where this machine stands still, the bots do too.",
+        figures: [
+          {
+            kind: "line",
+            title: "Memory of the server",
+            caption: "Resident, while 20 participants play.",
+            alt: "Resident memory against time, for each load.",
+            xLabel: "s",
+            yLabel: "MiB",
+            series: soaked.map(({ load, looks }) => ({
+              label: load,
+              points: looks.map(({ seconds: x, memoryKib }) => ({ x, y: memoryKib / 1024 })),
+            })),
+          },
+        ],
+        tables: [
+          {
+            caption: "Each load",
+            columns: [
+              { name: "load" },
+              { name: "sent", align: "right" },
+              { name: "lost", align: "right" },
+              { name: "dropped by the sender", align: "right" },
+              { name: "one way, us: median", align: "right" },
+              { name: "99 %", align: "right" },
+              { name: "99.9 %", align: "right" },
+              { name: "most", align: "right" },
+              { name: "memory at first, KiB", align: "right" },
+              { name: "at last", align: "right" },
+            ],
+            rows: soaked.map(({ load, looks, bots }) => [
+              load,
+              bots.sent_packets,
+              bots.lost_packets,
+              bots.dropped_packets,
+              bots.delay_p50_us,
+              bots.delay_p99_us,
+              bots.delay_p999_us,
+              shown(bots.delay_max_us, 0),
+              ...growth(looks).map((kib) => shown(kib, 0)),
+            ]),
+          },
+        ],
+      },
+    ],
+    tables: {
+      "raw.csv": {
+        columns: ["load", "seconds", "memory_kib", "transit_p99_us", "mix_p99_us"],
+        rows: soaked.flatMap(({ looks }) =>
+          looks.map((look) => [look.load, look.seconds, look.memoryKib, look.transitP99Us, look.mixP99Us]),
+        ),
+      },
+    },
+    versions: {},
+    doubts: [],
+  };
+}
