@@ -46,8 +46,8 @@ options
   --configs LIST    of ${Object.keys(configs).join(", ")}
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, messages" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
-                    "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", Jamulus, JackTrip (server) ·
-                    forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
+                    "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", Jamulus, JackTrip
+                    (server) · forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
   --out FOLDER      where the runs' folders go (default: results)
 
 Every run gets a folder DATE-EXPERIMENT with index.html (open it in any browser), summary.md, report.json and the raw data as CSV; the

@@ -5,8 +5,9 @@ import { binary, Product } from "../antiphon.js";
 import { choose } from "../configs.js";
 import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
+import { freePort } from "../ports.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
-import { Rig, sampleRateHz } from "../rig.js";
+import { Rig, root, sampleRateHz } from "../rig.js";
 import { shown } from "../units.js";
 
 /** What a server costs and how long it takes, with so many participants. */
@@ -74,6 +75,12 @@ const programs: Record<string, Program> = {
     start: (_, folder, participants) =>
       startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix" }),
   },
+  "Bare UDP": {
+    about:
+      "one read and one write for each datagram and nothing else, in rooms of two: what this machine's network costs anybody",
+    counts: [2, 8, 20, 50, 100],
+    start: startFloor,
+  },
   Jamulus: {
     about: "its server, a personal mix for each, Opus, stereo, high quality, packets of 128 frames",
     counts: [2, 8],
@@ -92,7 +99,7 @@ export const server: Experiment = {
   title: "Through the server",
   question:
     "What does a server add on the way, and what does a participant cost it, with Antiphon, Jamulus and JackTrip on the same machine?",
-  programs: ["jacktrip", "Jamulus", "pw-jack", "pw-metadata", "taskset"],
+  programs: ["chrt", "jacktrip", "Jamulus", "pw-jack", "pw-metadata", "taskset"],
   plan(options) {
     const chosen = choose(options.setups, Object.keys(programs));
     const seconds = options.seconds ?? (options.quick ? 2 : 20);
@@ -102,7 +109,7 @@ export const server: Experiment = {
     for (let session = 1; session <= sessions; session++) {
       for (const program of chosen) {
         const counts = programs[program]!.counts;
-        if (options.quick && !program.startsWith("Antiphon")) continue;
+        if (options.quick && (program === "Jamulus" || program === "JackTrip")) continue;
         for (const participants of options.quick ? counts.slice(0, 1) : counts) {
           steps.push({
             label: `session ${session}, ${program}, ${participants} participants`,
@@ -249,6 +256,18 @@ export interface BotsSummary {
   trouble: string | null;
 }
 
+async function startFloor(_: Lab, folder: string, participants: number): Promise<Running> {
+  const floor = path.join(root, "target/release/antiphon-udp-floor");
+  const address = `127.0.0.1:${await freePort()}`;
+  // The class of the relay's own thread.
+  const command = [...serverCore, "chrt", "--fifo", "1", floor, "serve", address];
+  const server = Service.start(command, process.env, path.join(folder, "server.log"));
+  await sleep(500);
+  const play = [...clientCore, floor, "play", address, String(participants)];
+  const clients = Service.start(play, process.env, path.join(folder, "clients.log"));
+  return { server: [server.pid!], services: [clients, server] };
+}
+
 async function startJamulus({ rig }: Lab, folder: string, participants: number): Promise<Running> {
   const settings = path.join(folder, "client.ini");
   writeFileSync(
@@ -334,7 +353,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     const [a, b] = [of(program, participants), of(other, participants)];
     return a === null || b === null ? null : a / b;
   };
-  const comparisons = ["Jamulus", "JackTrip"].flatMap((other) =>
+  const comparisons = ["Jamulus", "JackTrip", "Bare UDP"].flatMap((other) =>
     ["Antiphon, mixed", "Antiphon, forwarded"].flatMap((program) =>
       [2, 8].map((participants) => ({
         program,
@@ -368,7 +387,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           .map(([name, { about }]) => `${name}: ${about}.`)
           .join(
             " ",
-          )} Antiphon's participants are bots with 16-bit stereo in packets of ${packetFrames} frames; the others' are the programs' own clients on the lab's sound system.`,
+          )} Antiphon's and bare UDP's participants are bots with 16-bit stereo in packets of ${packetFrames} frames, who send in eight turns; the others' are the programs' own clients on the lab's sound system, which send all at once.`,
         uncertainty:
           "Processor time is counted in steps of 10 ms. The network is the loopback: it costs no interrupts. Where the clients' core is full, the server gets less to do.",
         figures: [

@@ -1,0 +1,79 @@
+//! The floor under every server's cost: datagrams go from one of a pair to the other by one read and one write each, and nothing else.
+//!
+//! `antiphon-udp-floor serve ADDRESS` forwards between the first and the second who send to it, the third and the fourth, and so on;
+//! `antiphon-udp-floor play ADDRESS COUNT` is so many participants, who send and hear as the bots of `antiphon join --bots` do. Both run until
+//! they are ended.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// 128 frames of 16-bit stereo with the headers of Antiphon and of QUIC.
+const DATAGRAM_BYTES: usize = 560;
+/// 128 frames at 48 kHz.
+const PACKET: Duration = Duration::from_nanos(2_666_667);
+/// Participants send in turns, this many in the time of a packet, as the bots do.
+const PHASES: usize = 8;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let ended = match args[..] {
+        ["serve", address] => address.parse().ok().map(serve),
+        ["play", address, count] => (|| Some(play(address.parse().ok()?, count.parse().ok()?)))(),
+        _ => None,
+    };
+    match ended {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(error)) => {
+            eprintln!("antiphon-udp-floor: {error}");
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("usage: antiphon-udp-floor serve ADDRESS | play ADDRESS COUNT");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(address: SocketAddr) -> io::Result<()> {
+    let socket = UdpSocket::bind(address)?;
+    let mut known: Vec<SocketAddr> = Vec::new();
+    let mut datagram = [0; 2_048];
+    loop {
+        let (length, from) = socket.recv_from(&mut datagram)?;
+        let index = known.iter().position(|known| *known == from);
+        let index = index.unwrap_or_else(|| {
+            known.push(from);
+            known.len() - 1
+        });
+        if let Some(partner) = known.get(index ^ 1) {
+            socket.send_to(&datagram[..length], partner)?;
+        }
+    }
+}
+
+fn play(server: SocketAddr, count: usize) -> io::Result<()> {
+    let open = || {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(server)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let sockets = (0..count).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
+    let mut heard = [0; 2_048];
+    let start = Instant::now();
+    for phase in 0.. {
+        let due = PACKET * phase as u32 / PHASES as u32;
+        thread::sleep(due.saturating_sub(start.elapsed()));
+        for socket in sockets.iter().skip(phase % PHASES).step_by(PHASES) {
+            socket.send(&[0; DATAGRAM_BYTES])?;
+        }
+        for socket in &sockets {
+            while socket.recv(&mut heard).is_ok() {}
+        }
+    }
+    Ok(())
+}
