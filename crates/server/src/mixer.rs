@@ -16,7 +16,7 @@
 //!
 //! A source is rendered as soon as its frames are there, but only to the end of the next packet of a listener: what comes after that waits
 //! in its jitter buffer, which may still skip it or grow. Whoever hears only the quick ones may be ahead of who hears a slow one, too; the ring
-//! bounds by how much, see [`Mixer::limit`].
+//! bounds by how much, see `Mixer::limit`.
 //!
 //! Nobody hears themselves only because the host does not name a listener's own stream as a source.
 
