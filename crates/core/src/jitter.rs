@@ -874,12 +874,10 @@ impl Received {
     fn reach(&mut self, media: u64, frames: usize) {
         let capacity = self.frames.capacity() as i64;
         let end = media.wrapping_add(frames as u64);
-        let (known, ahead) = match self.end {
-            Some(known) => (known, end.wrapping_sub(known) as i64),
-            None => (end, i64::MAX),
-        };
+        let known = *self.end.get_or_insert(end);
+        let ahead = end.wrapping_sub(known) as i64;
         if ahead > capacity || ahead.saturating_sub(frames as i64) < -capacity {
-            // Another time altogether, or the first.
+            // Another time altogether.
             self.frames.clear_all();
             self.end = Some(end);
         } else if ahead > 0 {
@@ -890,7 +888,10 @@ impl Received {
 
     /// Frames from `media` on that were received, in a row, at most `most`.
     fn run(&self, media: u64, most: usize) -> usize {
-        let behind = self.end.map_or(-1, |end| end.wrapping_sub(media) as i64);
+        let Some(end) = self.end else {
+            return 0;
+        };
+        let behind = end.wrapping_sub(media) as i64;
         if (0..=self.frames.capacity() as i64).contains(&behind) {
             self.frames.run(media, most.min(behind as usize))
         } else {
