@@ -458,7 +458,7 @@ async fn mix_on_time(relay: Rc<Relay>) {
         tokio::select! {
             () = wait => {
                 for room in relay.state.borrow().rooms.values() {
-                    room.borrow_mut().handle_timeout();
+                    room.borrow_mut().send_mixes();
                 }
             }
             () = relay.mixes_changed.notified() => {}

@@ -339,21 +339,20 @@ impl Room {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            let others = present.iter().filter(|number| *number != listener);
+            let is_other =
+                |number: &u16| number != listener && present.binary_search(number).is_ok();
             let mixed: Vec<Source> = participant
                 .listen
                 .mix
                 .iter()
                 .flat_map(|mix| &mix.sources)
-                .filter(|source| others.clone().any(|number| *number == source.stream))
+                .filter(|source| is_other(&source.stream))
                 .copied()
                 .collect();
             self.mixer
                 .set_sources(*listener, &mixed, self.start.elapsed());
-            let forwarded: Vec<u16> = others
-                .filter(|number| participant.listen.forward.binary_search(number).is_ok())
-                .copied()
-                .collect();
+            let forward = participant.listen.forward.iter().copied();
+            let forwarded: Vec<u16> = forward.filter(is_other).collect();
             participant.takes = forwarded.len() as u16;
             for number in forwarded {
                 if let Some(sender) = self.participants.get_mut(&number) {
@@ -485,8 +484,8 @@ impl Room {
         }
     }
 
-    /// Sends what there is of the mixes by now.
-    fn send_mixes(&mut self) {
+    /// Sends what is complete or due of the mixes by now.
+    pub(super) fn send_mixes(&mut self) {
         let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
         while let Some(mixed) = self
             .mixer
@@ -507,11 +506,6 @@ impl Room {
     /// When a mix is due, whatever is missing in it; on the relay's clock.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.mixer.poll_timeout()
-    }
-
-    /// Sends the mixes that are due.
-    pub(super) fn handle_timeout(&mut self) {
-        self.send_mixes();
     }
 
     /// Adds itself to what the operator's page shows, of what happened since the last call, `elapsed` ago; and to what Prometheus is told.
@@ -641,6 +635,7 @@ mod tests {
         assert_eq!(count(1_000, &mut allowance, second), 750, "bytes count too");
         assert_eq!(count(1_000, &mut allowance, second + second / 10), 150);
     }
+
     #[test]
     fn what_a_sender_and_a_room_cause_to_be_sent_is_bounded_and_honest_players_never_reach_it() {
         const SECONDS: u32 = 10;
