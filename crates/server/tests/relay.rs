@@ -5,6 +5,7 @@ mod running;
 use std::{
     fs,
     net::SocketAddr,
+    path::Path,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -533,25 +534,31 @@ async fn strangers_behind_the_same_address_delay_a_session_and_do_not_refuse_it(
     assert_eq!(reply.expect("in time").expect("it is open")[4], 1);
 }
 
+/// A certificate of `localhost` and its key, in files there.
+fn certificate_files(folder: &Path) -> (TlsFiles, rcgen::Certificate) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let files = TlsFiles {
+        cert: folder.join("cert.pem"),
+        key: folder.join("key.pem"),
+    };
+    fs::write(&files.cert, made.cert.pem()).expect("written");
+    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    (files, made.cert)
+}
+
 /// Linux has all of 127.0.0.0/8.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_address_that_begins_handshakes_keeps_nobody_out() {
     let folder = tempfile::tempdir().expect("a folder");
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    let files = TlsFiles {
-        cert: folder.path().join("cert.pem"),
-        key: folder.path().join("key.pem"),
-    };
-    fs::write(&files.cert, made.cert.pem()).expect("written");
-    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    let (files, certificate) = certificate_files(folder.path());
     let config = RelayConfig {
         tls: Some(files),
         ..RelayConfig::default()
     };
     let relay = Relay::start_as(&Config::default(), &config, Lifetime::default());
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).expect("a root");
+    roots.add(certificate.der().clone()).expect("a root");
     let mut tls = rustls::ClientConfig::builder_with_provider(
         rustls::crypto::ring::default_provider().into(),
     )
@@ -887,13 +894,7 @@ async fn certificates_rotate_and_sessions_stay() {
 #[tokio::test]
 async fn a_certificate_from_files_is_shown_and_no_hash_told() {
     let folder = tempfile::tempdir().expect("a folder");
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    let files = TlsFiles {
-        cert: folder.path().join("cert.pem"),
-        key: folder.path().join("key.pem"),
-    };
-    fs::write(&files.cert, made.cert.pem()).expect("written");
-    fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    let (files, certificate) = certificate_files(folder.path());
     let config = RelayConfig {
         tls: Some(files.clone()),
         public_port: Some(4433),
@@ -908,7 +909,7 @@ async fn a_certificate_from_files_is_shown_and_no_hash_told() {
     assert_eq!(media.offer().certificate_hashes.len(), 0);
     let address = relay.address();
     let running = relay.start().expect("starts");
-    let client = ClientBuilder::new().with_server_certificates(vec![made.cert.der().clone()]);
+    let client = ClientBuilder::new().with_server_certificates(vec![certificate.der().clone()]);
     let url = format!("https://{address}/relay/{}", "0".repeat(32));
     let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
     let session = client.expect("a client").connect(request).await;
