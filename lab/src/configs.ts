@@ -15,3 +15,10 @@ export function choose(chosen: readonly string[] | undefined, known: readonly st
   if (unknown.length > 0) throw new Error(`there is no ${unknown.join(", ")} here, but: ${known.join(", ")}`);
   return known.filter((name) => chosen === undefined || chosen.includes(name));
 }
+
+/** What each of them is, in a sentence each: for a report's method. */
+export function describe(known: Record<string, { about: string }>): string {
+  return Object.entries(known)
+    .map(([name, { about }]) => `${name}: ${about}.`)
+    .join(" ");
+}

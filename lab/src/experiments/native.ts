@@ -2,7 +2,7 @@ import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Hearing, listen, quantile } from "../analysis.js";
 import { binary } from "../antiphon.js";
-import { choose, configs } from "../configs.js";
+import { choose, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
@@ -246,11 +246,7 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
     sections: [
       {
         heading: "Native programs and Antiphon",
-        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network. ${Object.entries(
-          natives,
-        )
-          .map(([name, { about }]) => `${name}: ${about}.`)
-          .join(" ")} Antiphon: two Chromium browsers, as served, automatic buffer.`,
+        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
         uncertainty:
           "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. All share this machine's processors.",
         figures: [

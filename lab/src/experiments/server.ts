@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { quantile } from "../analysis.js";
 import { binary, Product } from "../antiphon.js";
-import { choose } from "../configs.js";
+import { choose, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { freePort } from "../ports.js";
@@ -381,13 +381,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     sections: [
       {
         heading: "What a participant costs the server",
-        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server processes' own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${Object.entries(
-          programs,
-        )
-          .map(([name, { about }]) => `${name}: ${about}.`)
-          .join(
-            " ",
-          )} Antiphon's and bare UDP's participants are bots with 16-bit stereo in packets of ${packetFrames} frames, who send in eight turns; the others' are the programs' own clients on the lab's sound system, which send all at once.`,
+        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server processes' own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${describe(programs)} Antiphon's and bare UDP's participants are bots with 16-bit stereo in packets of ${packetFrames} frames, who send in eight turns; the others' are the programs' own clients on the lab's sound system, which send all at once.`,
         uncertainty:
           "Processor time is counted in steps of 10 ms. The network is the loopback: it costs no interrupts. Where the clients' core is full, the server gets less to do.",
         figures: [

@@ -1,5 +1,5 @@
 import { quantile } from "../analysis.js";
-import { choose } from "../configs.js";
+import { choose, describe } from "../configs.js";
 import type { Experiment, Outcome, Step } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
 import { shown } from "../units.js";
@@ -19,7 +19,6 @@ const loads: Record<string, { about: string; rooms: number; perRoom: number; pat
 };
 
 interface Look {
-  load: string;
   seconds: number;
   memoryKib: number;
   transitP99Us: number | null;
@@ -56,7 +55,6 @@ export const soak: Experiment = {
             await sleep(began + at * 1000 - performance.now());
             const { transitUs, mixUs } = await running.look();
             looks.push({
-              load,
               seconds: at,
               memoryKib: residentKib(running.server[0]!),
               transitP99Us: transitUs?.p99 ?? null,
@@ -97,13 +95,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     sections: [
       {
         heading: "Half an hour with 20 participants",
-        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${Object.entries(
-          loads,
-        )
-          .map(([name, { about }]) => `${name}: ${about}.`)
-          .join(
-            " ",
-          )} Lost: a sequence number that never came, though a later one did. Dropped: the bot's own session had no room for it. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
+        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did. Dropped: the bot's own session had no room for it. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
         uncertainty: "Where this machine stands still, the bots do too.",
         figures: [
           {
@@ -152,8 +144,8 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     tables: {
       "raw.csv": {
         columns: ["load", "seconds", "memory_kib", "transit_p99_us", "mix_p99_us"],
-        rows: soaked.flatMap(({ looks }) =>
-          looks.map((look) => [look.load, look.seconds, look.memoryKib, look.transitP99Us, look.mixP99Us]),
+        rows: soaked.flatMap(({ load, looks }) =>
+          looks.map((look) => [load, look.seconds, look.memoryKib, look.transitP99Us, look.mixP99Us]),
         ),
       },
     },
