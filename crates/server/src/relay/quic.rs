@@ -7,11 +7,9 @@ use std::{
     time::Duration,
 };
 
+use antiphon_congestion::SoundConfig;
 use socket2::{Domain, Protocol, Socket, Type};
-use web_transport_quinn::{
-    Session,
-    quinn::{self, congestion::CubicConfig},
-};
+use web_transport_quinn::{Session, quinn};
 
 /// A WebTransport datagram begins with the quarter of its session's stream number (RFC 9297). The relay takes one session on each
 /// connection, so that is 0: this byte.
@@ -72,8 +70,8 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The same for all sessions.
-pub(super) fn transport() -> Arc<quinn::TransportConfig> {
+/// What every session asks of QUIC.
+pub fn transport() -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport
         .max_idle_timeout(Some(IDLE.try_into().expect("fits QUIC's milliseconds")))
@@ -87,6 +85,6 @@ pub(super) fn transport() -> Arc<quinn::TransportConfig> {
         .stream_receive_window((32_u32 * 1_024).into())
         .receive_window((64_u32 * 1_024).into())
         .send_window(64 * 1_024)
-        .congestion_controller_factory(Arc::new(CubicConfig::default()));
-    Arc::new(transport)
+        .congestion_controller_factory(Arc::new(SoundConfig));
+    transport
 }

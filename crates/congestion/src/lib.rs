@@ -1,0 +1,333 @@
+//! QUIC's congestion control for sound: [`SoundConfig`].
+//!
+//! Sound comes at a steady rate, of which the sender and the listener agree from what they measure themselves: fewer bits, Opus, a mix.
+//! Never sent again, it survives a few lost packets; what it does not survive is to wait. The usual controls halve the window at each
+//! loss, whatever its cause, until a stream waits or is dropped: over 100 ms and 1 % of random loss, Cubic lets 18 % of four streams
+//! through (`cargo bench -p antiphon-server --bench congestion`). So here
+//!
+//! * loss counts as congestion only above a tenth, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6), and
+//!   then takes away half as much as was lost of what was under way;
+//! * a window that holds the sender back does not grow while packets wait in a queue of the network, and shrinks while they wait for long:
+//!   then the queue is our own doing;
+//! * a window that does not hold the sender back grows until it holds a second of sound: so long may acknowledgements stay away.
+#![warn(missing_docs)]
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quinn_proto::RttEstimator;
+use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+
+/// Until something is known, in packets (RFC 9002, section 7.2), and the least, a packet more than there: a burst of one stream.
+const INITIAL_PACKETS: u64 = 10;
+const LEAST_PACKETS: u64 = 3;
+/// Loss is judged over so many packets, or after so long: of fewer, a tenth may be lost by chance.
+const JUDGED_PACKETS: u32 = 200;
+const JUDGED: Duration = Duration::from_secs(1);
+/// Shares of the bytes lost: below the first all is well, above the second it is congestion.
+const LITTLE_LOSS: f64 = 0.02;
+const MUCH_LOSS: f64 = 0.1;
+/// Waiting in the network beyond the least seen: above the first the window stays, above the second it shrinks.
+const SHORT_QUEUE: Duration = Duration::from_millis(10);
+const LONG_QUEUE: Duration = Duration::from_millis(30);
+/// By how much then, each time.
+const DRAIN: f64 = 0.85;
+/// The least delay is remembered for one to two times this: routes change, and clocks do not matter.
+const MEMORY: Duration = Duration::from_secs(10);
+/// Sound that the window holds where it does not hold the sender back.
+const SPARE: Duration = Duration::from_secs(1);
+/// Enough for thirty streams over a round trip of 300 ms.
+const MOST_WINDOW: u64 = 2 << 20;
+/// After the start, for so many bytes acknowledged the window grows by one.
+const GROWTH: u64 = 10;
+
+/// Makes a control for each connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoundConfig;
+
+impl ControllerFactory for SoundConfig {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Sound::new(now, current_mtu))
+    }
+}
+
+/// The control of one connection. All sizes in bytes.
+#[derive(Clone, Debug)]
+struct Sound {
+    mtu: u64,
+    window: u64,
+    /// The first signs of congestion have not been seen yet: the window doubles each round trip.
+    is_starting: bool,
+    /// Since when the following is counted.
+    since: Instant,
+    packets: u32,
+    acked: u64,
+    lost: u64,
+    /// Most that was under way.
+    most_in_flight: u64,
+    /// Least time from sending to acknowledgement.
+    delay: Duration,
+    /// The same over the last periods of [`MEMORY`], the current one first, and when that began.
+    least_delays: [Duration; 2],
+    remembered_since: Instant,
+    /// Whether the window held the sender back.
+    is_limited: bool,
+    /// Of the last judgement.
+    is_calm: bool,
+}
+
+impl Sound {
+    fn new(now: Instant, mtu: u16) -> Self {
+        let mtu = u64::from(mtu);
+        Self {
+            mtu,
+            window: INITIAL_PACKETS * mtu,
+            is_starting: true,
+            since: now,
+            packets: 0,
+            acked: 0,
+            lost: 0,
+            most_in_flight: 0,
+            delay: Duration::MAX,
+            least_delays: [Duration::MAX; 2],
+            remembered_since: now,
+            is_limited: false,
+            is_calm: true,
+        }
+    }
+
+    fn least_window(&self) -> u64 {
+        LEAST_PACKETS * self.mtu
+    }
+
+    /// How long packets waited in the network, at least.
+    fn queue(&self) -> Duration {
+        let [newer, older] = self.least_delays;
+        self.delay.saturating_sub(newer.min(older))
+    }
+
+    fn remember(&mut self, delay: Duration, now: Instant) {
+        self.delay = self.delay.min(delay);
+        if now.saturating_duration_since(self.remembered_since) > MEMORY {
+            self.least_delays = [Duration::MAX, self.least_delays[0]];
+            self.remembered_since = now;
+        }
+        self.least_delays[0] = self.least_delays[0].min(delay);
+    }
+
+    fn judge(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.since).as_secs_f64();
+        let loss = self.lost as f64 / (self.acked + self.lost).max(1) as f64;
+        let is_waiting = self.is_limited && self.queue() > LONG_QUEUE;
+        if loss > MUCH_LOSS || is_waiting {
+            let kept = if loss > MUCH_LOSS {
+                1.0 - loss / 2.0
+            } else {
+                DRAIN
+            };
+            let used = self.most_in_flight.min(self.window);
+            self.window = ((used as f64 * kept) as u64).max(self.least_window());
+            self.is_starting = false;
+        } else if loss < LITTLE_LOSS && !self.is_limited {
+            let spare = self.acked as f64 / seconds * SPARE.as_secs_f64();
+            self.window = self.window.max((spare as u64).min(MOST_WINDOW));
+        }
+        self.is_calm = loss < LITTLE_LOSS;
+        self.since = now;
+        (self.packets, self.acked, self.lost, self.most_in_flight) = (0, 0, 0, 0);
+        self.delay = Duration::MAX;
+        self.is_limited = false;
+    }
+}
+
+impl Sound {
+    fn acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool) {
+        self.packets += 1;
+        self.acked += bytes;
+        self.remember(now.saturating_duration_since(sent), now);
+        if app_limited {
+            return;
+        }
+        self.is_limited = true;
+        if self.queue() > SHORT_QUEUE {
+            self.is_starting = false;
+        } else if self.is_starting {
+            self.window += bytes;
+        } else if self.is_calm {
+            self.window += bytes / GROWTH;
+        }
+        self.window = self.window.min(MOST_WINDOW);
+    }
+}
+
+impl Controller for Sound {
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        _rtt: &RttEstimator,
+    ) {
+        self.acknowledged(now, sent, bytes, app_limited);
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        _app_limited: bool,
+        _largest_packet_num_acked: Option<u64>,
+    ) {
+        self.most_in_flight = self.most_in_flight.max(in_flight);
+        if self.packets >= JUDGED_PACKETS || now.saturating_duration_since(self.since) > JUDGED {
+            self.judge(now);
+        }
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        _now: Instant,
+        _sent: Instant,
+        _is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        self.packets += lost_bytes.div_ceil(self.mtu) as u32;
+        self.lost += lost_bytes;
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = u64::from(new_mtu);
+        self.window = self.window.max(self.least_window());
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.window;
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        INITIAL_PACKETS * self.mtu
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u64 = 1_200;
+    const PACKET: u64 = 561;
+
+    /// A second of a stream, of which every `nth` packet is lost, over a path with this round trip; 0: none.
+    fn second(
+        sound: &mut Sound,
+        now: &mut Instant,
+        nth: u32,
+        round_trip_ms: u64,
+        app_limited: bool,
+    ) {
+        let round_trip = Duration::from_millis(round_trip_ms);
+        let in_flight = PACKET * 375 * round_trip_ms / 1_000;
+        for n in 1..=375 {
+            *now += Duration::from_micros(2_667);
+            if nth > 0 && n % nth == 0 {
+                sound.on_congestion_event(*now, *now - round_trip, false, PACKET);
+            } else {
+                sound.acknowledged(*now, *now - round_trip, PACKET, app_limited);
+            }
+            sound.on_end_acks(*now, in_flight, app_limited, None);
+        }
+    }
+
+    fn begin() -> (Sound, Instant) {
+        // Some time after the clock's own beginning, before which packets cannot have been sent.
+        let now = Instant::now() + Duration::from_secs(10);
+        (Sound::new(now, MTU as u16), now)
+    }
+
+    #[test]
+    fn loss_that_nobody_caused_takes_nothing_away() {
+        let (mut sound, mut now) = begin();
+        for nth in [0, 100, 20, 11] {
+            let before = sound.window();
+            second(&mut sound, &mut now, nth, 100, true);
+            assert!(sound.window() >= before, "one in {nth}");
+        }
+    }
+
+    #[test]
+    fn a_steady_stream_gets_a_second_of_room_and_no_more() {
+        let (mut sound, mut now) = begin();
+        for _ in 0..20 {
+            second(&mut sound, &mut now, 0, 20, true);
+        }
+        let second = 375 * PACKET;
+        assert!(
+            (second * 9 / 10..second * 11 / 10).contains(&sound.window()),
+            "{}",
+            sound.window()
+        );
+    }
+
+    #[test]
+    fn much_loss_takes_half_as_much_of_what_was_under_way() {
+        let (mut sound, mut now) = begin();
+        second(&mut sound, &mut now, 0, 100, true);
+        sound.judge(now);
+        // Every fourth is lost of some 21 kB under way.
+        second(&mut sound, &mut now, 4, 100, true);
+        let under_way = PACKET * 375 / 10;
+        let kept = sound.window() as f64 / under_way as f64;
+        assert!((0.8..=0.9).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn the_window_has_a_least_and_a_most() {
+        let (mut sound, mut now) = begin();
+        for _ in 0..100 {
+            second(&mut sound, &mut now, 2, 1, false);
+        }
+        assert_eq!(sound.window(), LEAST_PACKETS * MTU);
+        for _ in 0..1_000 {
+            second(&mut sound, &mut now, 0, 1, false);
+        }
+        assert_eq!(sound.window(), MOST_WINDOW);
+    }
+
+    #[test]
+    fn a_window_that_fills_a_queue_stops_growing_and_drains_it() {
+        let (mut sound, mut now) = begin();
+        second(&mut sound, &mut now, 0, 20, false);
+        let grown = sound.window();
+        assert!(grown > INITIAL_PACKETS * MTU, "{grown}");
+        sound.judge(now);
+        second(&mut sound, &mut now, 0, 20 + 15, false);
+        assert_eq!(sound.window(), grown, "a short queue");
+        sound.judge(now);
+        second(&mut sound, &mut now, 0, 20 + 80, false);
+        assert!(sound.window() < grown, "a long queue: {}", sound.window());
+    }
+
+    #[test]
+    fn a_queue_that_others_fill_takes_nothing_from_who_is_not_held_back() {
+        let (mut sound, mut now) = begin();
+        second(&mut sound, &mut now, 0, 20, true);
+        let before = sound.window();
+        second(&mut sound, &mut now, 0, 220, true);
+        assert!(sound.window() >= before);
+    }
+}

@@ -1,0 +1,62 @@
+//! The relay's congestion control, in virtual time over the emulator's networks.
+
+mod network;
+
+use std::sync::Arc;
+
+use antiphon_congestion::SoundConfig;
+use antiphon_netem::{LinkConfig, Loss, Plan};
+use network::{Heard, play};
+
+const SECONDS: u64 = 10;
+
+fn sound(link: LinkConfig, streams: u64) -> Heard {
+    let plan = Plan::steady(1, link.clone(), link);
+    play(&plan, streams, SECONDS, Arc::new(SoundConfig))
+}
+
+#[test]
+fn what_the_network_loses_by_chance_is_all_that_is_missing_and_nothing_waits() {
+    for (delay_ms, share) in [(10.0, 0.0), (10.0, 0.05), (50.0, 0.01), (50.0, 0.05)] {
+        for streams in [1, 4] {
+            let heard = sound(
+                LinkConfig {
+                    delay_ms,
+                    loss: Loss::Random { share },
+                    ..LinkConfig::default()
+                },
+                streams,
+            );
+            let what = format!("{streams} streams, {delay_ms} ms, {share}");
+            // Three standard deviations of chance, at the least number of packets.
+            let chance = 3.0 * (share / (375.0 * SECONDS as f64)).sqrt() + 0.001;
+            assert!(
+                heard.delivered > 1.0 - share - chance,
+                "{what}: {}",
+                heard.delivered
+            );
+            assert!((heard.in_time - heard.delivered).abs() < 1e-9, "{what}");
+            assert!(heard.p99_ms < 1.0, "{what}: {} ms", heard.p99_ms);
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_too_narrow_is_kept_full_but_its_queue_is_not() {
+    // The queue holds 100 ms; more waits with the sender, up to 33 ms of this.
+    let heard = sound(
+        LinkConfig {
+            delay_ms: 10.0,
+            rate_bits_per_second: Some(4_000_000),
+            ..LinkConfig::default()
+        },
+        4,
+    );
+    // 4 of 6.9 Mbit/s.
+    assert!(
+        (0.55..0.65).contains(&heard.delivered),
+        "{}",
+        heard.delivered
+    );
+    assert!(heard.median_ms < 80.0, "{} ms", heard.median_ms);
+}
