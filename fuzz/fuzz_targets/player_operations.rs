@@ -2,6 +2,7 @@
 #![no_main]
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, OpusHeader};
 use antiphon_core::{Command, Player, PlayerConfig, SampleFormat, SampleRate, Target};
 use arbitrary::Arbitrary;
@@ -177,6 +178,7 @@ fuzz_target!(|operations: Vec<Operation>| {
             output_channels: 2,
             max_streams: STREAMS - 1,
             buffer_frames: 2_048,
+            max_quantum_frames: MAX_QUANTUM_FRAMES,
             concealment: Concealment::Prediction,
         }),
         tallies: [Tally::default(); STREAMS],

@@ -374,6 +374,7 @@ pub extern "C" fn player_new(
         output_channels: output_channels as usize,
         max_streams: max_streams as usize,
         buffer_frames: buffer_frames as usize,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Prediction,
     }));
     0

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -97,6 +98,7 @@ impl Room {
             output_channels: 2,
             max_streams: peers as usize,
             buffer_frames: 16_384,
+            max_quantum_frames: MAX_QUANTUM_FRAMES,
             concealment: Concealment::Prediction,
         });
         for id in 0..peers {

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::pcm;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::{
     self, AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, Datagram, HeardReport, InputDelay,
     MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES, Malformed, OpusHeader, Probe, Report,
@@ -569,6 +570,7 @@ fn stream_vectors() -> Value {
             output_channels: 2,
             max_streams: 4,
             buffer_frames: 8_192,
+            max_quantum_frames: MAX_QUANTUM_FRAMES,
             concealment: Concealment::Prediction,
         });
         for command in [Command::Add(1), Command::Target(1, Target::Auto)] {

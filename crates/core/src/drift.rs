@@ -106,8 +106,8 @@ pub struct DriftEstimator {
     /// Least delay of what came at `newest_at`, and at the time before in this window.
     least: i64,
     before: Option<i64>,
-    /// Delays in this window.
-    samples: Box<[i64]>,
+    /// Delays in this window; those of more than 12 hours count as that.
+    samples: Box<[i32]>,
     sampled: usize,
     /// Of the delays, one in so many is kept.
     stride: u32,
@@ -115,7 +115,7 @@ pub struct DriftEstimator {
     /// Times at which packets came.
     groups: u64,
     /// By how much the least delay changed from one of these times to the next.
-    changes: Box<[u64]>,
+    changes: Box<[u32]>,
     changed: usize,
     windows: Box<[Window]>,
     count: usize,
@@ -125,7 +125,7 @@ pub struct DriftEstimator {
 }
 
 impl DriftEstimator {
-    /// An estimator that knows nothing yet. Allocates all that it will ever need, 40 kB.
+    /// An estimator that knows nothing yet. Allocates all that it will ever need, 32 kB.
     pub fn new(rate: SampleRate) -> Self {
         Self {
             rate_hz: f64::from(rate.hz()),
@@ -223,7 +223,7 @@ impl DriftEstimator {
             self.sampled = SAMPLES / 2;
             self.stride *= 2;
         }
-        self.samples[self.sampled] = delay;
+        self.samples[self.sampled] = delay.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
         self.sampled += 1;
     }
 
@@ -232,7 +232,8 @@ impl DriftEstimator {
         if let Some(before) = self.before
             && self.changed < SAMPLES
         {
-            self.changes[self.changed] = self.least.abs_diff(before);
+            let change = self.least.abs_diff(before);
+            self.changes[self.changed] = u32::try_from(change).unwrap_or(u32::MAX);
             self.changed += 1;
         }
         self.before = Some(self.least);
@@ -254,9 +255,9 @@ impl DriftEstimator {
         let stair = interval * (1.0 - various);
         let (mut grid, mut coarseness) = (stair, stair);
         if let Some(&usual) = changing.get(changing.len() / 4) {
-            let usual = usual as f64;
+            let usual = f64::from(usual);
             let squares = changing.iter().map(|&change| {
-                let change = (change as f64 / usual).min(3.0);
+                let change = (f64::from(change) / usual).min(3.0);
                 change * change / 2.0
             });
             let variance = squares.sum::<f64>() / changes.len() as f64;
@@ -267,13 +268,14 @@ impl DriftEstimator {
         let samples = &mut self.samples[..self.sampled];
         let least = samples
             .iter()
-            .fold(i64::MAX, |least, &delay| least.min(delay)) as f64;
+            .fold(i32::MAX, |least, &delay| least.min(delay));
+        let least = f64::from(least);
         let at = samples.len() * 3 / 4;
-        let upper = *samples.select_nth_unstable(at).1 as f64;
+        let upper = f64::from(*samples.select_nth_unstable(at).1);
         let most = upper + REACH * (upper - least).max(interval);
         let level = samples
             .iter()
-            .map(|&delay| (delay as f64).min(most))
+            .map(|&delay| f64::from(delay).min(most))
             .sum::<f64>()
             / samples.len() as f64;
         if self.count == WINDOWS {

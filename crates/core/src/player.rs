@@ -40,8 +40,8 @@ const TRIM_PPM_PER_FRAME: f32 = 2.0;
 const MAX_TRIM_PPM: f32 = 300.0;
 /// What is so much older than the newest frame of the other path, or less, was overtaken; otherwise the sender set its clock.
 const OVERTAKEN_FRAMES: i64 = 48_000;
-/// Frames of a stream that a quantum may take: its own, look-ahead, and what the fastest rate consumes besides.
-const MAX_INPUT_FRAMES: usize = MAX_QUANTUM_FRAMES + HALF + 8;
+/// Frames of a stream that a quantum may take besides its own: look-ahead, and what the fastest rate consumes.
+const EXTRA_INPUT_FRAMES: usize = HALF + 8;
 
 /// Names a remote stream. The host chooses it, and never uses one twice, so that a straggler of a stream that left
 /// cannot enter another.
@@ -58,6 +58,8 @@ pub struct PlayerConfig {
     pub max_streams: usize,
     /// Slots of each stream's jitter buffer: a power of two of at least 2,048. Half of them can hold frames to come.
     pub buffer_frames: usize,
+    /// Frames of the longest quantum that is rendered, 1 to [`MAX_QUANTUM_FRAMES`].
+    pub max_quantum_frames: usize,
     /// What is heard in place of missing frames.
     pub concealment: Concealment,
 }
@@ -220,14 +222,19 @@ impl Player {
             (1..=MAX_CHANNELS).contains(&config.output_channels),
             "output_channels out of range"
         );
+        assert!(
+            (1..=MAX_QUANTUM_FRAMES).contains(&config.max_quantum_frames),
+            "max_quantum_frames out of range"
+        );
+        let room = |frames| vec![0.0; config.output_channels * frames].into_boxed_slice();
         Self {
             config,
             streams: (0..config.max_streams)
                 .map(|_| Stream::new(&config))
                 .collect(),
             kernel,
-            input: vec![0.0; config.output_channels * MAX_INPUT_FRAMES].into_boxed_slice(),
-            scratch: vec![0.0; config.output_channels * MAX_QUANTUM_FRAMES].into_boxed_slice(),
+            input: room(config.max_quantum_frames + EXTRA_INPUT_FRAMES),
+            scratch: room(config.max_quantum_frames),
             rendered: 0,
             lead: None,
             stray_datagrams: 0,
@@ -346,7 +353,7 @@ impl Player {
         }
     }
 
-    /// Renders the next quantum of the mix into `out`: `[channel][frame]`, 1 to [`MAX_QUANTUM_FRAMES`] frames of each
+    /// Renders the next quantum of the mix into `out`: `[channel][frame]`, 1 to [`PlayerConfig::max_quantum_frames`] of each of
     /// [`PlayerConfig::output_channels`].
     ///
     /// RT: no alloc, no lock, O(streams × channels × frames).
@@ -356,7 +363,7 @@ impl Player {
     pub fn process_quantum(&mut self, out: &mut [f32]) {
         let frames = out.len() / self.config.output_channels;
         assert!(
-            (1..=MAX_QUANTUM_FRAMES).contains(&frames)
+            (1..=self.config.max_quantum_frames).contains(&frames)
                 && frames * self.config.output_channels == out.len(),
             "out is [channel][frame]"
         );

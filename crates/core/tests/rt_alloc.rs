@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -100,6 +101,7 @@ fn the_player_does_not_allocate() {
         output_channels: 2,
         max_streams: 8,
         buffer_frames: 8_192,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Prediction,
     });
     // All that is fed is made before.

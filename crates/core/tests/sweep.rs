@@ -3,6 +3,7 @@
 mod support;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::{self, AudioHeader, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -40,6 +41,7 @@ fn send_and_play(config: SenderConfig, quantum: usize, input: &[f32]) -> Vec<f32
         output_channels: channels,
         max_streams: 1,
         buffer_frames: 16_384,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Silence,
     });
     for command in [Command::Add(1), Command::Target(1, Target::Fixed(TARGET))] {

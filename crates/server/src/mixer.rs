@@ -35,7 +35,10 @@ use antiphon_core::{
     resample::Kernel,
     wire::{self, Datagram, Kind, MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM},
 };
+use antiphon_opus::{Received, Receiver};
 use serde::Deserialize;
+
+use crate::rate::TokenBucket;
 
 /// Channels of a mix.
 const CHANNELS: usize = 2;
@@ -45,9 +48,18 @@ const BLOCK_FRAMES: u64 = MIN_PACKET_FRAMES as u64;
 /// What a source's jitter buffer begins with, until its spread is known: half of what a page begins with, for there are no
 /// bursts of rendering here. Less would have a musician with a browser's bursts of capture begin with gaps.
 const FIRST_TARGET_SECONDS: f64 = 0.01;
-/// Slots of a source's jitter buffer at up to 48 kHz; twice as many above. Half of them hold frames to come, and as many has the ring: so
-/// the longest target fits into either.
+/// Slots of a source's jitter buffer at up to 48 kHz; twice as many above. Half of them hold frames to come.
 const BUFFER_FRAMES: usize = 8_192;
+/// Frames of a source's ring, likewise: mixes can run ahead of the clock by 31 ms. What comes earlier than that waits in the jitter buffer, and
+/// is in time for a listener all the same.
+const RING_FRAMES: usize = 2_048;
+/// Most frames of a source that are rendered at once. The less, the less room that takes.
+const QUANTUM_FRAMES: usize = 128;
+/// Frames of Opus that a source may have decoded a second, and at once: four times what it plays, for it may send each packet twice, and
+/// those of two durations while it changes. Decoding takes up to 0.1 ms for 10 ms of sound: without a bound, a few who send as many
+/// datagrams as they may would have the thread to themselves.
+const OPUS_FRAMES_PER_S: u32 = 4 * 48_000;
+const OPUS_FRAMES_AT_ONCE: u32 = 48_000;
 /// A host that is behind by more has been asleep: what it missed is not made up for.
 const ASLEEP: Duration = Duration::from_millis(250);
 /// The stream in each source's player.
@@ -104,7 +116,6 @@ pub struct Mixer {
     /// Room for a packet, and for one source's part of it; `[channel][frame]`.
     packet: Box<[f32]>,
     part: Box<[f32]>,
-    unmixable: u64,
 }
 
 /// A source as it is played for all who mix it.
@@ -112,6 +123,8 @@ pub struct Mixer {
 struct Input {
     /// With this stream alone, untouched by gains.
     player: Player,
+    opus: Receiver,
+    opus_frames: TokenBucket,
     /// `[channel][slot]`: the newest frames rendered; that of media time *t* is in slot *t* mod its length.
     ring: Box<[f32]>,
     renders: u64,
@@ -146,7 +159,6 @@ impl Mixer {
             polled: None,
             packet: room(),
             part: room(),
-            unmixable: 0,
         }
     }
 
@@ -216,22 +228,39 @@ impl Mixer {
         }
     }
 
-    /// Takes an audio datagram of a participant. Who is in no mix is ignored; Opus cannot be mixed, and is counted.
+    /// Takes an audio datagram of a participant. Who is in no mix is ignored. Opus that is more than anyone plays is not decoded, but counted
+    /// as malformed.
     ///
-    /// RT: no alloc, no lock, O(frames + listeners).
+    /// RT: no lock, O(frames + listeners); no alloc but for Opus, see [`Receiver::push`].
     pub fn handle_audio(&mut self, stream: u16, bytes: &[u8], now: Duration) {
         let clock = self.clock(now);
         let limit = self.limit(clock);
         let Some(input) = self.inputs.get_mut(&stream) else {
             return;
         };
-        if matches!(wire::parse(bytes), Ok(Datagram::Opus(..))) {
-            self.unmixable += 1;
-            return;
-        }
         let lead = input.rendered_end().wrapping_sub(clock) as i64;
         input.player.set_lead(lead);
-        input.player.handle_datagram(STREAM, bytes);
+        let Input {
+            player,
+            opus,
+            opus_frames,
+            ..
+        } = input;
+        let may_decode = match wire::parse(bytes) {
+            // In a room of another rate the player would only refuse it.
+            Ok(Datagram::Opus(header, _)) => {
+                self.rate == SampleRate::Hz48000 && opus_frames.take(header.frames.into(), now)
+            }
+            _ => true,
+        };
+        if may_decode {
+            opus.push(bytes, |received| match received {
+                Received::Decoded(record) => player.handle_decoded(STREAM, record),
+                Received::Undecoded(bytes) => player.handle_datagram(STREAM, bytes),
+            });
+        } else {
+            player.handle_datagram(STREAM, bytes);
+        }
         for at in 0..input.listeners.len() {
             let Some(listener) = self.listeners.get_mut(&input.listeners[at]) else {
                 continue;
@@ -249,7 +278,7 @@ impl Mixer {
     /// RT: no alloc, no lock, O(listeners + sources × frames).
     ///
     /// # Panics
-    /// If `out` is shorter than [`wire::MAX_DATAGRAM_BYTES`].
+    /// If `out` is shorter than [`antiphon_core::wire::MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, now: Duration, out: &mut [u8]) -> Option<Mixed> {
         loop {
             if let Some((listener, complete_at)) = self.polled {
@@ -274,11 +303,6 @@ impl Mixer {
         let due = self.active().map(Listener::end).min()?;
         let nanos = (u128::from(due) * 1_000_000_000).div_ceil(u128::from(self.rate.hz()));
         Some(Duration::from_nanos(nanos as u64))
-    }
-
-    /// Datagrams that could not be mixed, because they carry Opus.
-    pub fn unmixable(&self) -> u64 {
-        self.unmixable
     }
 
     /// What is known of a participant as a source; `None` if it is in no mix.
@@ -312,7 +336,7 @@ impl Mixer {
     fn limit(&self, clock: u64) -> u64 {
         let slowest = self.slowest().unwrap_or(clock);
         let spare = MAX_PACKET_FRAMES as u64 + BLOCK_FRAMES;
-        slowest.min(clock) + ring_frames(self.rate) as u64 - spare
+        slowest.min(clock) + (RING_FRAMES * scale(self.rate)) as u64 - spare
     }
 
     /// Whose packet comes next, and when it became complete.
@@ -390,7 +414,8 @@ impl Input {
             rate,
             output_channels: CHANNELS,
             max_streams: 1,
-            buffer_frames: 2 * ring_frames(rate),
+            buffer_frames: BUFFER_FRAMES * scale(rate),
+            max_quantum_frames: QUANTUM_FRAMES,
             concealment: Concealment::Prediction,
         };
         let mut player = Player::with_kernel(config, Arc::clone(&KERNEL));
@@ -402,7 +427,9 @@ impl Input {
         }
         Self {
             player,
-            ring: vec![0.0; CHANNELS * ring_frames(rate)].into_boxed_slice(),
+            opus: Receiver::default(),
+            opus_frames: TokenBucket::new(OPUS_FRAMES_AT_ONCE, OPUS_FRAMES_PER_S, Duration::ZERO),
+            ring: vec![0.0; CHANNELS * RING_FRAMES * scale(rate)].into_boxed_slice(),
             renders: 0,
             listeners: Vec::new(),
         }
@@ -428,7 +455,7 @@ impl Input {
     fn render(&mut self, end: u64) {
         let frames = self.frames_to(end);
         let first = self.rendered_end();
-        let mut quantum = [0.0; CHANNELS * MAX_PACKET_FRAMES];
+        let mut quantum = [0.0; CHANNELS * QUANTUM_FRAMES];
         let quantum = &mut quantum[..CHANNELS * frames];
         self.player.process_quantum(quantum);
         self.renders += 1;
@@ -444,7 +471,7 @@ impl Input {
 
     /// Frames of the next quantum on the way to `end`.
     fn frames_to(&self, end: u64) -> usize {
-        (end - self.rendered_end()).min(MAX_PACKET_FRAMES as u64) as usize
+        (end - self.rendered_end()).min(QUANTUM_FRAMES as u64) as usize
     }
 
     /// Copies frames from media time `from` on into `out`, `[channel][frame]`.
@@ -519,8 +546,11 @@ impl Listener {
     }
 }
 
-/// Newest frames that are kept of a source.
-fn ring_frames(rate: SampleRate) -> usize {
-    let is_high_rate = rate.hz() > SampleRate::Hz48000.hz();
-    BUFFER_FRAMES / 2 * if is_high_rate { 2 } else { 1 }
+/// Of buffers: as many times the frames as at 48 kHz.
+fn scale(rate: SampleRate) -> usize {
+    if rate.hz() > SampleRate::Hz48000.hz() {
+        2
+    } else {
+        1
+    }
 }

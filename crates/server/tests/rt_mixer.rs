@@ -5,12 +5,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use antiphon_core::wire::MAX_DATAGRAM_BYTES;
+use antiphon_core::wire::{AUDIO_HEADER_BYTES, MAX_DATAGRAM_BYTES, OpusHeader};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
 use antiphon_server::mixer::{Mixer, Source};
 
-/// A participant's share of the goal for all that the server keeps of one.
-const MOST_BYTES: usize = 256 * 1_024;
+/// What is left of the goal, 256 KiB for all that the server keeps of a participant, after some 80 KiB for QUIC and signalling.
+const MOST_BYTES: usize = 176 * 1_024;
+
+/// What a source takes more that sends Opus of every duration, with as much behind gaps as may wait.
+const MOST_OPUS_BYTES: usize = 3 * 40 * 1_024;
 
 thread_local! {
     /// Calls of the allocator by this thread, and the bytes that it holds: tests run side by side.
@@ -117,4 +120,64 @@ fn a_participant_takes_no_more_than_its_share_in_small_rooms_and_in_large_ones()
         println!("{participants} participants: {each} bytes each");
         assert!(each <= MOST_BYTES, "{each} bytes each of {participants}");
     }
+}
+
+/// Each duration, mono and stereo in turn, and every second packet is lost.
+fn send_opus_of_every_kind(mixer: &mut Mixer) {
+    const FILES: [(u16, [&[u8]; 2]); 3] = [
+        (
+            120,
+            [
+                include_bytes!("../../opus/tests/libopus/1-120"),
+                include_bytes!("../../opus/tests/libopus/2-120"),
+            ],
+        ),
+        (
+            240,
+            [
+                include_bytes!("../../opus/tests/libopus/1-240"),
+                include_bytes!("../../opus/tests/libopus/2-240"),
+            ],
+        ),
+        (
+            480,
+            [
+                include_bytes!("../../opus/tests/libopus/1-480"),
+                include_bytes!("../../opus/tests/libopus/2-480"),
+            ],
+        ),
+    ];
+    for n in 0..1_000u32 {
+        let now = Duration::from_millis(10 * u64::from(n));
+        for (frames, files) in FILES {
+            // The file's first packet, after its length.
+            let (length, rest) = files[n as usize % 2].split_first_chunk().expect("a length");
+            let packet = &rest[..u16::from_le_bytes(*length).into()];
+            let mut bytes = vec![0; AUDIO_HEADER_BYTES + packet.len()];
+            OpusHeader {
+                channels: 1 + (n % 2) as u8,
+                stream: 0,
+                frames,
+                sequence: n,
+                timestamp: u64::from(2 * n) * u64::from(frames),
+            }
+            .write(&mut bytes);
+            bytes[AUDIO_HEADER_BYTES..].copy_from_slice(packet);
+            mixer.handle_audio(1, &bytes, now);
+        }
+        let mut out = [0; MAX_DATAGRAM_BYTES];
+        while mixer.poll_datagram(now, &mut out).is_some() {}
+    }
+}
+
+#[test]
+fn opus_of_every_kind_takes_no_more_than_a_decoder_for_each_duration() {
+    // What the decoders of a thread share.
+    send_opus_of_every_kind(&mut room(2));
+    let mut mixer = room(2);
+    let before = BYTES.get();
+    send_opus_of_every_kind(&mut mixer);
+    let grown = (BYTES.get() - before) as usize;
+    println!("{grown} bytes");
+    assert!((40_000..=MOST_OPUS_BYTES).contains(&grown), "{grown} bytes");
 }

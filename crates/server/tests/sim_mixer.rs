@@ -3,13 +3,19 @@
 //! Every musician's frames carry a digit in a place of their own, so that a sum still tells what is in it: frame *m* of musician *k*
 //! is `(m mod 6 + 1) × 7^k` of 2^23. A digit 0 is nothing of that musician.
 
+#[path = "../../opus/tests/common/mod.rs"]
+mod libopus;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, OpusHeader};
+use antiphon_core::StreamFormat;
+use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
 use antiphon_server::mixer::{Mixer, Source, SourceStats};
+
+use libopus::{SHAPES, datagram, datagrams, music};
 
 const RATE: SampleRate = SampleRate::Hz48000;
 const PACKET: usize = 128;
@@ -589,20 +595,13 @@ fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
         None
     );
     mixer.set_sources(7, &[source(1)], Duration::ZERO);
-    let mut opus = [7; 60];
-    OpusHeader {
-        channels: 1,
-        stream: 0,
-        frames: 120,
-        sequence: 0,
-        timestamp: 0,
-    }
-    .write(&mut opus);
     let now = Duration::from_secs(3_600);
     for stream in [1, 2] {
-        mixer.handle_audio(stream, &opus, now);
+        mixer.handle_audio(stream, &[1; 60], now);
     }
-    assert_eq!(mixer.unmixable(), 1);
+    let stats = |stream| mixer.source_stats(stream);
+    assert_eq!(stats(1).map(|s| s.stream.malformed_packets), Some(1));
+    assert_eq!(stats(2), None);
     // After an hour asleep, the mix goes on at the clock's time: silent, one packet, the next when it is due.
     let first = mixer.poll_datagram(now, &mut bytes).expect("is due");
     let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..first.length]) else {
@@ -642,4 +641,104 @@ fn packets_of_every_size_are_whole() {
         assert_eq!(frames, packet_frames.max(16) as u64);
         assert_eq!(mixer.poll_datagram(due, &mut bytes), None);
     }
+}
+
+#[test]
+fn a_sender_makes_the_mixer_decode_no_more_than_a_musician_needs() {
+    let one = &datagrams(SHAPES[1])[0][AUDIO_HEADER_BYTES..];
+    for (rate, decoded) in [(RATE, 200 + 800), (SampleRate::Hz44100, 0)] {
+        let mut mixer = Mixer::new(rate);
+        mixer.set_listener(7, SampleFormat::S16, PACKET);
+        mixer.set_sources(7, &[source(1)], Duration::ZERO);
+        // Twenty times as much as is played, for a second.
+        for n in 0..4_000 {
+            let now = Duration::from_micros(u64::from(n) * 250);
+            let datagram = datagram(1, 240, n, u64::from(n) * 240, one);
+            mixer.handle_audio(1, &datagram, now);
+        }
+        let stats = mixer.source_stats(1).expect("is in a mix").stream;
+        let taken = 4_000 - stats.malformed_packets;
+        assert!(taken.abs_diff(decoded) <= 1, "{taken} at {rate:?}");
+    }
+}
+
+#[test]
+fn opus_is_mixed_with_samples_and_a_broken_packet_disturbs_nobody_else() {
+    let mut mixer = Mixer::new(RATE);
+    mixer.set_listener(7, SampleFormat::S24, PACKET);
+    let left = Source {
+        pan: -1.0,
+        ..source(1)
+    };
+    let right = Source {
+        pan: 1.0,
+        ..source(2)
+    };
+    mixer.set_sources(7, &[left, right], Duration::ZERO);
+    let mut samples = Sender::new(SenderConfig {
+        rate: RATE,
+        format: SampleFormat::S16,
+        channels: 1,
+        packet_frames: 240,
+    });
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut heard: Vec<[f32; 2]> = Vec::new();
+    for (n, mut opus) in datagrams(SHAPES[1]).into_iter().enumerate() {
+        let now = Duration::from_millis(5 * n as u64);
+        // At the end, so that it does not change what is compared.
+        if n == 25 {
+            opus[AUDIO_HEADER_BYTES..].fill(0xf4);
+        }
+        mixer.handle_audio(1, &opus, now);
+        samples.push(&[0.25; 240], 240);
+        while let Some(length) = samples.poll_datagram(&mut bytes) {
+            mixer.handle_audio(2, &bytes[..length], now);
+        }
+        while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
+            let Ok(Datagram::Audio(_, samples)) = wire::parse(&bytes[..mixed.length]) else {
+                panic!("a mix is audio");
+            };
+            let sample = |bytes: &[u8]| {
+                (i32::from_le_bytes([0, bytes[0], bytes[1], bytes[2]]) >> 8) as f32 / 8_388_608.0
+            };
+            heard.extend(samples.chunks_exact(6).map(|frame| {
+                let (left, right) = frame.split_at(3);
+                [sample(left), sample(right)]
+            }));
+        }
+    }
+    let stats = |stream| mixer.source_stats(stream).expect("is mixed").stream;
+    assert_eq!(stats(1).format, Some(StreamFormat::Opus));
+    assert_eq!(
+        (stats(1).malformed_packets, stats(2).malformed_packets),
+        (1, 0)
+    );
+    assert_eq!((stats(1).sequence.lost, stats(2).sequence.lost), (1, 0));
+    assert!((240..480).contains(&stats(1).jitter.concealed_frames));
+    assert_eq!(stats(2).jitter.concealed_frames, 0);
+
+    // The first frames are faded in. The decoder is 120 frames behind what was encoded; by how much the mix is, the stream says.
+    let settled = 2_000..5_000;
+    assert!(
+        heard[settled.clone()]
+            .iter()
+            .all(|frame| frame[1] == heard[2_000][1])
+    );
+    assert!(heard[2_000][1] > 0.2, "{}", heard[2_000][1]);
+    let noise_db = |lag: usize| {
+        let (mut signal, mut noise) = (0.0, 0.0);
+        for frame in settled.clone() {
+            let sent = f64::from(music(frame - lag, 0));
+            signal += sent.powi(2);
+            noise += (f64::from(heard[frame][0]) - sent).powi(2);
+        }
+        10.0 * f64::log10(signal / noise)
+    };
+    let best = (0..1_500).max_by(|&a, &b| noise_db(a).total_cmp(&noise_db(b)));
+    let best = best.expect("lags");
+    assert!(
+        noise_db(best) > 20.0,
+        "{} dB, {best} frames late",
+        noise_db(best)
+    );
 }

@@ -4,6 +4,7 @@
 pub mod sim;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::AudioHeader;
 use antiphon_core::{Player, PlayerConfig, SampleFormat, SampleRate, StreamStats};
 
@@ -67,6 +68,7 @@ pub fn player(output_channels: usize, max_streams: usize, buffer_frames: usize) 
         output_channels,
         max_streams,
         buffer_frames,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Silence,
     })
 }

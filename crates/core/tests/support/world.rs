@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::jitter::{DEFAULT_BUDGET, JitterCounts};
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
@@ -533,6 +534,7 @@ impl World {
                 output_channels: 1,
                 max_streams: 16,
                 buffer_frames: 32_768,
+                max_quantum_frames: MAX_QUANTUM_FRAMES,
                 concealment: config.concealment,
             }),
             paused_until_ns: 0,
