@@ -15,8 +15,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The origin that people type, if it is not the address listened on: `https://music.example.org`.
     pub public_origin: Option<String>,
-    /// A certificate of one's own, or plain HTTP.
-    pub tls: Option<TlsFiles>,
+    /// Where the web port's certificate is from; plain HTTP without one.
+    pub tls: Option<Tls>,
     /// The relay, if there is one.
     pub relay: Option<RelayConfig>,
     /// Where to serve `/metrics` and the operator's page, if anywhere. A port of their own, so that no proxy can publish
@@ -55,8 +55,33 @@ pub struct RelayConfig {
     pub listen: Option<SocketAddr>,
     /// The port that pages are told, if a firewall maps it to another than the one listened on.
     pub public_port: Option<u16>,
-    /// A certificate that browsers trust. Without one the relay makes its own, and pages are told their hashes.
+    /// A certificate that browsers trust. Without one the relay shows that of [`Tls::Acme`] as soon as there is one; until then, or without
+    /// ACME, it makes its own, and pages are told their hashes.
     pub tls: Option<TlsFiles>,
+}
+
+/// Where a certificate is from.
+#[derive(Debug, Clone)]
+pub enum Tls {
+    /// Somebody puts it there.
+    Files(TlsFiles),
+    /// The server orders it.
+    Acme(AcmeConfig),
+}
+
+/// Certificates from a CA by ACME (RFC 8555).
+#[derive(Debug, Clone)]
+pub struct AcmeConfig {
+    /// The names in the certificate ([`crate::acme::check_domain`]), at least one. The CA must find the web port at port 443 of each.
+    pub domains: Vec<String>,
+    /// Whom the CA may write to, as `mailto:` URLs.
+    pub contacts: Vec<String>,
+    /// A directory of this server's own, where the keys of the account and of the certificate are kept.
+    pub cache: PathBuf,
+    /// The URL of the CA's directory, such as [`crate::acme::LETS_ENCRYPT`].
+    pub directory: String,
+    /// The root certificate (PEM) by which the CA's own web server is recognised, if the system does not know it.
+    pub root_ca: Option<PathBuf>,
 }
 
 /// A certificate chain and its key, both PEM. They are read again when they change.

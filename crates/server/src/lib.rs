@@ -13,11 +13,14 @@
 //!
 //! browser ══ WebTransport ══▶ relay    forwards and mixes sound, on a thread of its own; told by the hub through media
 //!
+//! CA ◀── HTTPS ── acme        orders certificates for web and relay
+//!
 //! operator ── HTTP, on a port of its own ──▶ status    the live page, and metrics
 //! ```
 //!
 //! The wire is described in `docs/protocol.md`.
 
+pub mod acme;
 mod admission;
 mod config;
 mod connection;
@@ -40,7 +43,7 @@ mod status;
 mod tls;
 mod web;
 
-pub use config::{Config, ConnectionLimits, RelayConfig, TlsFiles};
+pub use config::{AcmeConfig, Config, ConnectionLimits, RelayConfig, Tls, TlsFiles};
 pub use secret::Secret;
 pub use server::{Server, StartError};
 pub use web::is_embedded as has_web_app;

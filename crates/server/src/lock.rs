@@ -10,30 +10,36 @@ use crate::{
     signalling::{ErrorCode, Passphrase},
 };
 
-/// What a passphrase is compared with. The passphrase itself is not kept.
+/// What opens a room. It is kept for who resumes and may have missed it, as long as there is someone in the room.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    salt: hmac::Key,
-    tag: hmac::Tag,
+    passphrase: Passphrase,
+    /// Of this lock only, and random.
+    key: hmac::Key,
     /// What all addresses together may still be wrong.
     wrong: TokenBucket,
 }
 
 impl Lock {
     pub(crate) fn new(passphrase: &Passphrase) -> Self {
-        let salt = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .expect("the operating system has randomness");
         Self {
-            tag: hmac::sign(&salt, passphrase.reveal().as_bytes()),
-            salt,
+            passphrase: passphrase.clone(),
+            key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+                .expect("the operating system has randomness"),
             // Whatever the time is: it is full.
             wrong: TokenBucket::new(ROOM_AT_ONCE, ROOM_PER_SECOND, Duration::ZERO),
         }
     }
 
+    /// For those who are in the room.
+    pub(crate) fn passphrase(&self) -> &Passphrase {
+        &self.passphrase
+    }
+
     /// Takes the same time wherever the two differ.
-    fn opens_to(&self, said: &Passphrase) -> bool {
-        hmac::verify(&self.salt, said.reveal().as_bytes(), self.tag.as_ref()).is_ok()
+    pub(crate) fn opens_to(&self, said: &Passphrase) -> bool {
+        let tag = hmac::sign(&self.key, self.passphrase.reveal().as_bytes());
+        hmac::verify(&self.key, said.reveal().as_bytes(), tag.as_ref()).is_ok()
     }
 }
 

@@ -171,10 +171,7 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The server that runs", build);
         let started: Gauge = Gauge::default();
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        started.set(since_epoch.as_secs().try_into().unwrap_or(i64::MAX));
+        started.set(unix_s(SystemTime::now()));
         registry.register_with_unit(
             "start_time",
             "When the server started, Unix time",
@@ -270,6 +267,12 @@ impl Metrics {
         };
         DropReason::ALL.into_iter().filter_map(count).collect()
     }
+}
+
+/// Whole seconds since 1970; 0 before that.
+pub(crate) fn unix_s(time: SystemTime) -> i64 {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_epoch.as_secs().try_into().unwrap_or(i64::MAX)
 }
 
 impl fmt::Debug for Metrics {

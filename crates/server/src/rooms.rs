@@ -260,6 +260,18 @@ impl Rooms {
             .collect();
         let (sample_rate_hz, owner, locked) =
             (room.sample_rate_hz, room.owner(), room.lock.is_some());
+        // It may have been said on a connection that was already dead, or to the others only.
+        let is_missed = |lock: &&Lock| {
+            !hello
+                .passphrase
+                .as_ref()
+                .is_some_and(|said| lock.opens_to(said))
+        };
+        let missed = room
+            .lock
+            .as_ref()
+            .filter(is_missed)
+            .map(|lock| lock.passphrase().clone());
         let member = room.member_mut(hello.id).expect("it is in the room");
         let before = std::mem::replace(&mut member.presence, Presence::Here(connection));
         let access = self.relay.as_ref().zip(member.token);
@@ -280,6 +292,15 @@ impl Rooms {
                 resumed,
             },
         });
+        if missed.is_some() {
+            self.outputs.push_back(Output::Send {
+                to: vec![connection],
+                message: ServerMessage::Locked {
+                    locked,
+                    passphrase: missed,
+                },
+            });
+        }
         if let Presence::Away { until, kept } = before {
             self.deadlines.remove(&(until, room_name, hello.id));
             for (from, data) in kept.signals {

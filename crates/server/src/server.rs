@@ -1,7 +1,8 @@
 //! Binds the sockets, serves, and stops in good order.
 
 use std::{
-    io,
+    convert::Infallible,
+    future, io,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
@@ -14,11 +15,16 @@ use axum::{
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use hyper_util::rt::TokioTimer;
-use prometheus_client::registry::Registry;
+use prometheus_client::{
+    metrics::gauge::Gauge,
+    registry::{Registry, Unit},
+};
+use tokio::task::JoinSet;
 use tower_http::compression::CompressionLayer;
 
 use crate::{
-    config::Config,
+    acme::Acme,
+    config::{Config, Tls},
     connection,
     headers::{secure, secure_tls},
     hub::Hub,
@@ -64,6 +70,22 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// Make the directory writable, or take another.
+    #[error("cannot keep certificates in {}: {source}", path.display())]
+    AcmeCache {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Correct the root certificate, or whatever else the way to the CA needs.
+    #[error("cannot ask the CA at {directory}: {reason}")]
+    AcmeClient {
+        /// The URL of the CA's directory.
+        directory: String,
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// A server with its sockets bound, ready to [`Server::run`].
@@ -73,6 +95,8 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<RustlsConfig>,
+    acme: Option<Acme>,
+    expiry: Gauge,
     relay: Option<BoundRelay>,
     metrics: Option<(TcpListener, SocketAddr)>,
 }
@@ -82,21 +106,26 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, StartError> {
         let (listener, address) = listen(config.listen)?;
         let metrics = config.metrics_listen.map(listen).transpose()?;
-        let tls = match &config.tls {
-            Some(files) => {
+        let expiry = Gauge::default();
+        let (tls, acme) = match &config.tls {
+            Some(source) => {
                 // Fails when one is installed already, which is as good.
                 let _ = rustls::crypto::ring::default_provider().install_default();
-                let loaded = tls::load(files).await;
-                Some(loaded.map_err(|source| StartError::Tls {
-                    cert: files.cert.clone(),
-                    key: files.key.clone(),
-                    source,
-                })?)
+                let (tls, acme) = bind_tls(source, &expiry).await?;
+                (Some(tls), acme)
             }
-            None => None,
+            None => (None, None),
         };
         let mut registry = Registry::with_prefix("antiphon");
-        let (relay, media) = match bind_relay(&config, address)? {
+        if tls.is_some() {
+            registry.register_with_unit(
+                "certificate_expiry_time",
+                "When the web port's certificate expires, Unix time; 0 while there is none, or if it is not known",
+                Unit::Seconds,
+                expiry.clone(),
+            );
+        }
+        let (relay, media) = match bind_relay(&config, address, acme.as_ref())? {
             Some((relay, media)) => {
                 registry.register_collector(Box::new(relay.metrics()));
                 (Some(relay), Some(media))
@@ -108,6 +137,8 @@ impl Server {
             listener,
             address,
             tls,
+            acme,
+            expiry,
             relay,
             metrics,
         })
@@ -134,13 +165,15 @@ impl Server {
             hub,
             listener,
             tls,
+            acme,
+            expiry,
             relay,
             metrics,
             ..
         } = self;
         let relay = relay.map(BoundRelay::start).transpose()?;
         let timers = Arc::clone(&hub);
-        let mut background = tokio::task::JoinSet::new();
+        let mut background = JoinSet::new();
         background.spawn(async move { timers.run_timers().await });
         let followers = Arc::clone(&hub);
         background.spawn(async move { followers.follow_relay().await });
@@ -153,10 +186,17 @@ impl Server {
                 }
             });
         }
-        if let (Some(tls), Some(files)) = (&tls, &hub.config.tls) {
+        if let (Some(tls), Some(Tls::Files(files))) = (&tls, &hub.config.tls) {
             let (tls, named) = (tls.clone(), files.clone());
-            let reload = async move || tls.reload_from_pem_file(&named.cert, &named.key).await;
+            let reload = async move || {
+                tls.reload_from_pem_file(&named.cert, &named.key).await?;
+                expiry.set(tls::expiry_s(&named));
+                Ok(())
+            };
             background.spawn(tls::keep_fresh(files.clone(), reload));
+        }
+        if let Some(acme) = acme {
+            background.spawn(acme.keep_fresh());
         }
 
         let handle = Handle::new();
@@ -165,9 +205,10 @@ impl Server {
         let serving = async {
             match tls {
                 Some(tls) => {
-                    let server =
-                        axum_server::from_tcp_rustls(listener, tls)?.handle(handle.clone());
-                    server.serve(app).await
+                    impatient(axum_server::from_tcp_rustls(listener, tls)?)
+                        .handle(handle.clone())
+                        .serve(app)
+                        .await
                 }
                 None => {
                     impatient(axum_server::from_tcp(listener)?)
@@ -190,9 +231,21 @@ impl Server {
             handle.graceful_shutdown(Some(Duration::from_secs(1)));
             silenced
         };
-        let (served, silenced) = tokio::join!(serving, stopping);
-        served.and(silenced)
+        tokio::select! {
+            (served, silenced) = async { tokio::join!(serving, stopping) } => served.and(silenced),
+            never = log_panics(&mut background) => match never {},
+        }
     }
+}
+
+/// Tells of tasks that panicked, for ever. The others go on.
+async fn log_panics(background: &mut JoinSet<()>) -> Infallible {
+    while let Some(ended) = background.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a background task has ended; restart the server");
+        }
+    }
+    future::pending().await
 }
 
 /// A client that opens connections and never finishes asking cannot hold them.
@@ -217,8 +270,36 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
     bind().map_err(|source| StartError::Listen { address, source })
 }
 
+/// What the web port shows from the start, and who orders its certificates, if they are ordered.
+async fn bind_tls(
+    source: &Tls,
+    expiry: &Gauge,
+) -> Result<(RustlsConfig, Option<Acme>), StartError> {
+    match source {
+        Tls::Files(files) => {
+            let unusable = |source| StartError::Tls {
+                cert: files.cert.clone(),
+                key: files.key.clone(),
+                source,
+            };
+            let loaded = tls::load(files).await.map_err(unusable)?;
+            expiry.set(tls::expiry_s(files));
+            Ok((loaded, None))
+        }
+        Tls::Acme(config) => {
+            let acme = Acme::open(config.clone(), expiry.clone())?;
+            let shown = acme.resolver().server_config();
+            Ok((RustlsConfig::from_config(Arc::new(shown)), Some(acme)))
+        }
+    }
+}
+
 /// The relay, if there shall be one. `web` is where the web app is.
-fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Media)>, StartError> {
+fn bind_relay(
+    config: &Config,
+    web: SocketAddr,
+    acme: Option<&Acme>,
+) -> Result<Option<(BoundRelay, Media)>, StartError> {
     let Some(relay) = &config.relay else {
         return Ok(None);
     };
@@ -231,7 +312,11 @@ fn bind_relay(config: &Config, web: SocketAddr) -> Result<Option<(BoundRelay, Me
         }
         None => bind(web),
     };
-    bound.map(Some)
+    let (mut bound, media) = bound?;
+    if let (Some(acme), None) = (acme, &relay.tls) {
+        bound.show(acme.shown());
+    }
+    Ok(Some((bound, media)))
 }
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
@@ -261,4 +346,40 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/metrics", get(status::metrics))
         .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Mutex};
+
+    use tokio::{task::yield_now, time::timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_background_task_that_panics_is_logged_and_the_others_go_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let file = Mutex::new(fs::File::create(&log).expect("created"));
+        // The test's tasks all run on its own thread.
+        let _logging =
+            tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+        let mut background = JoinSet::new();
+        background.spawn(async { panic!("on purpose") });
+        background.spawn(async {});
+        let logged = async {
+            loop {
+                let log = fs::read_to_string(&log).expect("UTF-8");
+                if log.contains("on purpose") {
+                    return log;
+                }
+                yield_now().await;
+            }
+        };
+        let log = tokio::select! {
+            log = timeout(Duration::from_secs(30), logged) => log.expect("it is logged"),
+            never = log_panics(&mut background) => match never {},
+        };
+        assert_eq!(log.matches("ERROR").count(), 1, "{log}");
+    }
 }

@@ -1,11 +1,17 @@
 //! A certificate from two files, read again when they change.
 
-use std::{io, time::Duration, time::SystemTime};
+use std::{
+    io,
+    ops::Range,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use axum_server::tls_rustls::RustlsConfig;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::time;
+use x509_parser::{certificate::X509Certificate, prelude::FromDer, time::ASN1Time};
 
-use crate::config::TlsFiles;
+use crate::{config::TlsFiles, metrics::unix_s};
 
 /// How often the files are looked at. Certificates are renewed weeks before they expire.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -13,6 +19,35 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Reads both files.
 pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
     RustlsConfig::from_pem_file(&files.cert, &files.key).await
+}
+
+/// When the certificate in the file expires, Unix time in seconds; 0 if that cannot be read, which is no reason not to show it.
+pub(crate) fn expiry_s(files: &TlsFiles) -> i64 {
+    let read = || {
+        let certificate = CertificateDer::from_pem_file(&files.cert);
+        let certificate =
+            certificate.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        validity(&certificate)
+    };
+    match read() {
+        Ok(validity) => unix_s(validity.end),
+        Err(error) => {
+            tracing::warn!(%error, cert = %files.cert.display(), "it is not known when the certificate expires");
+            0
+        }
+    }
+}
+
+/// From when until when a certificate is valid.
+pub(crate) fn validity(certificate: &CertificateDer<'_>) -> io::Result<Range<SystemTime>> {
+    let (_, certificate) = X509Certificate::from_der(certificate)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    let time = |time: ASN1Time| {
+        let since_epoch = time.timestamp().try_into().unwrap_or_default();
+        UNIX_EPOCH + Duration::from_secs(since_epoch)
+    };
+    let validity = certificate.validity();
+    Ok(time(validity.not_before)..time(validity.not_after))
 }
 
 /// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.

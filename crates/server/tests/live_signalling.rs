@@ -283,6 +283,11 @@ async fn a_locked_room_asks_for_its_passphrase() {
     bob.say(with(2, "open sesame")).await;
     assert_eq!(bob.hear().await["locked"], true);
     assert_eq!(server.dropped("passphrase").await, 2);
+    // A second connection of Ann, who did not say it when she came.
+    let mut again = server.connect().await;
+    again.say(hello(1)).await;
+    assert_eq!(again.hear().await["resumed"], true);
+    assert_eq!(again.hear().await, locked);
 }
 
 #[tokio::test]

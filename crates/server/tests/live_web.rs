@@ -4,18 +4,20 @@ mod running;
 
 use std::{fs, sync::Arc, time::Duration};
 
-use antiphon_server::{RelayConfig, TlsFiles, has_web_app, signalling::RoomName};
+use antiphon_server::{RelayConfig, Tls, TlsFiles, has_web_app, signalling::RoomName};
 use axum::http::Request;
+use data_encoding::BASE64;
 use running::{ROOM, Running, get};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_rustls::{
     TlsConnector,
+    client::TlsStream,
     rustls::{
-        ClientConfig, RootCertStore,
+        self, ClientConfig, RootCertStore,
         pki_types::{CertificateDer, ServerName},
     },
 };
@@ -179,12 +181,22 @@ async fn files_have_types_tags_and_ages() {
 
 #[tokio::test]
 async fn who_never_finishes_asking_is_not_waited_for() {
-    let server = Running::start(|_| {}).await;
-    let mut stream = TcpStream::connect(server.address).await.expect("connects");
-    stream
-        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n")
-        .await
-        .expect("sent");
+    let plain = Running::start(|_| {}).await;
+    let plain = TcpStream::connect(plain.address).await.expect("connects");
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    let trusted = new_certificate(&files);
+    let tls = Running::start(|config| config.tls = Some(Tls::Files(files))).await;
+    let tls = connect_tls(&tls, trusted).await.expect("trusted");
+    tokio::join!(is_dropped(plain), is_dropped(tls));
+}
+
+async fn is_dropped(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let asked = stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n");
+    asked.await.expect("sent");
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
     assert!(ended.is_ok(), "the server keeps the connection");
@@ -198,7 +210,7 @@ async fn serves_tls_from_files_and_reads_them_again() {
         key: folder.path().join("key.pem"),
     };
     let trusted = new_certificate(&files);
-    let server = Running::start(|config| config.tls = Some(files.clone())).await;
+    let server = Running::start(|config| config.tls = Some(Tls::Files(files.clone()))).await;
     let answer = get_tls(&server, trusted.clone())
         .await
         .expect("a trusted connection");
@@ -207,6 +219,9 @@ async fn serves_tls_from_files_and_reads_them_again() {
         answer.headers["strict-transport-security"],
         "max-age=31536000"
     );
+    // rcgen's certificates expire in 4096, on New Year's Day.
+    let expiry = "antiphon_certificate_expiry_time_seconds";
+    assert_eq!(server.metric(expiry).await, 67_090_118_400);
 
     #[cfg(target_os = "linux")]
     {
@@ -231,13 +246,50 @@ async fn serves_tls_from_files_and_reads_them_again() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_shown_even_if_it_is_not_known_when_it_expires() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    let mut certificate = new_certificate(&files).to_vec();
+    // New Year's Day of 4096.
+    let expiry = certificate
+        .windows(15)
+        .position(|text| text == b"40960101000000Z");
+    // There is no 99th month.
+    certificate[expiry.expect("it is there") + 4..][..2].fill(b'9');
+    let pem = BASE64.encode(&certificate);
+    let pem = format!("-----BEGIN CERTIFICATE-----\n{pem}\n-----END CERTIFICATE-----\n");
+    fs::write(&files.cert, pem).expect("written");
+    let server = Running::start(|config| config.tls = Some(Tls::Files(files))).await;
+    let metrics = server.operator("/metrics").await.body;
+    assert!(
+        metrics.contains("\nantiphon_certificate_expiry_time_seconds 0\n"),
+        "{metrics}"
+    );
+    let stream = TcpStream::connect(server.address).await.expect("connects");
+    let client = ClientConfig::builder()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let refused = TlsConnector::from(Arc::new(client)).connect(name, stream);
+    let refused = refused.await.expect_err("the client does not trust it");
+    let refused = refused.downcast::<rustls::Error>().expect("by TLS");
+    assert!(
+        matches!(refused, rustls::Error::InvalidCertificate(_)),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
 async fn an_unusable_certificate_is_an_error_that_names_it() {
     let config = antiphon_server::Config {
         listen: ([127, 0, 0, 1], 0).into(),
-        tls: Some(TlsFiles {
+        tls: Some(Tls::Files(TlsFiles {
             cert: "no-such-cert.pem".into(),
             key: "no-such-key.pem".into(),
-        }),
+        })),
         ..Default::default()
     };
     let error = antiphon_server::Server::bind(config)
@@ -258,6 +310,14 @@ fn new_certificate(files: &TlsFiles) -> CertificateDer<'static> {
 }
 
 async fn get_tls(server: &Running, trusted: CertificateDer<'static>) -> Option<running::Answer> {
+    let stream = connect_tls(server, trusted).await?;
+    Some(get(stream, "localhost", "/healthz", &[]).await)
+}
+
+async fn connect_tls(
+    server: &Running,
+    trusted: CertificateDer<'static>,
+) -> Option<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted).expect("a root");
     let config = ClientConfig::builder()
@@ -265,11 +325,8 @@ async fn get_tls(server: &Running, trusted: CertificateDer<'static>) -> Option<r
         .with_no_client_auth();
     let stream = TcpStream::connect(server.address).await.expect("connects");
     let name = ServerName::try_from("localhost").expect("a name");
-    let stream = TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .ok()?;
-    Some(get(stream, "localhost", "/healthz", &[]).await)
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.ok()
 }
 
 #[tokio::test]

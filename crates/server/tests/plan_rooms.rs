@@ -631,9 +631,22 @@ fn a_locked_room_lets_in_who_knows_the_passphrase_and_who_was_in() {
             r#"1: {"type":"locked","locked":true,"passphrase":"open sesame"}"#
         ]
     );
+    plan.says(
+        1,
+        &format!(r#"{{"type":"signal","to":"{}","data":{{}}}}"#, id(2)),
+    );
+    let told = plan.hello(3, 2, "Bob");
     assert!(
-        plan.hello(3, 2, "Bob")[1].contains(r##""owner":"#1","locked":true"##),
+        told[1].contains(r##""owner":"#1","locked":true"##),
         "who was in resumes without it"
+    );
+    assert_eq!(
+        told[2..],
+        [
+            r#"3: {"type":"locked","locked":true,"passphrase":"open sesame"}"#,
+            r##"3: {"type":"signal","from":"#1","data":{}}"##
+        ],
+        "and hears it before all else"
     );
     let told = plan.knocks(4, 3, None);
     assert_eq!(
@@ -657,6 +670,32 @@ fn a_locked_room_lets_in_who_knows_the_passphrase_and_who_was_in() {
         ]
     );
     assert!(plan.knocks(8, 4, Some("whatever"))[1].contains("welcome"));
+}
+
+#[test]
+fn who_resumes_hears_a_passphrase_that_it_does_not_say() {
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 1, Some("first"));
+    plan.knocks(2, 2, Some("first"));
+    plan.breaks(2);
+    let told = plan.knocks(3, 2, Some("first"));
+    assert!(told[1].contains(r#""resumed":true"#), "{told:?}");
+    assert_eq!(told.len(), 2, "it knows: {told:?}");
+    // The server does not know yet that this connection is dead.
+    plan.says(1, r#"{"type":"lock","passphrase":"second"}"#);
+    let told = plan.knocks(4, 2, Some("first"));
+    let last = told.last().expect("a message");
+    let locked = r#"4: {"type":"locked","locked":true,"passphrase":"second"}"#;
+    assert_eq!(last, locked);
+    plan.breaks(4);
+    plan.says(1, r#"{"type":"lock","passphrase":null}"#);
+    let told = plan.knocks(5, 2, Some("second"));
+    assert!(told[1].contains(r#""locked":false"#), "{told:?}");
+    assert_eq!(told.len(), 2, "the welcome says it: {told:?}");
+    // A newcomer gets to hear nothing that it did not say.
+    plan.says(1, r#"{"type":"lock","passphrase":"third"}"#);
+    let told = plan.knocks(6, 3, Some("second"));
+    assert!(!told.concat().contains("third"), "{told:?}");
 }
 
 #[test]

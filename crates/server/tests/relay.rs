@@ -676,17 +676,17 @@ async fn a_sender_is_told_where_opus_is_of_no_use() {
     let mut b_control = b.listen(&[1]).await;
     let mix = json!({"format": 16, "packet_frames": 128,
         "sources": [{"stream": 1, "gain": 1, "pan": 0, "muted": false}]});
-    for (mix, takes_opus) in [
-        (json!(null), true),
-        (mix, true),
-        (json!(null), true),
-        (json!(null), false),
+    // Each differs from the one before in what is told.
+    for (forward, mix, takes_opus, is_of_use) in [
+        (json!([1]), json!(null), false, false),
+        (json!([]), mix.clone(), false, true),
+        (json!([1]), mix.clone(), false, false),
+        (json!([1]), mix, true, true),
     ] {
-        let is_mixed = !mix.is_null();
         b_control
-            .say(json!({"type": "listen", "forward": [1], "mix": mix, "opus": takes_opus}))
+            .say(json!({"type": "listen", "forward": forward, "mix": mix, "opus": takes_opus}))
             .await;
-        let expected = json!({"type": "wanted", "listeners": 1, "opus": takes_opus && !is_mixed});
+        let expected = json!({"type": "wanted", "listeners": 1, "opus": is_of_use});
         let told = async { while a_control.hear("wanted").await != expected {} };
         timeout(SOON, told).await.expect("the sender is told");
     }

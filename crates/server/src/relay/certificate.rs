@@ -1,4 +1,4 @@
-//! The relay's certificate: from files, or its own, which browsers accept by their hashes.
+//! The relay's certificate: from files, from a CA, or its own, which browsers accept by their hashes.
 //!
 //! A browser takes a certificate by its hash (`serverCertificateHashes`) only if it is ECDSA with P-256 and valid for at most 14 days
 //! (W3C WebTransport, "custom certificate requirements"). So it is renewed all the time: the next one is made, and its hash
@@ -11,9 +11,12 @@ use std::{
 };
 
 use ring::digest::{SHA256, digest};
-use rustls::pki_types::{
-    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer,
-    pem::{self, PemObject},
+use rustls::{
+    pki_types::{
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer,
+        pem::{self, PemObject},
+    },
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use web_transport_quinn::{
     ALPN,
@@ -88,19 +91,30 @@ impl Certificate {
         &self,
         transport: &Arc<quinn::TransportConfig>,
     ) -> Result<quinn::ServerConfig, rustls::Error> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_no_client_auth()
-            .with_single_cert(self.chain.clone(), self.key.clone_key())?;
-        tls.alpn_protocols = vec![ALPN.as_bytes().to_vec()];
-        // A page opens its lanes once, so that nobody resumes a session of TLS.
-        tls.send_tls13_tickets = 0;
-        let crypto = QuicServerConfig::try_from(tls).expect("ring has QUIC's initial cipher suite");
-        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::clone(transport));
-        Ok(config)
+        let provider = rustls::crypto::ring::default_provider();
+        let key = CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), &provider)?;
+        Ok(server_config(Arc::new(key), transport))
     }
+}
+
+/// What QUIC needs to show a certificate.
+pub(crate) fn server_config(
+    certificate: Arc<CertifiedKey>,
+    transport: &Arc<quinn::TransportConfig>,
+) -> quinn::ServerConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("ring has cipher suites for TLS 1.3")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
+    tls.alpn_protocols = vec![ALPN.as_bytes().to_vec()];
+    // A page opens its lanes once, so that nobody resumes a session of TLS.
+    tls.send_tls13_tickets = 0;
+    let crypto = QuicServerConfig::try_from(tls).expect("ring has QUIC's initial cipher suite");
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(Arc::clone(transport));
+    config
 }
 
 /// Certificates of the relay's own, one after the other.

@@ -139,7 +139,7 @@ pub enum RelayMessage {
 pub struct Wanted {
     /// How many, forwarded or mixed.
     pub listeners: u32,
-    /// Whether Opus is of use to all of them; it cannot be mixed.
+    /// Whether Opus is of use to all to whom it is forwarded.
     pub opus: bool,
 }
 

@@ -23,6 +23,8 @@ mod room;
 mod session;
 mod socket;
 
+pub use quic::transport;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -54,6 +56,7 @@ use self::{
     socket::MeasuredSocket,
 };
 use crate::{
+    acme::Shown,
     admission::{Admission, site},
     config::{Config, RelayConfig, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
@@ -86,6 +89,7 @@ pub struct BoundRelay {
     socket: UdpSocket,
     address: SocketAddr,
     identity: Identity,
+    shown: Option<watch::Receiver<Shown>>,
     config: ServerConfig,
     transport: Arc<TransportConfig>,
     public_origin: Option<String>,
@@ -112,7 +116,7 @@ impl BoundRelay {
         listen: SocketAddr,
         lifetime: Lifetime,
     ) -> Result<(Self, Media), StartError> {
-        let transport = quic::transport();
+        let transport = Arc::new(quic::transport());
         let (identity, server_config, hashes) = match &relay.tls {
             Some(files) => {
                 let server_config = read(files, &transport).map_err(|source| StartError::Tls {
@@ -150,6 +154,7 @@ impl BoundRelay {
             socket,
             address,
             identity,
+            shown: None,
             config: server_config,
             transport,
             public_origin: config.public_origin.clone(),
@@ -163,6 +168,11 @@ impl BoundRelay {
     /// Where it listens, with the port that was really taken.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Shows another certificate than its own as soon as there is one.
+    pub(crate) fn show(&mut self, shown: watch::Receiver<Shown>) {
+        self.shown = Some(shown);
     }
 
     /// What Prometheus may ask of it.
@@ -197,6 +207,7 @@ impl BoundRelay {
         let Self {
             socket,
             identity,
+            shown,
             config,
             transport,
             public_origin,
@@ -230,7 +241,13 @@ impl BoundRelay {
             }),
         });
         task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
-        task::spawn_local(renew(identity, endpoint.clone(), transport, end.offer));
+        task::spawn_local(renew(
+            identity,
+            shown,
+            endpoint.clone(),
+            transport,
+            end.offer,
+        ));
         task::spawn_local(mix_on_time(Rc::clone(&relay)));
         task::spawn_local(measure_lag(Rc::clone(&relay)));
         task::spawn_local(report(Rc::clone(&relay), end.status, snapshots));
@@ -408,6 +425,7 @@ async fn accept(relay: Rc<Relay>, endpoint: Endpoint) {
 /// Keeps the certificate fresh. Sessions that are open keep the one that they have.
 async fn renew(
     identity: Identity,
+    shown: Option<watch::Receiver<Shown>>,
     endpoint: Endpoint,
     transport: Arc<TransportConfig>,
     offers: watch::Sender<RelayOffer>,
@@ -420,17 +438,54 @@ async fn renew(
             };
             tls::keep_fresh(files.clone(), reload).await;
         }
-        Identity::Own(mut own) => loop {
-            let remaining = own.remaining(SystemTime::now());
-            if !remaining.is_zero() {
-                time::sleep(remaining.min(ROTATION_CHECK)).await;
-                continue;
+        Identity::Own(own) => {
+            let rotate = rotate(own, &endpoint, &transport, &offers);
+            let Some(mut shown) = shown else {
+                return rotate.await;
+            };
+            let issued = async {
+                // Whoever orders may have ended without one: then its own go on.
+                if shown.wait_for(Option::is_some).await.is_err() {
+                    std::future::pending().await
+                }
+            };
+            tokio::select! {
+                () = rotate => {}
+                () = issued => {}
             }
-            own.advance(SystemTime::now());
-            endpoint.set_server_config(Some(own.server_config(&transport)));
-            offers.send_modify(|offer| offer.certificate_hashes = own.hashes());
-            tracing::info!("the relay goes on to its next certificate");
-        },
+            loop {
+                if let Some(certificate) = shown.borrow_and_update().clone() {
+                    let config = certificate::server_config(certificate, &transport);
+                    endpoint.set_server_config(Some(config));
+                    offers.send_if_modified(|offer| {
+                        !std::mem::take(&mut offer.certificate_hashes).is_empty()
+                    });
+                }
+                if shown.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Goes from one certificate of its own to the next, for ever.
+async fn rotate(
+    mut own: Rotation,
+    endpoint: &Endpoint,
+    transport: &Arc<TransportConfig>,
+    offers: &watch::Sender<RelayOffer>,
+) {
+    loop {
+        let remaining = own.remaining(SystemTime::now());
+        if !remaining.is_zero() {
+            time::sleep(remaining.min(ROTATION_CHECK)).await;
+            continue;
+        }
+        own.advance(SystemTime::now());
+        endpoint.set_server_config(Some(own.server_config(transport)));
+        offers.send_modify(|offer| offer.certificate_hashes = own.hashes());
+        tracing::info!("the relay goes on to its next certificate");
     }
 }
 
@@ -527,6 +582,28 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn its_own_certificates_go_on_when_nobody_orders_others_any_more() {
+        let lifetime = Lifetime {
+            used: Duration::from_secs(1),
+            margin: Duration::from_secs(60),
+        };
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let bound = BoundRelay::bind(&Config::default(), &RelayConfig::default(), any, lifetime);
+        let (mut relay, mut media) = bound.expect("binds");
+        let orders = watch::Sender::default();
+        relay.show(orders.subscribe());
+        drop(orders);
+        let first = media.offer().certificate_hashes;
+        let running = relay.start().expect("starts");
+        let changed = time::timeout(Duration::from_secs(30), media.offer_changed());
+        changed.await.expect("it goes on to the next");
+        let next = media.offer().certificate_hashes;
+        assert_eq!(next.len(), 2);
+        assert_ne!(first, next);
+        running.stop().await.expect("it ends in good order");
+    }
 
     #[tokio::test]
     async fn the_lag_is_as_long_as_a_stall() {

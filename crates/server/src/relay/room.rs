@@ -375,7 +375,7 @@ impl Room {
             };
             let now = Wanted {
                 listeners: (forwarded_to.len() + only_mixed.count()) as u32,
-                opus: participant.mixed_for.is_empty() && forwarded_to.iter().all(takes_opus),
+                opus: forwarded_to.iter().all(takes_opus),
             };
             participant.wanted.send_if_modified(|wanted| {
                 let changed = *wanted != now;

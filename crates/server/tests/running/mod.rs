@@ -43,7 +43,11 @@ impl Running {
             ..Config::default()
         };
         change(&mut config);
-        let server = Server::bind(config).await.expect("the server starts");
+        Self::run(Server::bind(config).await.expect("the server starts"))
+    }
+
+    /// A server that was bound before, with metrics.
+    pub fn run(server: Server) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self {
             address: server.address(),
