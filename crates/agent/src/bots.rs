@@ -35,8 +35,8 @@ use crate::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServ
 use crate::sound::file::sleep_until;
 use crate::wake::{self, Waker};
 
-/// Bots send in turns, this many in the time of a packet: real musicians do not play in step.
-const PHASES: u64 = 8;
+/// Most turns in which bots can send in the time of a packet.
+pub const MAX_TURNS: usize = 64;
 /// Datagrams whose time of sending is remembered, for each bot: some 2.7 s of packets of 128 frames.
 const REMEMBERED: usize = 1_024;
 /// A bucket of the delays' histogram, ns, and how many there are: up to 100 ms, and all above in the last.
@@ -63,6 +63,9 @@ pub struct BotsConfig {
     pub channels: usize,
     /// Sessions of each, 1 to 4.
     pub sessions: usize,
+    /// In how many turns they send in the time of a packet, 1 to [`MAX_TURNS`]. Real musicians do not play in step; the clients of one
+    /// sound system do, which is 1.
+    pub turns: usize,
 }
 
 /// What all bots counted so far. Delays are from before a datagram is handed to a session until it has come out of another.
@@ -112,8 +115,9 @@ pub fn run(
     let (waker, sleeper) = wake::pair().map_err(|error| error.to_string())?;
     let runtime = runtime::new().map_err(|error| error.to_string())?;
     let rate = SampleRate::Hz48000;
-    let phase_ns = config.packet_frames as u64 * 1_000_000_000 / u64::from(rate.hz()) / PHASES;
-    let metronome = Metronome::start(waker, phase_ns)?;
+    let packet_ns = config.packet_frames as u64 * 1_000_000_000 / u64::from(rate.hz());
+    let turn_ns = packet_ns / config.turns as u64;
+    let metronome = Metronome::start(waker, turn_ns)?;
     let summary = runtime::run(runtime, async {
         // Datagrams that come are read at once, so that they are not counted as slower than they were.
         let _ = priority::real_time(PRIORITY);
@@ -138,7 +142,7 @@ pub fn run(
                 biased;
                 () = listener.woken() => {
                     // However late, no packet is left out.
-                    let due = (now_ns() - start_ns) / phase_ns;
+                    let due = (now_ns() - start_ns) / turn_ns;
                     while played < due {
                         band.play(played);
                         played += 1;
@@ -169,7 +173,7 @@ struct Metronome {
 }
 
 impl Metronome {
-    fn start(waker: Waker, phase_ns: u64) -> Result<Self, String> {
+    fn start(waker: Waker, turn_ns: u64) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = thread::Builder::new()
@@ -178,7 +182,7 @@ impl Metronome {
                 let _ = priority::real_time(PRIORITY);
                 let mut due_ns = now_ns();
                 while !told.load(Ordering::Acquire) {
-                    due_ns += phase_ns;
+                    due_ns += turn_ns;
                     sleep_until(due_ns);
                     waker.wake();
                 }
@@ -287,15 +291,10 @@ impl Band {
     }
 
     /// The packets of those whose turn it is.
-    fn play(&self, phase: u64) {
-        let turn = (phase % PHASES) as usize;
-        for (index, bot) in self
-            .bots
-            .iter()
-            .enumerate()
-            .skip(turn)
-            .step_by(PHASES as usize)
-        {
+    fn play(&self, turn: u64) {
+        let turns = self.config.turns;
+        let first = (turn % turns as u64) as usize;
+        for (index, bot) in self.bots.iter().enumerate().skip(first).step_by(turns) {
             self.play_bot(bot, index % self.config.bots);
         }
     }

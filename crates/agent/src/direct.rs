@@ -1,11 +1,13 @@
 //! The way straight to a peer: WebRTC data channels as lanes, to browsers and to other native participants.
 //! `docs/protocol.md`, "Lanes" and "Between two pages".
 //!
-//! Each lane is a task that owns its peer connection and its sockets. What has failed is made anew: no ICE restart is offered,
+//! Each lane is a task that owns its peer connection and its sockets, and asks the room's STUN and TURN servers from them
+//! (`gather`). What has failed is made anew: no ICE restart is offered,
 //! though a page's is answered.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,22 +15,27 @@ use std::time::{Duration, Instant};
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use bytes::{Bytes, BytesMut};
 use rtc::data_channel::{RTCDataChannelId, RTCDataChannelInit};
+use rtc::ice::candidate::Candidate;
 use rtc::peer_connection::configuration::setting_engine::SettingEngineBuilder;
 use rtc::peer_connection::event::{RTCDataChannelEvent, RTCPeerConnectionEvent};
 use rtc::peer_connection::message::{RTCMessage, TaggedRTCMessage};
 use rtc::peer_connection::sdp::RTCSessionDescription;
 use rtc::peer_connection::state::RTCPeerConnectionState;
 use rtc::peer_connection::transport::{
-    CandidateConfig, CandidateHostConfig, RTCIceCandidate, RTCIceCandidateInit,
+    CandidateConfig, CandidateHostConfig, CandidateRelayConfig, CandidateServerReflexiveConfig,
+    RTCIceCandidate, RTCIceCandidateInit,
 };
 use rtc::peer_connection::{RTCPeerConnection, RTCPeerConnectionBuilder};
 use rtc::sansio::Protocol;
+use rtc::shared::error::Error;
 use rtc::shared::{TaggedBytesMut, TransportContext, TransportProtocol};
 use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
 use crate::clock::now_ns;
+use crate::gather::{self, Gathered, Gatherer, Server, Transport};
+use crate::signalling::IceServer;
 
 /// Most lanes of a pair.
 pub const MAX_LANES: usize = 8;
@@ -42,7 +49,7 @@ const INBOX: usize = 512;
 const SCTP_MTU_BYTES: u32 = 1_191;
 /// Not open after so long: made anew.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Candidates that a peer may offer for a lane: each is checked against all of ours.
+/// Candidates that a peer may offer for a lane in one ICE generation: each is checked against all of ours.
 const MAX_CANDIDATES: usize = 64;
 /// Negotiations that a peer may ask for, each of which may make a peer connection: so many at once, and one in so long, ns, after
 /// that. All lanes four times are within it; more would hold up the sound of others, which the same thread carries.
@@ -88,6 +95,8 @@ pub enum DirectEvent {
         /// Which of its peer connections failed.
         epoch: u64,
     },
+    /// What a user may want to know.
+    Notice(String),
 }
 
 enum Input {
@@ -95,7 +104,15 @@ enum Input {
     Packet(SocketAddr, SocketAddr, BytesMut),
     Description(Value),
     Candidate(Value),
+    Server(Server, SocketAddr),
+    /// By a stream from the second address.
+    Stream(Server, SocketAddr, SocketAddr, mpsc::Sender<Vec<u8>>),
+    /// That stream has ended.
+    StreamEnd(SocketAddr, io::Error),
 }
+
+/// Whatever went wrong.
+type Failure = Box<dyn std::error::Error>;
 
 /// What the lane's task and its owner both see.
 #[derive(Debug, Default)]
@@ -130,6 +147,9 @@ pub struct Direct {
     turn: usize,
     /// Until then the peer's negotiations so far have used up what it may ask for in the long run, ns of the local clock.
     negotiated_ns: u64,
+    servers: Rc<[Server]>,
+    /// Candidates are the relayed ones only.
+    is_relayed: bool,
     events: mpsc::Sender<DirectEvent>,
     /// Datagrams that no lane took though one was open.
     pub dropped: u64,
@@ -138,8 +158,26 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Begins to connect, within a `LocalSet`. `lanes`: how many this end wishes, 1 to [`MAX_LANES`].
-    pub fn new(own_id: &str, peer: &str, lanes: usize, events: mpsc::Sender<DirectEvent>) -> Self {
+    /// Begins to connect, within a `LocalSet`. `lanes`: how many this end wishes, 1 to [`MAX_LANES`]; `servers`: for candidates
+    /// beyond this machine's own addresses.
+    pub fn new(
+        own_id: &str,
+        peer: &str,
+        lanes: usize,
+        servers: &[IceServer],
+        events: mpsc::Sender<DirectEvent>,
+    ) -> Self {
+        Self::begin(own_id, peer, lanes, servers, false, events)
+    }
+
+    fn begin(
+        own_id: &str,
+        peer: &str,
+        lanes: usize,
+        servers: &[IceServer],
+        is_relayed: bool,
+        events: mpsc::Sender<DirectEvent>,
+    ) -> Self {
         let mut direct = Self {
             peer: peer.into(),
             offers: own_id > peer,
@@ -147,12 +185,29 @@ impl Direct {
             lanes: BTreeMap::new(),
             turn: 0,
             negotiated_ns: 0,
+            servers: gather::servers(servers).into(),
+            is_relayed,
             events,
             dropped: 0,
             is_wanted: true,
         };
         direct.adjust(direct.wanted, now_ns());
         direct
+    }
+
+    /// Lanes made from now on ask these: credentials for TURN get old.
+    pub fn set_servers(&mut self, servers: &[IceServer]) {
+        self.servers = gather::servers(servers).into();
+    }
+
+    /// The peer may have forgotten this one: what it said is forgotten here too. Its epochs count from 0 again: lanes that are not
+    /// `alive` are made anew.
+    pub fn meet_again(&mut self, alive: bool, now_ns: u64) {
+        self.is_wanted = true;
+        if !alive {
+            self.lanes.clear();
+            self.adjust(self.wanted, now_ns);
+        }
     }
 
     fn adjust(&mut self, count: usize, now_ns: u64) {
@@ -196,6 +251,8 @@ impl Direct {
             number,
             epoch,
             offers: self.offers,
+            servers: self.servers.clone(),
+            is_relayed: self.is_relayed,
             shared: shared.clone(),
             inputs,
             events: self.events.clone(),
@@ -351,6 +408,8 @@ struct Task {
     number: usize,
     epoch: u64,
     offers: bool,
+    servers: Rc<[Server]>,
+    is_relayed: bool,
     shared: Rc<Shared>,
     inputs: mpsc::Receiver<Input>,
     events: mpsc::Sender<DirectEvent>,
@@ -368,10 +427,7 @@ impl Task {
         let _ = self.events.send(closed).await;
     }
 
-    async fn connect(
-        &mut self,
-        inbox: mpsc::Sender<Input>,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    async fn connect(&mut self, inbox: mpsc::Sender<Input>) -> Result<(), Failure> {
         let mut sockets = Vec::new();
         let mut readers = tokio::task::JoinSet::new();
         for address in own_addresses() {
@@ -383,18 +439,57 @@ impl Task {
             readers.spawn_local(read(socket.clone(), local, inbox.clone()));
             sockets.push((local, socket));
         }
+        for server in self.servers.iter().cloned() {
+            readers.spawn_local(find(server, inbox.clone(), self.events.clone()));
+        }
         drop(inbox);
-        let (mut connection, channel) = new_connection(sockets.iter().map(|(local, _)| *local))?;
+        let (mut connection, channel) = new_connection()?;
+        let mut gatherer = Gatherer::default();
+        let mut has_described = false;
+        for (local, _) in sockets.iter().filter(|_| !self.is_relayed) {
+            connection.add_local_candidate(host(*local)?)?;
+        }
         if self.offers {
             let offer = connection.create_offer(None)?;
             connection.set_local_description(Instant::now(), offer)?;
             self.send_description(&connection)?;
+            has_described = true;
         }
         let give_up = Instant::now() + OPEN_TIMEOUT;
         let mut has_remote = false;
         let mut early = Vec::new();
-        let mut candidates = 0;
+        let mut generation = Generation::default();
         loop {
+            while let Some(event) = gatherer.poll_event() {
+                let candidate = match event {
+                    Gathered::Reflexive { base, mapped } if !self.is_relayed => {
+                        reflexive(base, mapped)?
+                    }
+                    Gathered::Reflexive { .. } => continue,
+                    Gathered::Relayed(address) => relayed(address)?,
+                    // Sooner than ICE finds out.
+                    Gathered::Lost(address) if is_selected(&mut connection, address) => {
+                        return Ok(());
+                    }
+                    Gathered::Lost(_) => continue,
+                    Gathered::Data {
+                        relayed,
+                        peer,
+                        bytes,
+                    } => {
+                        handle_packet(&mut connection, relayed, peer, bytes);
+                        continue;
+                    }
+                    Gathered::Failed(why) => {
+                        let _ = self.events.try_send(DirectEvent::Notice(why));
+                        continue;
+                    }
+                };
+                // What is found before the description is in it.
+                if connection.add_local_candidate(candidate.clone()).is_ok() && has_described {
+                    self.send_candidate(&candidate)?;
+                }
+            }
             while let Some(packet) = connection.poll_write() {
                 let TransportContext {
                     local_addr,
@@ -405,6 +500,8 @@ impl Task {
                 if let Some((_, socket)) = socket {
                     // A full socket buffer loses it, as the network may.
                     let _ = socket.try_send_to(&packet.message, peer_addr);
+                } else {
+                    gatherer.send(local_addr, peer_addr, &packet.message, Instant::now());
                 }
             }
             while let Some(event) = connection.poll_event() {
@@ -431,8 +528,13 @@ impl Task {
                     });
                 }
             }
+            if let Some(channel) = connection.data_channel(channel) {
+                self.shared.backlog_bytes.set(channel.outstanding_bytes());
+            }
             let now = Instant::now();
-            let mut deadline = connection.poll_timeout().unwrap_or(now + OPEN_TIMEOUT);
+            let deadlines = [connection.poll_timeout(), gatherer.poll_timeout()];
+            let mut deadline =
+                (deadlines.into_iter().flatten().min()).unwrap_or(now + OPEN_TIMEOUT);
             if !self.shared.is_open.get() {
                 if now >= give_up {
                     return Ok(());
@@ -441,42 +543,32 @@ impl Task {
             }
             if deadline <= now {
                 connection.handle_timeout(now)?;
+                gatherer.handle_timeout(now);
                 continue;
             }
             let input = tokio::select! {
                 biased;
                 input = self.inputs.recv() => input,
-                () = tokio::time::sleep_until(deadline.into()) => {
-                    connection.handle_timeout(Instant::now())?;
-                    continue;
-                }
+                () = tokio::time::sleep_until(deadline.into()) => continue,
             };
             match input {
                 None => return Ok(()),
                 Some(Input::Send(datagram)) => {
                     if let Some(mut channel) = connection.data_channel(channel) {
                         let _ = channel.send(Instant::now(), BytesMut::from(&datagram[..]));
-                        self.shared.backlog_bytes.set(channel.outstanding_bytes());
                     }
                 }
                 Some(Input::Packet(local_addr, peer_addr, message)) => {
-                    // What a stranger sends is refused there.
-                    let _ = connection.handle_read(TaggedBytesMut {
-                        now: Instant::now(),
-                        transport: TransportContext {
-                            local_addr,
-                            peer_addr,
-                            transport_protocol: TransportProtocol::UDP,
-                            ecn: None,
-                        },
-                        message,
-                    });
-                    if let Some(channel) = connection.data_channel(channel) {
-                        self.shared.backlog_bytes.set(channel.outstanding_bytes());
+                    if gatherer.handle_read(local_addr, peer_addr, &message, Instant::now()) {
+                        continue;
                     }
+                    handle_packet(&mut connection, local_addr, peer_addr, message);
                 }
                 Some(Input::Description(description)) => {
                     let description: RTCSessionDescription = serde_json::from_value(description)?;
+                    if !generation.handle_description(&description.sdp) {
+                        return Ok(());
+                    }
                     connection.set_remote_description(Instant::now(), description)?;
                     has_remote = true;
                     for candidate in early.drain(..) {
@@ -486,11 +578,11 @@ impl Task {
                         let answer = connection.create_answer(None)?;
                         connection.set_local_description(Instant::now(), answer)?;
                         self.send_description(&connection)?;
+                        has_described = true;
                     }
                 }
                 Some(Input::Candidate(candidate)) => {
-                    candidates += 1;
-                    if candidates > MAX_CANDIDATES {
+                    if !generation.may_add() {
                         continue;
                     } else if has_remote {
                         add_candidate(&mut connection, candidate);
@@ -498,26 +590,92 @@ impl Task {
                         early.push(candidate);
                     }
                 }
+                Some(Input::Server(server, address)) => {
+                    gatherer.ask(&server, address, &sockets, Instant::now());
+                }
+                Some(Input::Stream(server, address, local, stream)) => {
+                    gatherer.ask_by_stream(&server, address, local, stream, Instant::now());
+                }
+                Some(Input::StreamEnd(local, why)) => gatherer.handle_stream_end(local, &why),
             }
         }
     }
 
-    /// With all candidates in it: they are known from the start, so none follows.
-    fn send_description(
-        &self,
-        connection: &RTCPeerConnection,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    /// With the candidates in it that are known by then.
+    fn send_description(&self, connection: &RTCPeerConnection) -> Result<(), Failure> {
         let description = connection.local_description().ok_or("no description")?;
-        let data = json!({
-            "kind": "description",
-            "lane": self.number,
-            "epoch": self.epoch,
-            "description": serde_json::to_value(description)?,
-        });
+        self.signal("description", serde_json::to_value(description)?)
+    }
+
+    fn send_candidate(&self, candidate: &RTCIceCandidateInit) -> Result<(), Failure> {
+        self.signal("candidate", serde_json::to_value(candidate)?)
+    }
+
+    fn signal(&self, kind: &str, value: Value) -> Result<(), Failure> {
+        let data = json!({"kind": kind, "lane": self.number, "epoch": self.epoch, kind: value});
         let peer = self.peer.clone();
         self.events.try_send(DirectEvent::Signal { peer, data })?;
         Ok(())
     }
+}
+
+/// A peer's candidates since it last restarted ICE, which makes it forget those before. RFC 8445, section 2.4.
+#[derive(Debug, Default)]
+struct Generation {
+    ufrag: Option<String>,
+    candidates: usize,
+}
+
+impl Generation {
+    /// False if there are too many in it.
+    fn handle_description(&mut self, sdp: &str) -> bool {
+        let all = |name: &'static str| sdp.lines().filter_map(move |line| line.strip_prefix(name));
+        let ufrag = all("a=ice-ufrag:").next();
+        if self.ufrag.as_deref() != ufrag {
+            // Those that came before the first description belong to it.
+            if self.ufrag.is_some() {
+                self.candidates = 0;
+            }
+            self.ufrag = ufrag.map(str::to_owned);
+        }
+        self.candidates += all("a=candidate:").count();
+        self.candidates <= MAX_CANDIDATES
+    }
+
+    /// Whether the peer may add one more, which is counted.
+    fn may_add(&mut self) -> bool {
+        self.candidates += 1;
+        self.candidates <= MAX_CANDIDATES
+    }
+}
+
+/// Whether what the lane sends leaves from that address of ours.
+fn is_selected(connection: &mut RTCPeerConnection, address: SocketAddr) -> bool {
+    let sctp = connection.sctp();
+    let pair = sctp.and_then(|it| it.transport().ice_transport().get_selected_candidate_pair());
+    pair.is_some_and(|pair| {
+        let local = pair.local();
+        (local.address.parse(), local.port) == (Ok(address.ip()), address.port())
+    })
+}
+
+/// What a stranger sends is refused there.
+fn handle_packet(
+    connection: &mut RTCPeerConnection,
+    local_addr: SocketAddr,
+    peer_addr: SocketAddr,
+    message: BytesMut,
+) {
+    let _ = connection.handle_read(TaggedBytesMut {
+        now: Instant::now(),
+        transport: TransportContext {
+            local_addr,
+            peer_addr,
+            transport_protocol: TransportProtocol::UDP,
+            ecn: None,
+        },
+        message,
+    });
 }
 
 /// A browser's candidate may be a name that only it can resolve, or null at the end: the peer reaches us then, or nobody does.
@@ -529,9 +687,7 @@ fn add_candidate(connection: &mut RTCPeerConnection, candidate: Value) {
     }
 }
 
-fn new_connection(
-    addresses: impl Iterator<Item = SocketAddr>,
-) -> Result<(RTCPeerConnection, RTCDataChannelId), Box<dyn std::error::Error>> {
+fn new_connection() -> Result<(RTCPeerConnection, RTCDataChannelId), Error> {
     let settings = SettingEngineBuilder::new()
         .with_sctp_mtu(SCTP_MTU_BYTES)
         .build();
@@ -546,21 +702,88 @@ fn new_connection(
         ..Default::default()
     };
     let channel = connection.create_data_channel("audio", Some(channel))?.id();
-    for address in addresses {
-        let candidate = CandidateHostConfig {
-            base_config: CandidateConfig {
-                network: "udp".to_owned(),
-                address: address.ip().to_string(),
-                port: address.port(),
-                component: 1,
-                ..Default::default()
-            },
-            ..Default::default()
-        }
-        .new_candidate_host()?;
-        connection.add_local_candidate(RTCIceCandidate::from(&candidate).to_json()?)?;
-    }
     Ok((connection, channel))
+}
+
+fn candidate_config(address: SocketAddr) -> CandidateConfig {
+    CandidateConfig {
+        network: "udp".to_owned(),
+        address: address.ip().to_string(),
+        port: address.port(),
+        component: 1,
+        ..Default::default()
+    }
+}
+
+/// As it is said to the peer: in the one media section, whatever its name.
+fn candidate_init(candidate: &Candidate) -> Result<RTCIceCandidateInit, Error> {
+    Ok(RTCIceCandidateInit {
+        sdp_mid: None,
+        ..RTCIceCandidate::from(candidate).to_json()?
+    })
+}
+
+fn host(address: SocketAddr) -> Result<RTCIceCandidateInit, Error> {
+    let config = CandidateHostConfig {
+        base_config: candidate_config(address),
+        ..Default::default()
+    };
+    candidate_init(&config.new_candidate_host()?)
+}
+
+fn reflexive(base: SocketAddr, mapped: SocketAddr) -> Result<RTCIceCandidateInit, Error> {
+    let config = CandidateServerReflexiveConfig {
+        base_config: candidate_config(mapped),
+        rel_addr: base.ip().to_string(),
+        rel_port: base.port(),
+        url: None,
+    };
+    candidate_init(&config.new_candidate_server_reflexive()?)
+}
+
+/// What it is related to is nobody's business.
+fn relayed(address: SocketAddr) -> Result<RTCIceCandidateInit, Error> {
+    let config = CandidateRelayConfig {
+        base_config: candidate_config(address),
+        rel_addr: Ipv4Addr::UNSPECIFIED.to_string(),
+        rel_port: 0,
+        url: None,
+    };
+    candidate_init(&config.new_candidate_relay()?)
+}
+
+/// Looks a server up, and connects to it where it is reached by a stream, which is carried as long as it lasts.
+async fn find(server: Server, inbox: mpsc::Sender<Input>, events: mpsc::Sender<DirectEvent>) {
+    let addresses = server.resolve().await;
+    if addresses.is_empty() {
+        let why = format!("the server {} is not found", server.host);
+        let _ = events.try_send(DirectEvent::Notice(why));
+    }
+    if server.transport != Transport::Udp {
+        let Some(&address) = addresses.first() else {
+            return;
+        };
+        let (local, wire) = match server.connect(address).await {
+            Ok(connected) => connected,
+            Err(why) => {
+                let why = format!("the server {} is not reached: {why}", server.host);
+                let _ = events.try_send(DirectEvent::Notice(why));
+                return;
+            }
+        };
+        let (stream, outgoing) = gather::stream_queue();
+        let asked = inbox.send(Input::Stream(server, address, local, stream));
+        if asked.await.is_ok() {
+            let receive = |message| drop(inbox.try_send(Input::Packet(local, address, message)));
+            if let Err(why) = gather::carry(wire, outgoing, receive).await {
+                let _ = inbox.send(Input::StreamEnd(local, why)).await;
+            }
+        }
+        return;
+    }
+    for address in addresses {
+        let _ = inbox.send(Input::Server(server.clone(), address)).await;
+    }
 }
 
 async fn read(socket: Rc<UdpSocket>, local: SocketAddr, inbox: mpsc::Sender<Input>) {
@@ -602,19 +825,19 @@ fn interface_addresses() -> Vec<IpAddr> {
     interfaces.filter_map(address).collect()
 }
 
-/// The one that the default route leaves by. Connecting a UDP socket sends nothing.
+/// The one that the default route leaves by.
 #[cfg(not(target_os = "linux"))]
 fn interface_addresses() -> Vec<IpAddr> {
-    let own = || {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    };
-    own().map(|address| address.ip()).into_iter().collect()
+    gather::route_to(([192, 0, 2, 1], 9).into())
+        .into_iter()
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
     use tokio::task::LocalSet;
 
     use super::*;
@@ -633,6 +856,353 @@ mod tests {
         made(direct) - before
     }
 
+    #[test]
+    fn a_peer_has_so_many_candidates_each_time_it_restarts_ice() {
+        let described = |ufrag: &str, candidates| {
+            let candidates = "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n".repeat(candidates);
+            format!("v=0\r\na=ice-ufrag:{ufrag}\r\na=ice-pwd:x\r\n{candidates}")
+        };
+        let mut generation = Generation::default();
+        let added =
+            |generation: &mut Generation| (0..1_000).filter(|_| generation.may_add()).count();
+        assert!(generation.may_add(), "before its description");
+        assert!(generation.handle_description(&described("one", 3)));
+        assert_eq!(added(&mut generation), MAX_CANDIDATES - 4);
+        assert!(generation.handle_description(&described("two", 0)));
+        assert_eq!(added(&mut generation), MAX_CANDIDATES);
+        assert!(
+            !generation.handle_description(&described("two", 0)),
+            "the same again"
+        );
+        assert!(!generation.handle_description(&described("three", MAX_CANDIDATES + 1)));
+    }
+
+    /// A TURN server on this machine. Ends with the test.
+    struct Coturn {
+        process: Child,
+        address: SocketAddr,
+    }
+
+    impl Drop for Coturn {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+
+    impl Coturn {
+        /// With a certificate and its key, it is reached by TLS at the same port.
+        async fn start(certified: Option<(&Path, &Path)>) -> Self {
+            // Somebody else may have taken its port meanwhile.
+            for _ in 0..5 {
+                if let Some(coturn) = Self::try_start(certified).await {
+                    return coturn;
+                }
+            }
+            panic!("coturn does not answer");
+        }
+
+        async fn try_start(certified: Option<(&Path, &Path)>) -> Option<Self> {
+            let free = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+            let address = free.local_addr().expect("bound");
+            drop(free);
+            let mut command = Command::new("turnserver");
+            if let Some((certificate, key)) = certified {
+                command
+                    .arg("--cert")
+                    .arg(certificate)
+                    .arg("--pkey")
+                    .arg(key);
+                command.args(["--tls-listening-port", &address.port().to_string()]);
+            } else {
+                command.arg("--no-tls");
+            }
+            let process = command
+                .args(["-n", "--no-cli", "--no-dtls", "--no-tcp-relay"])
+                .args([
+                    "--lt-cred-mech",
+                    "--realm",
+                    "test",
+                    "--user",
+                    "ann:pass,word",
+                ])
+                .args(["--listening-ip", "127.0.0.1", "--relay-ip", "127.0.0.1"])
+                .args([
+                    "--allow-loopback-peers",
+                    "--log-file",
+                    "stdout",
+                    "--simple-log",
+                ])
+                .args(["--pidfile", "/dev/null", "--db", "/dev/null"])
+                .args(["--listening-port", &address.port().to_string()])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("coturn is installed: scripts/install-test-packages");
+            let coturn = Self { process, address };
+            let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+            let binding = [
+                0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+            ];
+            let mut bytes = [0; 512];
+            for _ in 0..200 {
+                let _ = socket.send_to(&binding, address).await;
+                let answer =
+                    tokio::time::timeout(Duration::from_millis(50), socket.recv(&mut bytes));
+                if matches!(answer.await, Ok(Ok(_))) {
+                    return Some(coturn);
+                }
+            }
+            None
+        }
+
+        fn turn(&self, credential: &str, transport: &str) -> IceServer {
+            let url = match transport {
+                "tls" => format!("turns:{}", self.address),
+                _ => format!("turn:{}?transport={transport}", self.address),
+            };
+            let server = json!({"urls": [url],
+                "username": "ann", "credential": credential});
+            serde_json::from_value(server).expect("a server")
+        }
+    }
+
+    fn stun(address: SocketAddr) -> IceServer {
+        serde_json::from_value(json!({"urls": format!("stun:{address}")})).expect("a server")
+    }
+
+    /// What is said of candidates, in descriptions and alone.
+    fn candidates(data: &Value) -> Vec<String> {
+        let text = match data["kind"].as_str() {
+            Some("description") => data["description"]["sdp"].as_str(),
+            _ => data["candidate"]["candidate"].as_str(),
+        };
+        let lines = text.unwrap_or_default().lines();
+        let candidates = lines.filter(|line| line.contains("candidate:"));
+        candidates.map(str::to_owned).collect()
+    }
+
+    /// One end of a pair, and what its lanes told, in order.
+    struct End {
+        direct: Direct,
+        told: mpsc::Receiver<DirectEvent>,
+    }
+
+    impl End {
+        fn new(own: &str, peer: &str, servers: &[IceServer], is_relayed: bool) -> Self {
+            let (events, told) = mpsc::channel(64);
+            let direct = Direct::begin(own, peer, 1, servers, is_relayed, events);
+            Self { direct, told }
+        }
+    }
+
+    #[tokio::test]
+    async fn sound_goes_both_ways_through_a_turn_server_where_there_is_no_other_way() {
+        goes_through_a_turn_server("udp", None).await;
+    }
+
+    #[tokio::test]
+    async fn sound_goes_both_ways_through_a_turn_server_reached_by_tcp() {
+        goes_through_a_turn_server("tcp", None).await;
+    }
+
+    #[tokio::test]
+    async fn sound_goes_both_ways_through_a_turn_server_reached_by_tls() {
+        const NAME: &str = "sound_goes_both_ways_through_a_turn_server_reached_by_tls";
+        const KEY: &str = "TEST_KEY_FILE";
+        // What a machine trusts is read from its environment: that of a process of its own.
+        if let (Some(certificate), Some(key)) =
+            (std::env::var_os("SSL_CERT_FILE"), std::env::var_os(KEY))
+        {
+            let certified = (certificate.as_ref(), key.as_ref());
+            return goes_through_a_turn_server("tls", Some(certified)).await;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).expect("made");
+        let file = |name: &str, text: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let certificate = file("certificate.pem", made.cert.pem());
+        let key = file("key.pem", made.signing_key.serialize_pem());
+        let output = Command::new(std::env::current_exe().expect("this"))
+            .args(["--exact", &format!("direct::tests::{NAME}")])
+            .env("SSL_CERT_FILE", certificate)
+            .env(KEY, key)
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+    }
+
+    async fn goes_through_a_turn_server(transport: &str, certified: Option<(&Path, &Path)>) {
+        // More at once than a lane takes does not stop it for good.
+        const BURST: u8 = 9;
+        let talking = async {
+            let coturn = Coturn::start(certified).await;
+            let servers = [stun(coturn.address), coturn.turn("pass,word", transport)];
+            let mut ends =
+                [("b", "a"), ("a", "b")].map(|(own, peer)| End::new(own, peer, &servers, true));
+            let (mut said, mut heard) = (Vec::new(), [0; 2]);
+            let mut beat = tokio::time::interval(Duration::from_millis(20));
+            while heard.iter().any(|&count| count < 20) {
+                let [first, second] = &mut ends;
+                let (at, event) = tokio::select! {
+                    event = first.told.recv() => (0, event.expect("it goes on")),
+                    event = second.told.recv() => (1, event.expect("it goes on")),
+                    _ = beat.tick() => {
+                        for (at, end) in ends.iter_mut().enumerate() {
+                            let burst = Bytes::from(vec![BURST; MAX_DATAGRAM_BYTES]);
+                            while end.direct.is_open() && end.direct.dropped == 0 {
+                                end.direct.send(burst.clone());
+                            }
+                            end.direct.send(Bytes::from(vec![at as u8; MAX_DATAGRAM_BYTES]));
+                        }
+                        continue;
+                    }
+                };
+                match event {
+                    DirectEvent::Signal { data, .. } => {
+                        said.extend(candidates(&data));
+                        ends[1 - at].direct.handle_signal(&data, now_ns());
+                    }
+                    DirectEvent::Datagram { bytes, .. } if bytes[0] == BURST => {}
+                    DirectEvent::Datagram { bytes, .. } => {
+                        assert_eq!(bytes, vec![1 - at as u8; MAX_DATAGRAM_BYTES]);
+                        heard[at] += 1;
+                    }
+                    DirectEvent::Closed { lane, epoch, .. } => {
+                        ends[at].direct.handle_closed(lane, epoch);
+                    }
+                    DirectEvent::Retry { lane, epoch, .. } => {
+                        ends[at].direct.handle_retry(lane, epoch);
+                    }
+                    DirectEvent::Notice(why) => panic!("{why}"),
+                }
+            }
+            assert!(ends.iter().all(|end| end.direct.dropped > 0), "no burst");
+            assert!(said.len() >= 2, "{said:?}");
+            for candidate in said {
+                assert!(candidate.contains(" 127.0.0.1 "), "{candidate}");
+                assert!(candidate.contains(" typ relay "), "{candidate}");
+            }
+            if transport != "udp" {
+                drop(coturn);
+                for end in &mut ends {
+                    is_closed_with_its_stream(&mut end.told).await;
+                }
+            }
+        };
+        let talking = tokio::time::timeout(Duration::from_secs(60), talking);
+        let talked = LocalSet::new().run_until(talking).await;
+        talked.expect("sound both ways");
+    }
+
+    /// ICE would need half a minute, and would not say why.
+    async fn is_closed_with_its_stream(told: &mut mpsc::Receiver<DirectEvent>) {
+        let mut why = None;
+        let closing = async {
+            loop {
+                match told.recv().await.expect("it goes on") {
+                    DirectEvent::Notice(notice) => why = Some(notice),
+                    DirectEvent::Closed { .. } => break,
+                    _ => {}
+                }
+            }
+        };
+        let closed = tokio::time::timeout(Duration::from_secs(15), closing).await;
+        closed.expect("before ICE finds out");
+        let why = why.expect("a notice");
+        let ended = "the server 127.0.0.1 has ended the connection";
+        assert!(why.starts_with(ended), "{why}");
+    }
+
+    #[tokio::test]
+    async fn new_lanes_ask_the_newest_servers() {
+        let asking = async {
+            let coturn = Coturn::start(None).await;
+            let old = [coturn.turn("old", "udp")];
+            let mut end = End::new("b", "a", &old, true);
+            loop {
+                if let DirectEvent::Notice(why) = end.told.recv().await.expect("it goes on") {
+                    assert_eq!(why, "the server 127.0.0.1 refuses, error 401");
+                    break;
+                }
+            }
+            end.direct.set_servers(&[coturn.turn("pass,word", "udp")]);
+            end.direct.handle_retry(0, 0);
+            loop {
+                match end.told.recv().await.expect("it goes on") {
+                    DirectEvent::Signal { data, .. } if !candidates(&data).is_empty() => break,
+                    DirectEvent::Signal { .. } => {}
+                    event => panic!("{event:?}"),
+                }
+            }
+        };
+        let asking = tokio::time::timeout(Duration::from_secs(60), asking);
+        let asked = LocalSet::new().run_until(asking).await;
+        asked.expect("a relayed candidate");
+    }
+
+    #[tokio::test]
+    async fn a_nat_is_seen_and_what_a_server_refuses_is_said() {
+        let talking = async {
+            let coturn = Coturn::start(None).await;
+            // A NAT: what comes to its inner side leaves by its outer side.
+            let inner = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a port"));
+            let outer = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a port"));
+            let (inside, outside) = (inner.local_addr(), outer.local_addr().expect("bound"));
+            let server = coturn.address;
+            let _nat = tokio::task::spawn_local(async move {
+                let (mut client, mut bytes, mut answer) = (None, [0; 512], [0; 512]);
+                loop {
+                    tokio::select! {
+                        Ok((count, from)) = inner.recv_from(&mut bytes) => {
+                            client = Some(from);
+                            let _ = outer.send_to(&bytes[..count], server).await;
+                        }
+                        Ok(count) = outer.recv(&mut answer) => if let Some(client) = client {
+                            let _ = inner.send_to(&answer[..count], client).await;
+                        },
+                    }
+                }
+            });
+            let nobody = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+            let silent = stun(nobody.local_addr().expect("bound"));
+            let inside = stun(inside.expect("bound"));
+            let servers = [silent, coturn.turn("wrong", "udp"), inside.clone(), inside];
+            let mut end = End::new("b", "a", &servers, false);
+            let (mut mapped, mut notice) = (None, None);
+            while mapped.is_none() || notice.is_none() {
+                match end.told.recv().await.expect("it goes on") {
+                    DirectEvent::Signal { data, .. } => {
+                        assert_eq!(data["epoch"], 0, "before its lane gives up");
+                        let reflexive = candidates(&data)
+                            .into_iter()
+                            .find(|it| it.contains(" typ srflx "));
+                        mapped = mapped.or(reflexive);
+                    }
+                    DirectEvent::Notice(why) => notice = Some(why),
+                    event => panic!("{event:?}"),
+                }
+            }
+            let mapped = mapped.expect("one");
+            let address = format!(" {} {} typ srflx ", outside.ip(), outside.port());
+            assert!(mapped.contains(&address), "{mapped}, not{address}");
+            assert_eq!(
+                notice.as_deref(),
+                Some("the server 127.0.0.1 refuses, error 401")
+            );
+        };
+        let talking = tokio::time::timeout(Duration::from_secs(60), talking);
+        let talked = LocalSet::new().run_until(talking).await;
+        talked.expect("an address and a refusal");
+    }
+
     #[tokio::test]
     async fn a_peer_has_so_many_connections_made_and_no_more() {
         // None of them is run: that they are made is what costs.
@@ -642,13 +1212,13 @@ mod tests {
                 json!({"kind": "description", "lane": 0, "epoch": epoch,
                 "description": {"type": "offer", "sdp": ""}})
             };
-            let mut answerer = Direct::new("a", "b", 1, events.clone());
+            let mut answerer = Direct::new("a", "b", 1, &[], events.clone());
             let now = now_ns();
             assert_eq!(insist(&mut answerer, now, offer), MAX_NEGOTIATIONS);
             assert_eq!(insist(&mut answerer, now + NEGOTIATION_NS - 1, offer), 0);
             assert_eq!(insist(&mut answerer, now + 3 * NEGOTIATION_NS, offer), 3);
             let restart = |_| json!({"kind": "restart", "lane": 0});
-            let mut offerer = Direct::new("b", "a", 1, events);
+            let mut offerer = Direct::new("b", "a", 1, &[], events);
             let made = insist(&mut offerer, now, restart);
             assert!(made < MAX_NEGOTIATIONS, "{made}, and the one at first");
             let more = json!({"kind": "lanes", "count": MAX_LANES});
@@ -659,5 +1229,33 @@ mod tests {
             assert_eq!(self::made(&offerer), made + 2);
         };
         LocalSet::new().run_until(asking).await;
+    }
+
+    #[tokio::test]
+    async fn lanes_begin_again_with_one_that_forgot_them_unless_they_are_alive() {
+        let meeting = async {
+            let (events, _told) = mpsc::channel(1);
+            let offer = |epoch| {
+                json!({"kind": "description", "lane": 0, "epoch": epoch,
+                "description": {"type": "offer", "sdp": ""}})
+            };
+            let mut answerer = Direct::new("a", "b", 1, &[], events.clone());
+            answerer.handle_signal(&offer(3), now_ns());
+            answerer.handle_signal(&json!({"kind": "direct", "wanted": false}), now_ns());
+            assert!(!answerer.is_wanted);
+            answerer.meet_again(true, now_ns());
+            answerer.handle_signal(&offer(0), now_ns());
+            assert_eq!((made(&answerer), answerer.is_wanted), (4, true));
+            answerer.meet_again(false, now_ns());
+            answerer.handle_signal(&offer(0), now_ns());
+            assert_eq!(made(&answerer), 1);
+            let mut offerer = Direct::new("b", "a", 1, &[], events);
+            offerer.handle_retry(0, 0);
+            offerer.meet_again(true, now_ns());
+            assert_eq!(made(&offerer), 2);
+            offerer.meet_again(false, now_ns());
+            assert_eq!(made(&offerer), 1);
+        };
+        LocalSet::new().run_until(meeting).await;
     }
 }

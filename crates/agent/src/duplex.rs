@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use antiphon_core::conceal::Concealment;
-use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES};
+use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{Command, Player, PlayerConfig, SampleRate, StreamId, StreamStats};
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -23,19 +23,20 @@ pub const MAX_STREAMS: usize = 64;
 const BUFFER_FRAMES: usize = 16_384;
 /// Captured samples that may wait: a network thread that is held up for a third of a second, with 4 channels at 48 kHz, loses none.
 const CAPTURE_SAMPLES: usize = 65_536;
-/// Datagrams that may wait for the next quantum.
+/// Datagrams that may wait for the next quantum, and decoded ones.
 const DATAGRAMS: usize = 2_048;
-/// Datagrams that one quantum takes: the network must not decide how long it takes.
+const DECODED: usize = 512;
+/// Datagrams of either sort that one quantum takes: the network must not decide how long it takes.
 const MAX_DATAGRAMS_PER_QUANTUM: usize = 512;
 /// Between two observations, in frames.
 const OBSERVE_FRAMES: u32 = 2_400;
 
-/// A datagram for a stream.
+/// A datagram for a stream, or what was decoded of one.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct Record<const BYTES: usize> {
     stream: StreamId,
     length: u16,
-    bytes: [u8; MAX_DATAGRAM_BYTES],
+    bytes: [u8; BYTES],
 }
 
 /// One captured block; its samples are in the other ring, `[channel][frame]`.
@@ -74,6 +75,8 @@ pub enum Observation {
         at_ns: u64,
         /// Frames of this quantum.
         quantum: u32,
+        /// What the output takes after this quantum was rendered, ns; `None`: unknown.
+        output_ns: Option<i64>,
     },
 }
 
@@ -104,7 +107,8 @@ pub struct DuplexConfig {
 pub struct Duplex {
     config: DuplexConfig,
     player: Player,
-    datagrams: Consumer<Record>,
+    datagrams: Consumer<Record<MAX_DATAGRAM_BYTES>>,
+    decoded: Consumer<Record<MAX_DECODED_BYTES>>,
     commands: Consumer<Command>,
     samples: Producer<f32>,
     blocks: Producer<Block>,
@@ -117,12 +121,14 @@ pub struct Duplex {
     rendered: u64,
     unobserved: u32,
     peaks: [f32; 2],
+    output_ns: Option<i64>,
 }
 
 /// The network thread's end.
 #[derive(Debug)]
 pub struct Far {
-    datagrams: Producer<Record>,
+    datagrams: Producer<Record<MAX_DATAGRAM_BYTES>>,
+    decoded: Producer<Record<MAX_DECODED_BYTES>>,
     commands: Producer<Command>,
     samples: Consumer<f32>,
     blocks: Consumer<Block>,
@@ -146,6 +152,7 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
     clock::now_ns();
     let (waker, sleeper) = wake::pair()?;
     let (datagrams_in, datagrams) = RingBuffer::new(DATAGRAMS);
+    let (decoded_in, decoded) = RingBuffer::new(DECODED);
     let (commands_in, commands) = RingBuffer::new(256);
     let (samples, samples_out) = RingBuffer::new(CAPTURE_SAMPLES);
     let (blocks, blocks_out) = RingBuffer::new(CAPTURE_SAMPLES / 16);
@@ -156,12 +163,14 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         output_channels: config.output_channels,
         max_streams: MAX_STREAMS,
         buffer_frames: BUFFER_FRAMES,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Prediction,
     });
     let duplex = Duplex {
         config,
         player,
         datagrams,
+        decoded,
         commands,
         samples,
         blocks,
@@ -173,9 +182,11 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         rendered: 0,
         unobserved: 0,
         peaks: [0.0; 2],
+        output_ns: None,
     };
     let far = Far {
         datagrams: datagrams_in,
+        decoded: decoded_in,
         commands: commands_in,
         samples: samples_out,
         blocks: blocks_out,
@@ -198,6 +209,13 @@ impl Duplex {
         self.faults.clone()
     }
 
+    /// What the output takes after a quantum was rendered, ns, from now on; `None`, as in the beginning: unknown.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn set_output_ns(&mut self, output_ns: Option<i64>) {
+        self.output_ns = output_ns;
+    }
+
     /// One quantum: takes what was captured, `[channel][frame]`, and writes what is to be played, in the same shape. Both have
     /// the channels of the configuration, and 1 to [`MAX_QUANTUM_FRAMES`] frames.
     ///
@@ -211,16 +229,12 @@ impl Duplex {
         while let Ok(command) = self.commands.pop() {
             self.obey(command);
         }
-        for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
-            let Ok(chunk) = self.datagrams.read_chunk(1) else {
-                break;
-            };
-            if let Some(record) = chunk.as_slices().0.first() {
-                let bytes = &record.bytes[..usize::from(record.length)];
-                self.player.handle_datagram(record.stream, bytes);
-            }
-            chunk.commit_all();
-        }
+        drain(&mut self.datagrams, |stream, bytes| {
+            self.player.handle_datagram(stream, bytes);
+        });
+        drain(&mut self.decoded, |stream, bytes| {
+            self.player.handle_decoded(stream, bytes);
+        });
         self.player.process_quantum(out);
         for (channel, samples) in out.chunks_exact(frames).enumerate() {
             let peak = &mut self.peaks[channel % 2];
@@ -283,6 +297,7 @@ impl Duplex {
             rendered: self.rendered,
             at_ns,
             quantum,
+            output_ns: self.output_ns,
         };
         let _ = self.observations.push(mix);
     }
@@ -291,20 +306,15 @@ impl Duplex {
 impl Far {
     /// Hands a datagram to the next quantum.
     pub fn give(&mut self, stream: StreamId, bytes: &[u8]) {
-        let room = bytes.len() <= MAX_DATAGRAM_BYTES;
-        match self.datagrams.write_chunk_uninit(1) {
-            Ok(chunk) if room => {
-                let mut record = Record {
-                    stream,
-                    length: bytes.len() as u16,
-                    bytes: [0; MAX_DATAGRAM_BYTES],
-                };
-                record.bytes[..bytes.len()].copy_from_slice(bytes);
-                chunk.fill_from_iter([record]);
-            }
-            _ => {
-                self.faults.lost_datagrams.fetch_add(1, Ordering::Relaxed);
-            }
+        if !push(&mut self.datagrams, stream, bytes) {
+            self.faults.lost_datagrams.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands what was decoded of a datagram to the next quantum, as [`Player::handle_decoded`] takes it.
+    pub fn give_decoded(&mut self, stream: StreamId, record: &[u8]) {
+        if !push(&mut self.decoded, stream, record) {
+            self.faults.lost_datagrams.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -344,5 +354,43 @@ impl Far {
     /// The next observation.
     pub fn observe(&mut self) -> Option<Observation> {
         self.observations.pop().ok()
+    }
+}
+
+/// False if there is no room.
+fn push<const BYTES: usize>(
+    ring: &mut Producer<Record<BYTES>>,
+    stream: StreamId,
+    bytes: &[u8],
+) -> bool {
+    if bytes.len() > BYTES {
+        return false;
+    }
+    let Ok(chunk) = ring.write_chunk_uninit(1) else {
+        return false;
+    };
+    let mut record = Record {
+        stream,
+        length: bytes.len() as u16,
+        bytes: [0; BYTES],
+    };
+    record.bytes[..bytes.len()].copy_from_slice(bytes);
+    chunk.fill_from_iter([record]);
+    true
+}
+
+/// What one quantum takes of a ring.
+fn drain<const BYTES: usize>(
+    ring: &mut Consumer<Record<BYTES>>,
+    mut take: impl FnMut(StreamId, &[u8]),
+) {
+    for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
+        let Ok(chunk) = ring.read_chunk(1) else {
+            return;
+        };
+        if let Some(record) = chunk.as_slices().0.first() {
+            take(record.stream, &record.bytes[..usize::from(record.length)]);
+        }
+        chunk.commit_all();
     }
 }

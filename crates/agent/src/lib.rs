@@ -12,6 +12,7 @@ pub mod bots;
 pub mod clock;
 pub mod direct;
 pub mod duplex;
+mod gather;
 pub mod link;
 pub mod music;
 pub mod participant;
@@ -23,6 +24,7 @@ pub mod signalling;
 pub mod sound;
 pub mod status;
 mod tls;
+mod turn;
 pub mod wake;
 
 pub use antiphon_core as core;

@@ -15,6 +15,7 @@ use antiphon_core::wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, 
 use antiphon_core::{
     Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
 };
+use antiphon_opus::{Received, Receiver};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -29,8 +30,8 @@ use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent,
 use crate::report::Reports;
 use crate::runtime;
 use crate::signalling::{
-    self, FromServer, Hello, RelayAddress, RemoteParticipant, Secret, SignallingEvent, ToServer,
-    Welcome,
+    self, FromServer, Hello, IceServer, RelayAddress, RemoteParticipant, Secret, SignallingEvent,
+    ToServer, Welcome,
 };
 use crate::status::{HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, Signalling, Status};
 use crate::wake::Sleeper;
@@ -50,6 +51,8 @@ const PRIORITY: i32 = 60;
 const AUDIBLE_NS: u64 = 1_000_000_000;
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
+/// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
+const LANE_DEAD_NS: u64 = 2_000_000_000;
 
 /// By which ways sound goes and comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +110,6 @@ pub struct ParticipantConfig {
     pub sessions: usize,
     /// Lanes to each peer, 1 to 8.
     pub lanes: usize,
-    /// What the output takes after a quantum was rendered, ns; `None`: unknown.
-    pub output_ns: Option<i64>,
 }
 
 /// What a user may ask of a participant.
@@ -211,12 +212,18 @@ struct Peer {
     /// Its name in our player.
     stream: StreamId,
     direct: Option<Direct>,
+    /// When anything last came by a lane: twice a second, while one is alive.
+    direct_ns: Option<u64>,
     /// When audio last came by a lane.
     direct_audio_ns: Option<u64>,
     /// It is heard in the server's mix; what comes by its lanes is not played then, or it would be heard twice.
     is_mixed: bool,
     /// Whether it shall send us its audio directly, as it was last told.
     is_told_direct: bool,
+    /// Whether we take its audio from the relay, as it was last told.
+    is_told_relayed: bool,
+    /// Whether it takes ours from there, by its own word.
+    takes_relayed: bool,
     sending: path::Sending,
     /// Which paths are sent on.
     route: Route,
@@ -229,12 +236,29 @@ struct Peer {
     peaks: [f32; 2],
     /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
     rtt_ns: HashMap<usize, u64>,
-    opus_packets: u64,
+    /// Of what comes by its lanes, and of what comes from the relay.
+    opus: [Receiver; 2],
 }
 
 impl Peer {
     fn is_direct(&self) -> bool {
         self.direct.as_ref().is_some_and(Direct::is_open)
+    }
+
+    /// One of us was gone for the server, and the other may have forgotten it. What each said of the other's audio is said again; a lane
+    /// that looks open may be none any more at the other end, which ICE takes half a minute to find out.
+    fn meet_again(&mut self, now_ns: u64) {
+        (self.is_told_direct, self.is_told_relayed) = (true, true);
+        self.takes_relayed = true;
+        let is_alive = (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS);
+        if let Some(direct) = &mut self.direct {
+            direct.meet_again(is_alive, now_ns);
+        }
+    }
+
+    /// Of `listeners`, where it is one of them.
+    fn relay_listeners(&self, listeners: Option<u32>) -> u32 {
+        listeners.filter(|_| self.takes_relayed).unwrap_or(0)
     }
 
     /// An open lane does not tell: the peer may send to the relay only.
@@ -262,6 +286,7 @@ struct Network {
     relay: Option<(RelayConfig, Relay)>,
     relay_events: mpsc::Sender<RelayEvent>,
     direct_events: mpsc::Sender<DirectEvent>,
+    ice_servers: Vec<IceServer>,
     to_server: mpsc::Sender<ToServer>,
     relay_sequence: u32,
     relay_rtt_ns: HashMap<usize, u64>,
@@ -277,6 +302,8 @@ struct Network {
     /// When frame 0 of our output was rendered, ns.
     rendered: Recent,
     rendered_frames: u64,
+    /// What the output takes after a quantum was rendered; `None`: unknown.
+    output_ns: Option<i64>,
     status: Status,
 }
 
@@ -389,6 +416,7 @@ impl Network {
             relay: None,
             relay_events,
             direct_events,
+            ice_servers: Vec::new(),
             to_server,
             relay_sequence: 0,
             relay_rtt_ns: HashMap::new(),
@@ -405,6 +433,7 @@ impl Network {
             recent: VecDeque::new(),
             rendered: Recent::new(64),
             rendered_frames: 0,
+            output_ns: None,
             status,
             config,
             far,
@@ -476,9 +505,11 @@ impl Network {
                 rendered,
                 at_ns,
                 quantum,
+                output_ns,
             } => {
                 raise(&mut self.status.output_peaks, peaks);
                 self.status.quantum_frames = quantum;
+                self.output_ns = output_ns;
                 // The playheads that came with this are of the frame after this quantum.
                 self.rendered_frames = rendered;
                 let played_ns = rendered as f64 * 1e9 / f64::from(self.config.rate.hz());
@@ -571,6 +602,7 @@ impl Network {
                     direct.handle_retry(lane, epoch);
                 }
             }
+            DirectEvent::Notice(why) => self.status.notice = Some(why),
         }
     }
 
@@ -585,18 +617,24 @@ impl Network {
         now: u64,
     ) -> Option<Bytes> {
         let peer = &mut self.peers[at];
+        if lane > 0 {
+            peer.direct_ns = Some(now);
+        }
         match wire::parse(bytes) {
-            Ok(Datagram::Audio(..)) => {
+            Ok(Datagram::Audio(..) | Datagram::Opus(..)) => {
                 let is_direct = lane > 0;
                 if is_direct {
                     peer.direct_audio_ns = Some(now);
                 }
                 let is_silent = peer.is_muted_by_owner || (is_direct && peer.is_mixed);
                 if !is_silent {
-                    self.far.give(peer.stream, bytes);
+                    let (far, stream) = (&mut self.far, peer.stream);
+                    peer.opus[usize::from(!is_direct)].push(bytes, |received| match received {
+                        Received::Decoded(record) => far.give_decoded(stream, record),
+                        Received::Undecoded(bytes) => far.give(stream, bytes),
+                    });
                 }
             }
-            Ok(Datagram::Opus(..)) => peer.opus_packets += 1,
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {
                     let reply = Probe {
@@ -637,7 +675,7 @@ impl Network {
         match message {
             FromServer::Welcome(welcome) => self.handle_welcome(*welcome, address),
             FromServer::Joined { participant } => {
-                self.add_peer(participant);
+                self.add_peer(participant, false);
                 self.listen();
             }
             FromServer::Left { id } => {
@@ -679,8 +717,12 @@ impl Network {
     }
 
     fn handle_signal(&mut self, from: &str, data: &Value) {
-        let peer = self.peers.iter_mut().find(|peer| peer.id == from);
-        if let Some(direct) = peer.and_then(|peer| peer.direct.as_mut()) {
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == from) else {
+            return;
+        };
+        if data["kind"] == "relayed" {
+            peer.takes_relayed = data["wanted"] != false;
+        } else if let Some(direct) = peer.direct.as_mut() {
             direct.handle_signal(data, now_ns());
         }
     }
@@ -699,6 +741,10 @@ impl Network {
         self.status.is_muted_by_owner = welcome.muted;
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);
+        self.ice_servers = welcome.ice_servers;
+        for direct in self.peers.iter_mut().filter_map(|it| it.direct.as_mut()) {
+            direct.set_servers(&self.ice_servers);
+        }
         let is_here = |id: &str| welcome.participants.iter().any(|other| other.id == id);
         for at in (0..self.peers.len()).rev() {
             if is_here(&self.peers[at].id) {
@@ -714,7 +760,7 @@ impl Network {
             }
         }
         for participant in welcome.participants {
-            self.add_peer(participant);
+            self.add_peer(participant, welcome.resumed);
         }
         self.set_relay(welcome.relay, address, !welcome.resumed);
     }
@@ -759,7 +805,8 @@ impl Network {
         }
     }
 
-    fn add_peer(&mut self, participant: RemoteParticipant) {
+    /// `resumed`: the server has known us all the time.
+    fn add_peer(&mut self, participant: RemoteParticipant, resumed: bool) {
         let RemoteParticipant {
             id,
             stream: number,
@@ -768,6 +815,10 @@ impl Network {
             muted,
         } = participant;
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
+            // It has been gone, whether we were told or not; or we have.
+            if !resumed || peer.number != Some(number) {
+                peer.meet_again(now_ns());
+            }
             // A server that was restarted numbers anew.
             (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
             peer.is_muted_by_owner = muted;
@@ -783,7 +834,10 @@ impl Network {
         let stream = self.add_stream(strip);
         let direct = (self.id.as_deref())
             .filter(|_| self.config.path.is_direct())
-            .map(|own| Direct::new(own, &id, self.config.lanes, self.direct_events.clone()));
+            .map(|own| {
+                let (lanes, events) = (self.config.lanes, self.direct_events.clone());
+                Direct::new(own, &id, lanes, &self.ice_servers, events)
+            });
         self.peers.push(Peer {
             id,
             name,
@@ -793,9 +847,12 @@ impl Network {
             is_muted_by_owner: muted,
             stream,
             direct,
+            direct_ns: None,
             direct_audio_ns: None,
             is_mixed: self.asked == Asked::Mixed,
             is_told_direct: true,
+            is_told_relayed: true,
+            takes_relayed: true,
             sending: path::Sending::new(),
             route: Route {
                 direct: true,
@@ -807,7 +864,7 @@ impl Network {
             stats: None,
             peaks: [0.0; 2],
             rtt_ns: HashMap::new(),
-            opus_packets: 0,
+            opus: Default::default(),
         });
     }
 
@@ -888,7 +945,7 @@ impl Network {
                 direct_lost_share: None,
                 relay_lost_share: None,
                 is_short: dropped > peer.dropped_before,
-                relay_listeners: self.listeners.unwrap_or(0),
+                relay_listeners: peer.relay_listeners(self.listeners),
             });
             peer.dropped_before = dropped;
         }
@@ -911,24 +968,38 @@ impl Network {
             self.mix_stream = Some(self.add_stream(strip));
         }
         self.choose_mixed(now_ns());
-        self.listen();
+        // After the relay: who is no longer to send directly shall find that the relay is asked.
+        self.tell_wanted();
     }
 
-    /// Who is heard directly is not mixed too; and who is mixed need not send directly, and is told so.
+    /// Who is heard directly is not mixed too.
     fn choose_mixed(&mut self, now: u64) {
         for peer in &mut self.peers {
             peer.is_mixed = self.asked == Asked::Mixed && !peer.is_heard_directly(now);
-            let wanted = !peer.is_mixed;
-            if peer.direct.is_none() || peer.is_told_direct == wanted {
-                continue;
-            }
-            let signal = ToServer::Signal {
-                to: peer.id.clone(),
-                data: json!({"kind": "direct", "wanted": wanted}),
-            };
-            // With a full queue it is said later.
-            if self.to_server.try_send(signal).is_ok() {
-                peer.is_told_direct = wanted;
+        }
+        self.listen();
+    }
+
+    /// Tells each peer by which ways its sound is to come: who is mixed need not send directly.
+    fn tell_wanted(&mut self) {
+        let listen = self.wanted();
+        for peer in &mut self.peers {
+            // Whom the server does not know at present cannot be told.
+            let Some(number) = peer.number else { continue };
+            let relayed = listen.takes(number);
+            let direct = !peer.is_mixed || peer.direct.is_none();
+            for (kind, wanted, told) in [
+                ("relayed", relayed, &mut peer.is_told_relayed),
+                ("direct", direct, &mut peer.is_told_direct),
+            ] {
+                let signal = ToServer::Signal {
+                    to: peer.id.clone(),
+                    data: json!({"kind": kind, "wanted": wanted}),
+                };
+                // With a full queue it is said later.
+                if *told != wanted && self.to_server.try_send(signal).is_ok() {
+                    *told = wanted;
+                }
             }
         }
     }
@@ -1090,7 +1161,7 @@ impl Network {
                     peer.reports.mouth_to_ear(
                         playhead,
                         rendered_ns,
-                        self.config.output_ns,
+                        self.output_ns,
                         self.config.rate,
                         now,
                     )
@@ -1119,7 +1190,6 @@ impl Network {
                     is_whole: m.is_whole,
                 }),
                 heard,
-                opus_packets: peer.opus_packets,
                 ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
             });
         }
@@ -1171,14 +1241,17 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_core::wire::AudioHeader;
+    use antiphon_core::StreamFormat;
+    use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, OpusHeader};
     use tokio::task::LocalSet;
 
     use super::*;
     use crate::duplex::{self, Duplex, DuplexConfig};
 
+    type End = (Network, Duplex, mpsc::Receiver<ToServer>);
+
     /// A network thread's part and an audio thread's, without threads, and what it says to a server.
-    fn network(path: Path) -> (Network, Duplex, mpsc::Receiver<ToServer>) {
+    fn network(path: Path) -> End {
         let (rate, channels) = (SampleRate::Hz48000, 1);
         let config = ParticipantConfig {
             link: "http://localhost/r/abcdefghijklmnop"
@@ -1195,7 +1268,6 @@ mod tests {
             path,
             sessions: 1,
             lanes: 1,
-            output_ns: None,
         };
         let (duplex, far, _) = duplex::pair(DuplexConfig {
             rate,
@@ -1266,35 +1338,143 @@ mod tests {
         let mut wishes = || {
             let said = std::iter::from_fn(|| said.try_recv().ok());
             let wish = |message| match message {
-                ToServer::Signal { to, data } if data["kind"] == "direct" => {
-                    (to, data["wanted"].as_bool().expect("a wish"))
+                ToServer::Signal { to, data } => {
+                    let kind = data["kind"].as_str().expect("a kind").to_owned();
+                    (to, kind, data["wanted"].as_bool().expect("a wish"))
                 }
                 message => panic!("{message:?}"),
             };
             said.map(wish).collect::<Vec<_>>()
         };
+        let wish = |to: &str, kind: &str, wanted| (to.to_owned(), kind.to_owned(), wanted);
+        let choose = |network: &mut Network, now| {
+            network.choose_mixed(now);
+            network.tell_wanted();
+        };
         // Nothing has come by a lane, open or not.
-        network.choose_mixed(0);
+        choose(&mut network, 0);
         assert_eq!(mixed(&network), [1, 2]);
-        assert_eq!(wishes(), [("a".into(), false), ("b".into(), false)]);
+        assert_eq!(
+            wishes(),
+            [wish("a", "direct", false), wish("b", "direct", false)]
+        );
         let mut give = |network: &mut Network, packet: u64, now| {
             network.handle_datagram(0, 1, Kind::Audio, &audio(packet * 16), now);
             played(network, &mut duplex, "a")
         };
         let now = 1;
         assert_eq!(give(&mut network, 0, now), 0, "the mix has it");
-        network.choose_mixed(now);
+        choose(&mut network, now);
         assert_eq!(mixed(&network), [2]);
-        assert_eq!(wishes(), [("a".into(), true)]);
+        assert_eq!(
+            wishes(),
+            [wish("a", "relayed", false), wish("a", "direct", true)]
+        );
         assert_eq!(give(&mut network, 1, now), 1);
-        network.choose_mixed(now + AUDIBLE_NS - 1);
+        choose(&mut network, now + AUDIBLE_NS - 1);
         assert_eq!(mixed(&network), [2]);
-        network.choose_mixed(now + AUDIBLE_NS);
+        assert!(wishes().is_empty());
+        choose(&mut network, now + AUDIBLE_NS);
         assert_eq!(mixed(&network), [1, 2], "its lanes are silent");
         network.asked = Asked::Forwarded;
-        network.choose_mixed(now + AUDIBLE_NS);
-        let last = [("a", false), ("a", true), ("b", true)];
-        assert_eq!(wishes(), last.map(|(to, wanted)| (to.to_owned(), wanted)));
+        choose(&mut network, now + AUDIBLE_NS);
+        let last = [
+            wish("a", "relayed", true),
+            wish("a", "direct", false),
+            wish("a", "direct", true),
+            wish("b", "direct", true),
+        ];
+        assert_eq!(wishes(), last);
+        // One that the server does not know would not hear it.
+        network.peers[0].number = None;
+        network.asked = Asked::Nothing;
+        choose(&mut network, now + AUDIBLE_NS);
+        assert_eq!(wishes(), [wish("b", "relayed", false)]);
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_to_the_relay_for_who_does_not_take_it_there() {
+        let (mut network, ..) = network(Path::Auto);
+        let welcome = welcome(false, &[("a", 1)]);
+        let lanes = LocalSet::new();
+        lanes.run_until(async { hear(&mut network, welcome) }).await;
+        network.listeners = Some(3);
+        let mut says = |wanted| {
+            hear(
+                &mut network,
+                json!({"type": "signal", "from": "a", "data": {"kind": "relayed", "wanted": wanted}}),
+            );
+            network.peers[0].relay_listeners(network.listeners)
+        };
+        assert_eq!(says(json!(false)), 0);
+        assert_eq!(says(json!(true)), 3);
+        assert_eq!(says(json!(false)), 0);
+        assert_eq!(says(json!("nonsense")), 3);
+    }
+
+    /// Has each hear what the other says to it, in order.
+    fn converse(ends: &mut [End; 2]) {
+        for (at, from) in [(0, "a"), (1, "b")] {
+            while let Ok(ToServer::Signal { data, .. }) = ends[at].2.try_recv() {
+                hear(
+                    &mut ends[1 - at].0,
+                    json!({"type": "signal", "from": from, "data": data}),
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_was_gone_is_told_again_what_is_taken_of_it() {
+        let run = async {
+            let mut ends = [network(Path::Auto), network(Path::Auto)];
+            let joined = |id, stream| {
+                json!({"type": "joined", "participant":
+                    {"id": id, "stream": stream, "name": id, "present": true}})
+            };
+            let talk = |ends: &mut [End; 2], asked| {
+                for (network, ..) in ends.iter_mut() {
+                    network.asked = asked;
+                    network.choose_mixed(0);
+                    network.tell_wanted();
+                }
+                converse(ends);
+                // Whether the other takes it by the relay, and directly.
+                [0, 1].map(|at| {
+                    let peer = &ends[at].0.peers[0];
+                    let direct = peer.direct.as_ref().expect("lanes");
+                    (peer.takes_relayed, direct.is_wanted)
+                })
+            };
+            hear(&mut ends[0].0, welcome(false, &[("b", 2)]));
+            hear(&mut ends[1].0, welcome(false, &[("a", 1)]));
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
+
+            // B is gone for longer than the grace period, and A has heard of it.
+            hear(&mut ends[0].0, json!({"type": "left", "id": "b"}));
+            hear(&mut ends[0].0, joined("b", 3));
+            hear(&mut ends[1].0, welcome(false, &[("a", 1)]));
+            assert_eq!(talk(&mut ends, Asked::Forwarded), [(true, true); 2]);
+            assert_eq!(talk(&mut ends, Asked::Mixed), [(true, false); 2]);
+
+            // A has not heard of it: it was away meanwhile.
+            hear(&mut ends[0].0, welcome(true, &[("b", 4)]));
+            hear(&mut ends[1].0, welcome(false, &[("a", 1)]));
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
+
+            // The server was restarted.
+            hear(&mut ends[0].0, welcome(false, &[]));
+            hear(&mut ends[1].0, welcome(false, &[("a", 1)]));
+            hear(&mut ends[0].0, joined("b", 2));
+            assert_eq!(talk(&mut ends, Asked::Forwarded), [(true, true); 2]);
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
+
+            // Who has resumed is not told again: it knows.
+            hear(&mut ends[1].0, welcome(true, &[("a", 1)]));
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
+            assert!(!ends[1].0.peers[0].is_told_relayed);
+        };
+        LocalSet::new().run_until(run).await;
     }
 
     #[test]
@@ -1324,5 +1504,44 @@ mod tests {
         // Without a connection to the server for a while; its sessions with the relay are there all the same.
         hear(&mut network, json!({"type": "away", "id": "a"}));
         assert_eq!(mixed(&network), [3, 1]);
+    }
+    /// Packets of libopus, mono, 240 frames, each after its length: a chord.
+    const OPUS: &[u8] = include_bytes!("../../opus/tests/libopus/1-240");
+
+    #[test]
+    fn opus_is_heard_by_either_path() {
+        for (number, lane) in [(0, 1), (1, 0)] {
+            let (mut network, mut duplex, _) = network(Path::Relay);
+            hear(&mut network, welcome(false, &[("a", 1)]));
+            let mut loudest = 0.0f32;
+            for (n, packet) in OPUS.chunks_exact(2 + 80).enumerate() {
+                let header = OpusHeader {
+                    channels: 1,
+                    stream: number,
+                    frames: 240,
+                    sequence: n as u32,
+                    timestamp: n as u64 * 240,
+                };
+                let mut bytes = [0; AUDIO_HEADER_BYTES + 80];
+                header.write(&mut bytes);
+                bytes[AUDIO_HEADER_BYTES..].copy_from_slice(&packet[2..]);
+                // As it came; nothing reads it; and once more.
+                for bytes in [&bytes[..], &bytes[..AUDIO_HEADER_BYTES], &bytes[..]] {
+                    network.handle_datagram(0, lane, Kind::Audio, bytes, 1);
+                }
+                network.handle_capture();
+                let mut heard = [0.0; 240];
+                duplex.process(&[0.0; 240], &mut heard);
+                loudest = heard
+                    .iter()
+                    .fold(loudest, |loudest, s| loudest.max(s.abs()));
+            }
+            assert_eq!(played(&mut network, &mut duplex, "a"), 30);
+            let stats = network.peers[0].stats.expect("a stream");
+            assert_eq!(stats.format, Some(StreamFormat::Opus));
+            assert_eq!((stats.malformed_packets, stats.sequence.lost), (30, 0));
+            assert_eq!(stats.sequence.duplicate, 30);
+            assert!((0.1..0.5).contains(&loudest), "{loudest}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use antiphon_congestion::SoundConfig;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -40,7 +41,7 @@ const FINAL_CODES: [u32; 2] = [0, 4];
 const REFUSED_CODES: [u32; 2] = [1, 3];
 
 /// What one takes from the relay: all of it, each time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename = "listen")]
 pub struct Listen {
     /// Numbers of the streams to forward.
@@ -49,6 +50,25 @@ pub struct Listen {
     pub mix: Option<Mix>,
     /// Whether forwarded Opus is of use.
     pub opus: bool,
+}
+
+impl Listen {
+    /// Whether it asks for the stream with that number, forwarded or mixed.
+    pub fn takes(&self, number: u16) -> bool {
+        let mut sources = self.mix.iter().flat_map(|mix| &mix.sources);
+        self.forward.contains(&number) || sources.any(|source| source.stream == number)
+    }
+}
+
+impl Default for Listen {
+    /// Nothing; but Opus would be of use.
+    fn default() -> Self {
+        Self {
+            forward: Vec::new(),
+            mix: None,
+            opus: true,
+        }
+    }
 }
 
 /// A personal mix.
@@ -300,7 +320,8 @@ fn client_config(hashes: &[String]) -> Result<ClientConfig, String> {
         .datagram_send_buffer_size(SEND_BUFFER_BYTES)
         .datagram_receive_buffer_size(Some(RECEIVE_BUFFER_BYTES))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
-        .keep_alive_interval(Some(KEEP_ALIVE));
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .congestion_controller_factory(Arc::new(SoundConfig));
     client.transport_config(Arc::new(transport));
     Ok(client)
 }

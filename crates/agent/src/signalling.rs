@@ -2,24 +2,20 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use ring::rand::{SecureRandom, SystemRandom};
-use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_tungstenite::tungstenite::{Message, protocol::WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::link::RoomLink;
-use crate::tls;
+use crate::tls::{self, Wire};
 
 /// Version of the protocol.
 pub const VERSION: u32 = 1;
@@ -157,7 +153,31 @@ pub struct IceServer {
     pub username: Option<String>,
     /// Of TURN.
     #[serde(default)]
-    pub credential: Option<String>,
+    pub credential: Option<Credential>,
+}
+
+/// What a TURN server wants to hear.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Credential(String);
+
+impl Credential {
+    /// The text.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Credential {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credential(***)")
+    }
 }
 
 /// As in a browser: one, or several.
@@ -168,6 +188,18 @@ pub enum Urls {
     One(String),
     /// Several.
     Many(Vec<String>),
+}
+
+impl Urls {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        match self {
+            Self::One(url) => std::slice::from_ref(url),
+            Self::Many(urls) => urls,
+        }
+        .iter()
+        .map(String::as_str)
+    }
 }
 
 /// From the server. Fields that are not read here are passed over: the server may know more than we do.
@@ -267,8 +299,6 @@ pub enum SignallingEvent {
     Ended(String),
 }
 
-trait Wire: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 type Socket = WebSocketStream<Box<dyn Wire>>;
 
 enum End {
@@ -351,13 +381,7 @@ async fn connect(link: &RoomLink) -> io::Result<(Socket, IpAddr)> {
     tcp.set_nodelay(true)?;
     let address = tcp.peer_addr()?.ip();
     let wire: Box<dyn Wire> = if link.is_secure {
-        let config = tls::client_config(&[]).map_err(io::Error::other)?;
-        let name = ServerName::try_from(link.host_name().to_owned()).map_err(io::Error::other)?;
-        Box::new(
-            TlsConnector::from(Arc::new(config))
-                .connect(name, tcp)
-                .await?,
-        )
+        tls::connect(tcp, link.host_name()).await?
     } else {
         Box::new(tcp)
     };
@@ -528,12 +552,17 @@ mod tests {
         );
         let text = r#"{"type":"welcome","version":1,"id":"00","stream":3,"room":"r","sample_rate_hz":48000,
             "participants":[{"id":"01","stream":2,"name":"Ann","present":true,"muted":false}],"owner":"01",
-            "locked":false,"muted":false,"ice_servers":[{"urls":"stun:a"},{"urls":["turn:b"],"username":"u"}],
-            "relay":{"port":4433,"token":"00","certificate_hashes":[]},"resumed":false}"#;
+            "locked":false,"muted":false,"ice_servers":[{"urls":"stun:a"},
+            {"urls":["turn:b"],"username":"u","credential":"hush"}],"relay":{"port":4433,"token":"00","certificate_hashes":[]},"resumed":false}"#;
         let FromServer::Welcome(welcome) = serde_json::from_str(text).expect("a welcome") else {
             panic!("a welcome");
         };
         assert_eq!((welcome.stream, welcome.participants[0].stream), (3, 2));
+        let urls: Vec<&str> = (welcome.ice_servers.iter())
+            .flat_map(|server| server.urls.iter())
+            .collect();
+        assert_eq!(urls, ["stun:a", "turn:b"]);
+        assert!(!format!("{welcome:?}").contains("hush"));
         assert_eq!(welcome.relay.expect("a relay").port, 4433);
         let newer = r#"{"type":"chat","text":"hello"}"#;
         assert!(matches!(

@@ -1,5 +1,7 @@
 //! What calls the audio thread's part: a sound card, or files and tones at the same pace.
 
+#[cfg(any(feature = "alsa", not(target_os = "linux")))]
+pub mod cpal;
 pub mod file;
 pub mod jack;
 
@@ -10,6 +12,86 @@ use std::thread;
 use antiphon_core::SampleRate;
 
 use crate::duplex::Duplex;
+
+/// Of threads that call the duplex, where no sound system has given them one: below the kernel's own threads.
+const PRIORITY: i32 = 65;
+
+/// Who brings the sound of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// JACK where a server answers, otherwise cpal.
+    Auto,
+    /// A JACK server, or PipeWire.
+    Jack,
+    /// What the system has: ALSA, CoreAudio, WASAPI.
+    Cpal,
+}
+
+/// Which sound card, and how.
+#[derive(Clone, Debug)]
+pub struct CardConfig {
+    /// Which of its inputs, from 0; 1 to 8 of them.
+    pub inputs: Vec<usize>,
+    /// Frames that it takes and gives at a time; by default what is set already, and where nothing is, 128.
+    pub quantum_frames: Option<usize>,
+    /// Frames per second, where nothing is set already.
+    pub rate: SampleRate,
+    /// What is captured from: its name begins so. By default the system's choice.
+    pub input: Option<String>,
+    /// What is played on.
+    pub output: Option<String>,
+}
+
+/// Opens a sound card.
+///
+/// # Errors
+/// In words for the user: no sound system, no such card, or one that cannot do what is asked.
+pub fn open(backend: Backend, card: CardConfig) -> Result<Box<dyn Device>, String> {
+    let client = match backend {
+        Backend::Cpal => return cpal::open(card),
+        Backend::Jack => jack::connect()?,
+        Backend::Auto => match jack::connect() {
+            Ok(client) => client,
+            Err(no_jack) => {
+                return cpal::open(card).map_err(|why| format!("{no_jack}\n{why}"));
+            }
+        },
+    };
+    Ok(Box::new(jack::JackDevice::new(client, card)?))
+}
+
+/// What [`CardConfig`] may name, a line for each.
+///
+/// # Errors
+/// In words for the user: no sound system.
+pub fn list(backend: Backend) -> Result<Vec<String>, String> {
+    let client = match backend {
+        Backend::Cpal => return cpal::list(),
+        Backend::Jack => jack::connect()?,
+        Backend::Auto => match jack::connect() {
+            Ok(client) => client,
+            Err(no_jack) => return cpal::list().map_err(|why| format!("{no_jack}\n{why}")),
+        },
+    };
+    Ok(jack::list(&client))
+}
+
+/// In its place where it was not built in.
+#[cfg(not(any(feature = "alsa", not(target_os = "linux"))))]
+mod cpal {
+    use super::{CardConfig, Device};
+
+    const ABSENT: &str =
+        "ALSA is not built in: install libasound2-dev and pkg-config, and build antiphon again";
+
+    pub(super) fn open(_: CardConfig) -> Result<Box<dyn Device>, String> {
+        Err(ABSENT.into())
+    }
+
+    pub(super) fn list() -> Result<Vec<String>, String> {
+        Err(ABSENT.into())
+    }
+}
 
 /// Sound that runs on a thread of its own until this is dropped.
 #[derive(Debug)]
@@ -29,8 +111,6 @@ pub trait Device: Send {
     fn input_channels(&self) -> usize;
     /// Channels played, 1 to 8.
     fn output_channels(&self) -> usize;
-    /// What the output takes after a quantum was rendered, ns; `None`: unknown.
-    fn output_ns(&self) -> Option<i64>;
     /// Calls the duplex quantum by quantum until `stop` is set, or the input has ended.
     ///
     /// # Errors

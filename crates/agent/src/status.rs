@@ -123,8 +123,6 @@ pub struct PeerStatus {
     pub mouth_to_ear: Option<MouthToEarStatus>,
     /// How it hears us, by its own report.
     pub heard: Option<HeardStatus>,
-    /// Datagrams of Opus, which this program does not decode.
-    pub opus_packets: u64,
 }
 
 /// Delay from a peer's microphone to our ear.

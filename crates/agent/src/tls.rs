@@ -1,5 +1,6 @@
 //! Whom to believe: the certificates of this machine, or those whose hashes the server gave.
 
+use std::io;
 use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -8,12 +9,40 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
 
+/// This machine's, as they were when they were first needed.
+static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    // A certificate of this machine that cannot be read is one that nobody is trusted for.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Arc::new(roots)
+});
+
 /// SHA-256 of a certificate in DER.
 pub(crate) type CertificateHash = [u8; 32];
+
+/// A stream of bytes, whatever carries it.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
+
+/// TLS with a host whom this machine's roots vouch for.
+///
+/// # Errors
+/// Of the network, or the certificate is not to be trusted.
+pub(crate) async fn connect(tcp: TcpStream, host: &str) -> io::Result<Box<dyn Wire>> {
+    // Reading the roots, the first time, takes as long as some packets of sound.
+    let config = tokio::task::spawn_blocking(|| client_config(&[]));
+    let config = config.await?.map_err(io::Error::other)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let connector = TlsConnector::from(Arc::new(config));
+    Ok(Box::new(connector.connect(name, tcp).await?))
+}
 
 /// Trusts certificates by their hashes; by this machine's roots if there are none.
 ///
@@ -23,10 +52,9 @@ pub(crate) fn client_config(hashes: &[CertificateHash]) -> Result<ClientConfig, 
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()?;
     if hashes.is_empty() {
-        let mut roots = RootCertStore::empty();
-        // A certificate of this machine that cannot be read is one that nobody is trusted for.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+        return Ok(builder
+            .with_root_certificates(ROOTS.clone())
+            .with_no_client_auth());
     }
     let pinned = Arc::new(Pinned(hashes.to_vec()));
     Ok(builder

@@ -50,6 +50,35 @@ fn the_counter_counts() {
     assert_eq!(calls(|| ()), 0);
 }
 
+/// The callbacks of cpal's streams, with what comes from a card that runs ahead of another, stands still, and has what is no room for.
+#[cfg(any(feature = "alsa", not(target_os = "linux")))]
+#[test]
+fn two_streams_of_a_card_do_not_allocate() {
+    use antiphon_agent::sound::cpal::pair;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    let (duplex, mut far, _sleeper) = duplex::pair(CONFIG).expect("a duplex");
+    let faults = duplex.faults();
+    let (mut capture, mut playback) = pair(&[1, 0], 4, 2, duplex);
+    let captured = [i16::MAX; 4 * 66];
+    let mut heard = [0i16; 2 * 64];
+    let (mut found, mut frames) = (0, 0);
+    for n in 0..20_000 {
+        if n % 5_000 < 4_000 {
+            found += calls(|| capture.process(&captured));
+        }
+        if n % 5_000 > 500 {
+            found += calls(|| playback.process(&mut heard, Duration::from_millis(3)));
+        }
+        while far.take_block(|_, count, _| frames += count) {}
+    }
+    assert_eq!(found, 0, "calls of the allocator");
+    assert_eq!(frames, 4 * 4_499 * 64);
+    let xruns = faults.xruns.load(Ordering::Relaxed);
+    assert!(xruns > 4 * 900, "{xruns}");
+}
+
 const CONFIG: DuplexConfig = DuplexConfig {
     rate: SampleRate::Hz48000,
     input_channels: 2,

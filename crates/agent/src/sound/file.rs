@@ -10,7 +10,7 @@ use antiphon_core::SampleRate;
 use antiphon_core::wire::MAX_CHANNELS;
 use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
 
-use super::Device;
+use super::{Device, PRIORITY};
 use crate::clock::now_ns;
 use crate::duplex::{Duplex, MAX_QUANTUM_FRAMES};
 use crate::priority;
@@ -19,7 +19,6 @@ use crate::priority;
 const TONE_PEAK: f32 = 0.125_892_54;
 /// After a take has ended, so that its last frames are heard and what others play is too.
 const AFTER_SECONDS: u64 = 1;
-const PRIORITY: i32 = 65;
 
 /// What is captured.
 #[derive(Debug)]
@@ -146,14 +145,11 @@ impl Device for FileDevice {
         2
     }
 
-    fn output_ns(&self) -> Option<i64> {
-        // A file has it at once.
-        Some(0)
-    }
-
     fn run(mut self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
         // Without real-time priority it works too, only less evenly.
         let _ = priority::real_time(PRIORITY);
+        // A file has it at once.
+        duplex.set_output_ns(Some(0));
         let channels = self.input_channels();
         let frames = self.quantum_frames;
         let mut captured = vec![0.0; channels * frames];

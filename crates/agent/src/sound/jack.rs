@@ -8,17 +8,14 @@ use std::time::Duration;
 use antiphon_core::SampleRate;
 use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
 
-use super::Device;
+use super::{CardConfig, Device};
 use crate::duplex::{Duplex, Faults, MAX_QUANTUM_FRAMES};
 
 /// Ports of a running JACK server.
 pub struct JackDevice {
     client: Client,
     rate: SampleRate,
-    /// Which of the card's inputs, from 0.
-    inputs: Vec<usize>,
-    /// Whose ports: those whose full names begin so.
-    card: Option<String>,
+    card: CardConfig,
 }
 
 impl std::fmt::Debug for JackDevice {
@@ -35,12 +32,16 @@ unsafe impl Send for JackDevice {}
 /// In place of a card's name: connect nothing, somebody else will.
 pub const NO_CARD: &str = "none";
 
-/// Names of the sound cards' ports, as JACK has them.
+/// Connects to the server.
 ///
 /// # Errors
-/// In words for the user: no server.
-pub fn list() -> Result<Vec<String>, String> {
-    let client = Client::open("antiphon")?;
+/// In words for the user: no JACK, or no server.
+pub fn connect() -> Result<Client, String> {
+    Client::open("antiphon")
+}
+
+/// Names of the sound cards' ports, as JACK has them.
+pub fn list(client: &Client) -> Vec<String> {
     let describe = |ports: Vec<String>, what: &str| {
         ports
             .into_iter()
@@ -49,26 +50,21 @@ pub fn list() -> Result<Vec<String>, String> {
     };
     let mut lines = describe(client.microphones(), "in ");
     lines.extend(describe(client.speakers(), "out"));
-    Ok(lines)
+    lines
 }
 
 impl JackDevice {
-    /// Connects to the server. `inputs`: which of the card's inputs, from 0; `quantum_frames`: asked of the server, for its whole
-    /// graph; `card`: the ports whose full names begin so, all by default, and none for [`NO_CARD`].
+    /// Of the server: its rate, and the ports whose full names begin as the card's do, all by default, and none for [`NO_CARD`]. The
+    /// quantum is asked for the server's whole graph.
     ///
     /// # Errors
-    /// In words for the user: no server, no such card, a rate that no room has, a quantum that it refuses.
-    pub fn open(
-        inputs: Vec<usize>,
-        quantum_frames: Option<usize>,
-        card: Option<String>,
-    ) -> Result<Self, String> {
-        let client = Client::open("antiphon")?;
+    /// In words for the user: no such card, a rate that no room has, a quantum that it refuses.
+    pub fn new(client: Client, card: CardConfig) -> Result<Self, String> {
         let hz = client.sample_rate_hz();
         let rate = SampleRate::from_hz(hz).ok_or_else(|| {
             format!("JACK runs at {hz} Hz: a room has 44100, 48000, 88200 or 96000")
         })?;
-        if let Some(frames) = quantum_frames
+        if let Some(frames) = card.quantum_frames
             && client.quantum_frames() as usize != frames
             && !client.set_quantum_frames(frames as u32)
         {
@@ -77,21 +73,16 @@ impl JackDevice {
                 client.quantum_frames()
             ));
         }
-        let mut cards = client.microphones();
-        cards.append(&mut client.speakers());
-        if let Some(card) = card.as_deref().filter(|&card| card != NO_CARD)
-            && !cards.iter().any(|port| port.starts_with(card))
-        {
-            return Err(format!(
-                "no sound card's port begins with \"{card}\": --list-devices shows them all"
-            ));
+        let mut ports = client.microphones();
+        ports.append(&mut client.speakers());
+        for name in [&card.input, &card.output].into_iter().flatten() {
+            if name != NO_CARD && !ports.iter().any(|port| port.starts_with(name)) {
+                return Err(format!(
+                    "no sound card's port begins with \"{name}\": --list-devices shows them all"
+                ));
+            }
         }
-        Ok(Self {
-            client,
-            rate,
-            inputs,
-            card,
-        })
+        Ok(Self { client, rate, card })
     }
 }
 
@@ -101,27 +92,22 @@ impl Device for JackDevice {
     }
 
     fn input_channels(&self) -> usize {
-        self.inputs.len()
+        self.card.inputs.len()
     }
 
     fn output_channels(&self) -> usize {
         2
     }
 
-    fn output_ns(&self) -> Option<i64> {
-        None
-    }
-
     fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
-        let Self {
-            client,
-            inputs,
-            card,
-            ..
-        } = *self;
-        let is_chosen = |port: &String| card.as_ref().is_none_or(|card| port.starts_with(card));
-        let microphones: Vec<_> = client.microphones().into_iter().filter(is_chosen).collect();
-        let speakers: Vec<_> = client.speakers().into_iter().filter(is_chosen).collect();
+        let Self { client, card, .. } = *self;
+        let inputs = card.inputs;
+        let of = |name: &Option<String>, mut ports: Vec<String>| {
+            ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
+            ports
+        };
+        let microphones = of(&card.input, client.microphones());
+        let speakers = of(&card.output, client.speakers());
         let mut links = Vec::new();
         let mut in_ports = Vec::new();
         for (n, &input) in inputs.iter().enumerate() {

@@ -1,0 +1,600 @@
+//! What the system itself has, by cpal: ALSA on Linux, CoreAudio on macOS, WASAPI on Windows.
+//!
+//! There a card is two streams, each with a thread of its own. The output's calls the duplex; what the input's has captured waits for it in a
+//! ring. Where the two belong to different cards, their clocks differ, and every now and then a quantum is too much or missing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use antiphon_core::SampleRate;
+use cpal::traits::{DeviceTrait, HostTrait, StreamTrait};
+use cpal::{
+    BufferSize, Error, ErrorKind, FromSample, I24, SampleFormat, SizedSample, Stream, StreamConfig,
+    SupportedBufferSize, SupportedStreamConfig,
+};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::{CardConfig, Device, PRIORITY};
+use crate::duplex::{Duplex, Faults, MAX_QUANTUM_FRAMES};
+use crate::priority;
+
+/// Frames per quantum, if nobody asks for another number and the card can.
+const QUANTUM_FRAMES: u32 = 128;
+/// Captured frames that may wait: more than the largest buffers that systems give.
+const RING_FRAMES: usize = 16_384;
+/// What a card may have, the best first: where the system converts, the card has what it needs of the float anyway.
+const FORMATS: [SampleFormat; 4] = [
+    SampleFormat::F32,
+    SampleFormat::I32,
+    SampleFormat::I24,
+    SampleFormat::I16,
+];
+/// A stream that says nothing for so long is looked after: not every system tells that its card is gone.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the streams are looked at, and for how many times they may do nothing: five seconds, for some take their time to begin.
+const LOOK: Duration = Duration::from_millis(50);
+const IDLE_LOOKS: u32 = 100;
+
+/// One direction of a sound card.
+struct End {
+    device: cpal::Device,
+    format: SampleFormat,
+    config: StreamConfig,
+    /// Of its callback.
+    calls: Arc<AtomicU64>,
+}
+
+/// Two streams of the system.
+pub struct CpalDevice {
+    rate: SampleRate,
+    /// Which of the card's inputs, from 0.
+    inputs: Vec<usize>,
+    input: End,
+    output: End,
+}
+
+impl std::fmt::Debug for CpalDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpalDevice")
+            .field("rate", &self.rate)
+            .field("input", &self.input.config)
+            .field("output", &self.output.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Names of the sound cards, as the system has them.
+///
+/// # Errors
+/// In words for the user: no sound system.
+pub fn list() -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    for (direction, what) in [(Direction::Input, "in "), (Direction::Output, "out")] {
+        for device in devices(direction)? {
+            let (id, name) = names(&device);
+            lines.push(format!("{what}  {id}  {name}"));
+        }
+    }
+    Ok(lines)
+}
+
+/// Opens a card.
+///
+/// # Errors
+/// In words for the user: no such card, or none of this rate or quantum.
+pub fn open(card: CardConfig) -> Result<Box<dyn Device>, String> {
+    let inputs = card.inputs.iter().max().map_or(1, |&last| last + 1);
+    Ok(Box::new(CpalDevice {
+        rate: card.rate,
+        input: End::open(Direction::Input, &card, card.input.as_deref(), inputs)?,
+        output: End::open(Direction::Output, &card, card.output.as_deref(), 2)?,
+        inputs: card.inputs,
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Input,
+    Output,
+}
+
+impl Direction {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Input => "captures",
+            Self::Output => "plays",
+        }
+    }
+}
+
+fn devices(direction: Direction) -> Result<Vec<cpal::Device>, String> {
+    let mut devices: Vec<_> = match direction {
+        Direction::Input => cpal::default_host().input_devices().map(Iterator::collect),
+        Direction::Output => cpal::default_host().output_devices().map(Iterator::collect),
+    }
+    .map_err(|error| format!("no sound system: {error}"))?;
+    // ALSA's is always ready: its threads would never sleep.
+    devices.retain(|device| names(device).0 != "null");
+    Ok(devices)
+}
+
+/// What a card is called by the system, and by people.
+fn names(device: &cpal::Device) -> (String, String) {
+    let id = device.id().map(|id| id.id().to_owned());
+    let name = device.description().map(|about| about.name().to_owned());
+    (id.unwrap_or_default(), name.unwrap_or_default())
+}
+
+impl End {
+    /// One that has `channels`, if there is one. `name`: the system's choice, if there is none.
+    fn open(
+        direction: Direction,
+        card: &CardConfig,
+        name: Option<&str>,
+        channels: usize,
+    ) -> Result<Self, String> {
+        let what = direction.verb();
+        let device = match name {
+            None => match direction {
+                Direction::Input => cpal::default_host().default_input_device(),
+                Direction::Output => cpal::default_host().default_output_device(),
+            }
+            .ok_or_else(|| format!("there is no sound card that {what}"))?,
+            Some(name) => {
+                let mut devices = devices(direction)?;
+                let is_it = |device: &cpal::Device| names(device).0 == name;
+                let begins = |device: &cpal::Device| {
+                    let (id, words) = names(device);
+                    id.starts_with(name) || words.starts_with(name)
+                };
+                let found = (devices.iter().position(is_it))
+                    .or_else(|| devices.iter().position(begins))
+                    .ok_or_else(|| {
+                        format!("no sound card that {what} begins with \"{name}\": --list-devices shows them all")
+                    })?;
+                devices.swap_remove(found)
+            }
+        };
+        let fail =
+            |why: String| format!("the sound card {} {what} nothing: {why}", names(&device).0);
+        let offers: Vec<_> = match direction {
+            Direction::Input => device.supported_input_configs().map(Iterator::collect),
+            Direction::Output => device.supported_output_configs().map(Iterator::collect),
+        }
+        .map_err(|error| fail(error.to_string()))?;
+        let rank = |offer: &SupportedStreamConfig| {
+            let has = usize::from(offer.channels());
+            let format = FORMATS.iter().position(|&f| f == offer.sample_format());
+            // As few channels as suffice, and where none do, as many as there are.
+            (has < channels, has.abs_diff(channels), format)
+        };
+        let offer = offers
+            .into_iter()
+            .filter(|offer| FORMATS.contains(&offer.sample_format()))
+            .filter_map(|offer| offer.try_with_sample_rate(card.rate.hz()))
+            .min_by_key(rank)
+            .ok_or_else(|| {
+                let hz = card.rate.hz();
+                fail(format!(
+                    "it has no {hz} Hz in a format known here; --rate asks for another"
+                ))
+            })?;
+        let buffer_size = match (*offer.buffer_size(), card.quantum_frames) {
+            (SupportedBufferSize::Range { min, max }, Some(frames))
+                if !(min..=max).contains(&(frames as u32)) =>
+            {
+                return Err(fail(format!(
+                    "it refuses a quantum of {frames} frames; it has {min} to {max}"
+                )));
+            }
+            (_, Some(frames)) => BufferSize::Fixed(frames as u32),
+            (SupportedBufferSize::Range { min, max }, None) => {
+                BufferSize::Fixed(QUANTUM_FRAMES.clamp(min, max))
+            }
+            (SupportedBufferSize::Unknown, None) => BufferSize::Default,
+        };
+        let (config, format) = (offer.config(), offer.sample_format());
+        Ok(Self {
+            device,
+            format,
+            config: StreamConfig {
+                buffer_size,
+                ..config
+            },
+            calls: Arc::default(),
+        })
+    }
+}
+
+impl Device for CpalDevice {
+    fn rate(&self) -> SampleRate {
+        self.rate
+    }
+
+    fn input_channels(&self) -> usize {
+        self.inputs.len()
+    }
+
+    fn output_channels(&self) -> usize {
+        2
+    }
+
+    fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+        let (input, output) = (&self.input, &self.output);
+        let reported = Reported {
+            fault: Arc::default(),
+            faults: duplex.faults(),
+        };
+        let (capture, playback) = pair(
+            &self.inputs,
+            input.config.channels.into(),
+            output.config.channels.into(),
+            duplex,
+        );
+        let start = || {
+            let output = match output.format {
+                SampleFormat::F32 => output.play::<f32>(playback, &reported),
+                SampleFormat::I32 => output.play::<i32>(playback, &reported),
+                SampleFormat::I24 => output.play::<I24>(playback, &reported),
+                _ => output.play::<i16>(playback, &reported),
+            }?;
+            let input = match input.format {
+                SampleFormat::F32 => input.capture::<f32>(capture, &reported),
+                SampleFormat::I32 => input.capture::<i32>(capture, &reported),
+                SampleFormat::I24 => input.capture::<I24>(capture, &reported),
+                _ => input.capture::<i16>(capture, &reported),
+            }?;
+            // The one that waits first: so nothing has gathered before it.
+            output.play()?;
+            input.play()?;
+            Ok([output, input])
+        };
+        // Dropped, they stop.
+        let _streams =
+            start().map_err(|error: Error| format!("the sound card does not start: {error}"))?;
+        let mut watched = [
+            (input, Direction::Input, 0, 0),
+            (output, Direction::Output, 0, 0),
+        ];
+        while !stop.load(Ordering::Acquire) {
+            if let Some(error) = reported.fault.get() {
+                return Err(format!("the sound card is gone: {error}"));
+            }
+            for (end, direction, known, idle) in &mut watched {
+                let calls = end.calls.load(Ordering::Relaxed);
+                *idle = if calls == *known { *idle + 1 } else { 0 };
+                *known = calls;
+                if *idle >= IDLE_LOOKS {
+                    return Err(format!(
+                        "the sound card {} {} nothing: a larger --quantum may help",
+                        names(&end.device).0,
+                        direction.verb()
+                    ));
+                }
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl End {
+    fn play<T>(&self, mut playback: Playback, reported: &Reported) -> Result<Stream, Error>
+    where
+        T: SizedSample + FromSample<f32>,
+    {
+        let begin = self.begin();
+        self.device.build_output_stream(
+            self.config,
+            move |out: &mut [T], info| {
+                begin();
+                let time = info.timestamp();
+                playback.process(out, time.playback.duration_since(time.callback));
+            },
+            reported.callback(),
+            Some(TIMEOUT),
+        )
+    }
+
+    fn capture<T>(&self, mut capture: Capture, reported: &Reported) -> Result<Stream, Error>
+    where
+        T: SizedSample,
+        f32: FromSample<T>,
+    {
+        let begin = self.begin();
+        self.device.build_input_stream(
+            self.config,
+            move |samples: &[T], _| {
+                begin();
+                capture.process(samples);
+            },
+            reported.callback(),
+            Some(TIMEOUT),
+        )
+    }
+
+    /// What each callback does first: it counts itself, and the first time, when nothing sounds yet, asks for priority, for cpal's threads are its own.
+    /// Only for ALSA's cards themselves: where a plug-in stands between, as PipeWire's does, the thread may wait without sleeping, and then keeps the
+    /// processor from those it waits for.
+    fn begin(&self) -> impl Fn() + Send + 'static {
+        let is_card = names(&self.device).0.starts_with("hw:");
+        let calls = self.calls.clone();
+        move || {
+            if calls.fetch_add(1, Ordering::Relaxed) == 0 && is_card {
+                // Without it works too, only less evenly.
+                let _ = priority::real_time(PRIORITY);
+            }
+        }
+    }
+}
+
+struct Reported {
+    /// The first one that ends the sound.
+    fault: Arc<OnceLock<Error>>,
+    faults: Arc<Faults>,
+}
+
+impl Reported {
+    fn callback(&self) -> impl FnMut(Error) + Send + 'static {
+        let (fault, faults) = (self.fault.clone(), self.faults.clone());
+        move |error| match error.kind() {
+            ErrorKind::Xrun => {
+                faults.xruns.fetch_add(1, Ordering::Relaxed);
+            }
+            // It goes on.
+            ErrorKind::DeviceChanged | ErrorKind::DeviceBusy | ErrorKind::RealtimeDenied => {}
+            _ => {
+                let _ = fault.set(error);
+            }
+        }
+    }
+}
+
+/// Both ends of the ring. `inputs`: which of the card's inputs, from 0; then how many channels its two streams have.
+pub fn pair(
+    inputs: &[usize],
+    input_channels: usize,
+    output_channels: usize,
+    duplex: Duplex,
+) -> (Capture, Playback) {
+    let (producer, consumer) = RingBuffer::new(RING_FRAMES * inputs.len());
+    let faults = duplex.faults();
+    let capture = Capture {
+        inputs: inputs.to_vec(),
+        channels: input_channels,
+        ring: producer,
+        faults: faults.clone(),
+    };
+    let config = duplex.config();
+    let playback = Playback {
+        channels: output_channels,
+        ring: consumer,
+        captured: vec![0.0; config.input_channels * MAX_QUANTUM_FRAMES],
+        heard: vec![0.0; config.output_channels * MAX_QUANTUM_FRAMES],
+        has_begun: false,
+        least_left: usize::MAX,
+        watched: 0,
+        faults,
+        duplex,
+    };
+    (capture, playback)
+}
+
+/// What the input's thread does.
+#[derive(Debug)]
+pub struct Capture {
+    inputs: Vec<usize>,
+    /// Of the stream.
+    channels: usize,
+    ring: Producer<f32>,
+    faults: Arc<Faults>,
+}
+
+impl Capture {
+    /// Takes what was captured, `[frame][channel]`. An input that the card does not have is silent.
+    ///
+    /// RT: no alloc, no lock, no system call, O(samples).
+    pub fn process<T>(&mut self, samples: &[T])
+    where
+        T: Copy,
+        f32: FromSample<T>,
+    {
+        let frames = samples.len() / self.channels;
+        let Ok(room) = self.ring.write_chunk_uninit(frames * self.inputs.len()) else {
+            // Nobody plays.
+            self.faults.xruns.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let inputs = &self.inputs;
+        room.fill_from_iter(samples.chunks_exact(self.channels).flat_map(|frame| {
+            let of = |&input: &usize| frame.get(input).map_or(0.0, |&s| f32::from_sample_(s));
+            inputs.iter().map(of)
+        }));
+    }
+}
+
+/// What the output's thread does.
+#[derive(Debug)]
+pub struct Playback {
+    duplex: Duplex,
+    /// Of the stream.
+    channels: usize,
+    ring: Consumer<f32>,
+    /// `[channel][frame]`, as the duplex has them.
+    captured: Vec<f32>,
+    heard: Vec<f32>,
+    /// The input has given something.
+    has_begun: bool,
+    /// Frames that were left in the ring after a quantum: the fewest, of the frames watched.
+    least_left: usize,
+    watched: usize,
+    faults: Arc<Faults>,
+}
+
+impl Playback {
+    /// Writes what is to be played, `[frame][channel]`; its first frame is heard after `delay`, zero if that is not known. A channel that the duplex
+    /// does not have is silent.
+    ///
+    /// RT: as the duplex.
+    pub fn process<T>(&mut self, out: &mut [T], delay: Duration)
+    where
+        T: Copy + FromSample<f32>,
+    {
+        let delay_ns = delay.as_nanos() as i64;
+        self.duplex
+            .set_output_ns((delay_ns > 0).then_some(delay_ns));
+        let played = self.duplex.config().output_channels;
+        // A longer quantum than the engine renders is rendered in parts.
+        for part in out.chunks_mut(MAX_QUANTUM_FRAMES * self.channels) {
+            let frames = part.len() / self.channels;
+            self.take(frames);
+            let captured = &self.captured[..self.duplex.config().input_channels * frames];
+            let heard = &mut self.heard[..played * frames];
+            self.duplex.process(captured, heard);
+            for (n, frame) in part.chunks_exact_mut(self.channels).enumerate() {
+                for (channel, sample) in frame.iter_mut().enumerate() {
+                    let value = heard.get(channel * frames + n).copied();
+                    *sample = T::from_sample_(value.unwrap_or(0.0).clamp(-1.0, JUST_BELOW_1));
+                }
+            }
+        }
+        self.skim(out.len() / self.channels);
+    }
+
+    /// The next captured frames; silence for those that are not there.
+    fn take(&mut self, frames: usize) {
+        let channels = self.duplex.config().input_channels;
+        let there = frames.min(self.ring.slots() / channels);
+        let captured = &mut self.captured[..channels * frames];
+        captured.fill(0.0);
+        if let Ok(chunk) = self.ring.read_chunk(there * channels) {
+            for (n, sample) in chunk.into_iter().enumerate() {
+                captured[n % channels * frames + n / channels] = sample;
+            }
+        }
+        if self.has_begun && there < frames {
+            self.faults.xruns.fetch_add(1, Ordering::Relaxed);
+        }
+        self.has_begun |= there > 0;
+    }
+
+    /// What is always left over is delay for nothing. Less than a quantum is let be, for threads are not even; of more, half a quantum is.
+    fn skim(&mut self, quantum: usize) {
+        let config = self.duplex.config();
+        self.least_left = (self.ring.slots() / config.input_channels).min(self.least_left);
+        self.watched += quantum;
+        if self.watched < config.rate.hz() as usize {
+            return;
+        }
+        if self.least_left >= quantum {
+            let excess = (self.least_left - quantum / 2) * config.input_channels;
+            if let Ok(chunk) = self.ring.read_chunk(excess) {
+                chunk.commit_all();
+            }
+            self.faults.xruns.fetch_add(1, Ordering::Relaxed);
+        }
+        (self.least_left, self.watched) = (usize::MAX, 0);
+    }
+}
+
+/// Full scale: the largest that fits into every format.
+const JUST_BELOW_1: f32 = 1.0 - f32::EPSILON / 2.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duplex::{self, DuplexConfig, Far};
+    use crate::wake::Sleeper;
+
+    const QUANTUM: usize = 64;
+
+    fn bridge(inputs: &[usize], channels: usize) -> (Capture, Playback, Far, Sleeper) {
+        let (duplex, far, sleeper) = duplex::pair(DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: inputs.len(),
+            output_channels: 2,
+        })
+        .expect("a duplex");
+        let (capture, playback) = pair(inputs, channels, 2, duplex);
+        (capture, playback, far, sleeper)
+    }
+
+    fn xruns(playback: &Playback) -> u64 {
+        playback.faults.xruns.load(Ordering::Relaxed)
+    }
+
+    /// All that was captured, `[channel][frame]`, block by block.
+    fn taken(far: &mut Far) -> Vec<Vec<f32>> {
+        let mut blocks = Vec::new();
+        while far.take_block(|samples, _, _| blocks.push(samples.to_vec())) {}
+        blocks
+    }
+
+    #[test]
+    fn the_chosen_inputs_are_captured_in_their_order() {
+        let (mut capture, mut playback, mut far, _sleeper) = bridge(&[2, 0, 7], 3);
+        capture.process(&[100i16, 0, -16_384, 200, 0, i16::MIN]);
+        playback.process(&mut [0i16; 4], Duration::ZERO);
+        let of = |n: f32| n / 32_768.0;
+        let expected = [-0.5, -1.0, of(100.0), of(200.0), 0.0, 0.0];
+        assert_eq!(taken(&mut far), [expected.to_vec()]);
+        assert_eq!(xruns(&playback), 0);
+    }
+
+    #[test]
+    fn what_is_missing_is_silence_and_counted_once_the_input_has_begun() {
+        let (mut capture, mut playback, mut far, _sleeper) = bridge(&[0], 1);
+        let mut out = [0.0f32; 2 * 4];
+        let mut counted = Vec::new();
+        for frames in [0, 3, 4, 3, 0] {
+            capture.process(&vec![0.5f32; frames]);
+            playback.process(&mut out, Duration::ZERO);
+            counted.push(xruns(&playback));
+        }
+        assert_eq!(counted, [0, 0, 0, 1, 2], "it begins within the second one");
+        let (whole, part, nothing) = (vec![0.5; 4], vec![0.5, 0.5, 0.5, 0.0], vec![0.0; 4]);
+        let expected = [nothing.clone(), part.clone(), whole, part, nothing];
+        assert_eq!(taken(&mut far), expected);
+    }
+
+    #[test]
+    fn what_is_always_left_over_is_skipped_down_to_half_a_quantum() {
+        let (mut capture, mut playback, mut far, _sleeper) = bridge(&[0], 1);
+        let mut out = [0i32; 2 * QUANTUM];
+        let quanta = 48_000 / QUANTUM;
+        let mut run = |left: usize, capture: &mut Capture, playback: &mut Playback| {
+            capture.process(&vec![0.0f32; left]);
+            for _ in 0..quanta {
+                capture.process(&[0.0f32; QUANTUM]);
+                playback.process(&mut out, Duration::ZERO);
+                taken(&mut far);
+            }
+            (playback.ring.slots(), xruns(playback))
+        };
+        let less = run(QUANTUM - 1, &mut capture, &mut playback);
+        assert_eq!(less, (QUANTUM - 1, 0), "left");
+        let more = run(1, &mut capture, &mut playback);
+        assert_eq!(more, (QUANTUM / 2, 1), "left, and counted");
+    }
+
+    #[test]
+    fn nobody_who_plays_costs_no_more_than_the_ring() {
+        let (mut capture, playback, _far, _sleeper) = bridge(&[0], 1);
+        for _ in 0..RING_FRAMES / QUANTUM {
+            capture.process(&[0.0f32; QUANTUM]);
+        }
+        assert_eq!(xruns(&playback), 0);
+        capture.process(&[0.0f32; QUANTUM]);
+        assert_eq!((playback.ring.slots(), xruns(&playback)), (RING_FRAMES, 1));
+    }
+
+    #[test]
+    fn full_scale_fits_into_every_format() {
+        assert_eq!(i16::from_sample_(JUST_BELOW_1), i16::MAX);
+        assert_eq!(I24::from_sample_(JUST_BELOW_1).inner(), (1 << 23) - 1);
+        // The largest that a float has.
+        assert_eq!(i32::from_sample_(JUST_BELOW_1), i32::MAX - 127);
+    }
+}
