@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use antiphon_agent::bots::{self, BotsConfig, BotsSummary};
+use antiphon_agent::bots::{self, BotsConfig, BotsSummary, MAX_TURNS};
 use antiphon_agent::core::{SampleFormat, SampleRate, Target};
 use antiphon_agent::duplex::{self, DuplexConfig};
 use antiphon_agent::link::RoomLink;
 use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
-use antiphon_agent::sound::jack::JackDevice;
-use antiphon_agent::sound::{self, Device, Running};
+use antiphon_agent::sound::{self, Backend, CardConfig, Device, Running};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -25,7 +24,8 @@ use crate::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 LINK is a room's, as `antiphon serve` prints it or as the page shows it.
-Sound goes by JACK: a JACK server, or PipeWire (then put `pw-jack` before it).
+Sound goes by JACK: a JACK server, or PipeWire (then put `pw-jack` before it). Where
+none answers it goes by what the system has: ALSA, CoreAudio or WASAPI.
 In the room, ? shows the keys: gain, mute and solo of each musician, and q to leave.
 
 Examples:
@@ -34,6 +34,10 @@ Examples:
 
   PIPEWIRE_LATENCY=64/48000 pw-jack antiphon join --quantum 64 --packet 64 LINK
       The least latency that PipeWire gives. --list-devices shows its ports.
+
+  antiphon join --backend cpal --device hw:CARD=USB --quantum 64 --packet 64 LINK
+      A card of ALSA's alone, without a sound server; hw: is the card itself,
+      without conversion. --backend cpal --list-devices shows them all.
 
   antiphon join --input-channels 1 --path relay LINK
       One microphone, and through the server only.
@@ -70,16 +74,20 @@ pub(crate) struct Join {
     path: PathChoice,
 
     /// What brings the sound
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    backend: Backend,
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    backend: BackendChoice,
 
-    /// Show the ports of the sound cards, and stop
+    /// Show the sound cards, with JACK their ports, and stop
     #[arg(long)]
     list_devices: bool,
 
-    /// Use the card whose ports' names begin so; "none": connect no card, something else will
+    /// Use the card whose name, or whose ports' names, begin so; with JACK "none": connect no card, something else will
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+
+    /// ... and play on this one. Each card has a clock of its own: what one is ahead of the other is skipped now and then, or silent
+    #[arg(long, value_name = "NAME")]
+    output_device: Option<String>,
 
     /// Which inputs of the card, separated by commas
     #[arg(
@@ -91,7 +99,7 @@ pub(crate) struct Join {
     )]
     input_channels: Vec<u16>,
 
-    /// Frames per quantum of the sound card, 16 to 1024; as it is set already if not given (files: 64)
+    /// Frames per quantum of the sound card, 16 to 1024; if not given, with JACK as it is set already, otherwise 128 (files: 64)
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..=1_024))]
     quantum: Option<u32>,
 
@@ -152,7 +160,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
-    /// Hz, without a sound card and without --input; if the room is new
+    /// Hz, except with JACK and --input, which have their own; if the room is new
     #[arg(long, value_name = "HZ", default_value = "48000", value_parser = rate)]
     rate: SampleRate,
 
@@ -161,7 +169,7 @@ pub(crate) struct Join {
         long,
         value_name = "NUMBER",
         value_parser = clap::value_parser!(u32).range(1..=1_000),
-        conflicts_with_all = ["input", "tone", "output", "device", "list_devices"]
+        conflicts_with_all = ["input", "tone", "output", "device", "output_device", "list_devices"]
     )]
     bots: Option<u32>,
 
@@ -174,6 +182,16 @@ pub(crate) struct Join {
         value_parser = clap::value_parser!(u32).range(1..=1_000)
     )]
     rooms: u32,
+
+    /// ... who send in so many turns in the time of a packet; 1: all at once
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        requires = "bots",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_TURNS as i64)
+    )]
+    turns: u32,
 
     /// Leave after so long
     #[arg(long, value_name = "NUMBER")]
@@ -197,10 +215,23 @@ enum PathChoice {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Backend {
-    /// JACK; files where --input, --tone or --output asks for them.
+enum BackendChoice {
+    /// JACK if a server answers, otherwise cpal; files where --input, --tone or --output asks for them
     Auto,
+    /// A JACK server, or PipeWire
     Jack,
+    /// The system's own sound: ALSA, CoreAudio or WASAPI
+    Cpal,
+}
+
+impl From<BackendChoice> for Backend {
+    fn from(choice: BackendChoice) -> Self {
+        match choice {
+            BackendChoice::Auto => Self::Auto,
+            BackendChoice::Jack => Self::Jack,
+            BackendChoice::Cpal => Self::Cpal,
+        }
+    }
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -239,7 +270,7 @@ impl Join {
     /// Plays until it is told to leave.
     pub(crate) fn run(self) -> Result<(), Failure> {
         if self.list_devices {
-            for line in sound::jack::list().map_err(Failure::running)? {
+            for line in sound::list(self.backend.into()).map_err(Failure::running)? {
                 println!("{line}");
             }
             return Ok(());
@@ -276,7 +307,6 @@ impl Join {
             },
             sessions: self.sessions as usize,
             lanes: self.lanes as usize,
-            output_ns: device.output_ns(),
         };
         let running = Running::start(device, duplex).map_err(Failure::running)?;
         let participant = Participant::join(config, far, sleeper).map_err(Failure::running)?;
@@ -325,6 +355,7 @@ impl Join {
             passphrase: self.passphrase,
             bots,
             rooms: self.rooms as usize,
+            turns: self.turns as usize,
             path,
             packet_frames: self.packet as usize,
             channels: 2,
@@ -351,7 +382,7 @@ impl Join {
 
     fn device(&self) -> Result<Box<dyn Device>, Failure> {
         let is_file = self.input.is_some() || self.tone.is_some() || self.output.is_some();
-        if is_file && self.backend == Backend::Auto {
+        if is_file && self.backend == BackendChoice::Auto {
             let (input, rate) = match (&self.input, self.tone) {
                 (Some(path), _) => read_take(path, self.is_loop).map_err(Failure::usage)?,
                 (None, Some(hz)) => (Input::Tone(f32::from(hz)), self.rate),
@@ -364,7 +395,7 @@ impl Join {
         }
         if is_file {
             return Err(Failure::usage(
-                "--input, --tone and --output stand in for a sound card: not with --backend jack",
+                "--input, --tone and --output stand in for a sound card: not with --backend",
             ));
         }
         let inputs: Vec<_> = (self.input_channels.iter())
@@ -373,14 +404,18 @@ impl Join {
         if inputs.len() > 8 {
             return Err(Failure::usage("--input-channels: 8 at most"));
         }
-        let quantum = self.quantum.map(|frames| frames as usize);
-        let device =
-            JackDevice::open(inputs, quantum, self.device.clone()).map_err(|why| {
-                Failure::running(format!(
-                    "{why}\nwithout a sound card, --tone or --input TAKE.wav --output HEARD.wav play, too"
-                ))
-            })?;
-        Ok(Box::new(device))
+        let card = CardConfig {
+            inputs,
+            quantum_frames: self.quantum.map(|frames| frames as usize),
+            rate: self.rate,
+            input: self.device.clone(),
+            output: (self.output_device.clone()).or_else(|| self.device.clone()),
+        };
+        sound::open(self.backend.into(), card).map_err(|why| {
+            Failure::running(format!(
+                "{why}\nwithout a sound card, --tone or --input TAKE.wav --output HEARD.wav play, too"
+            ))
+        })
     }
 }
 
@@ -421,7 +456,7 @@ pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
         .build()
         .map_err(Failure::running)?;
     thread::spawn(move || {
-        runtime.block_on(crate::serve::stopped());
+        runtime.block_on(async { crate::serve::stopped().await });
         told.store(true, Ordering::Release);
         // The second one ends the process.
         runtime.block_on(std::future::pending::<()>());

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use antiphon_server::{Config, Server, StartError, has_web_app, signalling::RoomName};
+use antiphon_server::{Config, Server, StartError, Tls, has_web_app, signalling::RoomName};
 use clap::Args;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
@@ -24,17 +24,22 @@ use crate::{
 Each setting can also come from the environment (ANTIPHON_LISTEN for --listen)
 or from the file (listen = \"127.0.0.1:8080\"). A flag counts more than the
 environment, the environment more than the file. Lists are ANTIPHON_ICE_SERVERS,
-ANTIPHON_TURN_URLS and ANTIPHON_TRUSTED_PROXIES, with spaces between the items;
-in the file they are arrays: ice_servers = [\"stun:stun.example.org:3478\"].
+ANTIPHON_TURN_URLS, ANTIPHON_TRUSTED_PROXIES, ANTIPHON_ACME_DOMAINS and
+ANTIPHON_ACME_CONTACTS, with spaces between the items; in the file they are
+arrays: ice_servers = [\"stun:stun.example.org:3478\"].
 
 Examples:
   antiphon serve
       Try it on this computer: http://localhost needs no certificate.
 
+  antiphon serve --listen 0.0.0.0:443 --acme-domain music.example.org \\
+      --acme-cache /var/lib/antiphon --ice-server stun:stun.example.org:3478
+      For others to join: browsers give the microphone to HTTPS pages only. The
+      certificate comes from Let's Encrypt and is renewed by itself.
+
   antiphon serve --listen 0.0.0.0:443 --public-url https://music.example.org \\
-      --tls-cert fullchain.pem --tls-key privkey.pem \\
-      --ice-server stun:stun.example.org:3478
-      For others to join: browsers give the microphone to HTTPS pages only.
+      --tls-cert fullchain.pem --tls-key privkey.pem
+      The same with a certificate of your own.
 
   antiphon serve --public-url https://music.example.org \\
       --trusted-proxy 127.0.0.1 --relay-listen 0.0.0.0:8080
@@ -85,6 +90,7 @@ impl Serve {
 
 async fn serve(config: Config) -> Result<(), Failure> {
     let tls = config.tls.is_some();
+    let acme = matches!(config.tls, Some(Tls::Acme(_)));
     let public_origin = config.public_origin.clone();
     let relay = config.relay.as_ref();
     let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
@@ -117,6 +123,11 @@ async fn serve(config: Config) -> Result<(), Failure> {
              and open that UDP port, or --no-relay"
         );
     }
+    if acme && address.ip().is_loopback() {
+        tracing::warn!(
+            "the CA cannot reach {address} unless something here passes port 443 on to it: use --listen 0.0.0.0:443"
+        );
+    }
     if !address.ip().is_loopback() {
         if !tls
             && !public_origin
@@ -124,8 +135,8 @@ async fn serve(config: Config) -> Result<(), Failure> {
                 .is_some_and(|origin| origin.starts_with("https://"))
         {
             tracing::warn!(
-                "plain HTTP: from other computers, browsers will refuse this page the microphone. Use --tls-cert and \
-                 --tls-key, or a proxy with HTTPS and --public-url https://..."
+                "plain HTTP: from other computers, browsers will refuse this page the microphone. Use --acme-domain, or \
+                 --tls-cert and --tls-key, or a proxy with HTTPS and --public-url https://..."
             );
         }
         if no_ice {
@@ -233,27 +244,31 @@ fn logged(level: LevelFilter) -> Targets {
         .with_target("antiphon", level)
 }
 
-/// Ready after the first SIGINT or SIGTERM; the second one ends the process at once.
-pub(crate) async fn stopped() {
-    signal().await;
-    tokio::spawn(async {
-        signal().await;
-        std::process::exit(130);
-    });
+/// Ready after the first SIGINT or SIGTERM from the call on, which has to be in a runtime; the second one ends the process at once.
+pub(crate) fn stopped() -> impl Future<Output = ()> {
+    let first = signal();
+    async {
+        first.await;
+        tokio::spawn(async {
+            signal().await;
+            std::process::exit(130);
+        });
+    }
 }
 
 #[cfg(unix)]
-async fn signal() {
+fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    let interrupt = signal(SignalKind::interrupt());
+    let terminate = signal(SignalKind::terminate());
+    async {
+        let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use antiphon_server::{
-    Config, ConnectionLimits, RelayConfig, Secret, TlsFiles,
+    AcmeConfig, Config, ConnectionLimits, RelayConfig, Secret, Tls, TlsFiles,
+    acme::{LETS_ENCRYPT, check_domain},
     ice::{IceConfig, IceServer, TurnService, check_turn_url},
     rooms::RoomLimits,
 };
@@ -31,6 +32,57 @@ pub(crate) struct Settings {
     /// The address that people type, if a proxy stands before this server, such as `https://music.example.org`
     #[arg(long, env = "ANTIPHON_PUBLIC_URL", value_name = "URL", hide_env = true)]
     public_url: Option<String>,
+
+    /// A name of this server, such as music.example.org, to have certificates issued for; repeat for more. Let's Encrypt, or whoever has
+    /// --acme-directory, looks for this server at port 443 of the name. Using this, you agree to their terms
+    #[arg(
+        long = "acme-domain",
+        env = "ANTIPHON_ACME_DOMAINS",
+        value_name = "NAME",
+        value_delimiter = ' '
+    )]
+    #[arg(hide_env = true, help_heading = "HTTPS")]
+    acme_domains: Option<Vec<String>>,
+
+    /// A directory of this server's own, for the keys and certificates that go with --acme-domain
+    #[arg(
+        long,
+        env = "ANTIPHON_ACME_CACHE",
+        value_name = "DIRECTORY",
+        hide_env = true,
+        help_heading = "HTTPS"
+    )]
+    acme_cache: Option<PathBuf>,
+
+    /// Whom the CA may write to, such as mailto:ann@example.org; repeat for more
+    #[arg(
+        long = "acme-contact",
+        env = "ANTIPHON_ACME_CONTACTS",
+        value_name = "URL",
+        value_delimiter = ' '
+    )]
+    #[arg(hide_env = true, help_heading = "HTTPS")]
+    acme_contacts: Option<Vec<String>>,
+
+    /// The directory of another CA than Let's Encrypt that speaks ACME
+    #[arg(
+        long,
+        env = "ANTIPHON_ACME_DIRECTORY",
+        value_name = "URL",
+        hide_env = true,
+        help_heading = "HTTPS"
+    )]
+    acme_directory: Option<String>,
+
+    /// The root certificate (PEM) of that CA's own web server, if this system does not know it
+    #[arg(
+        long,
+        env = "ANTIPHON_ACME_ROOT_CA",
+        value_name = "FILE",
+        hide_env = true,
+        help_heading = "HTTPS"
+    )]
+    acme_root_ca: Option<PathBuf>,
 
     /// Certificate chain (PEM), for HTTPS without a proxy; read again when it changes, or on SIGHUP
     #[arg(
@@ -286,6 +338,11 @@ impl Settings {
         Self {
             listen: self.listen.or(other.listen),
             public_url: self.public_url.or(other.public_url),
+            acme_domains: self.acme_domains.or(other.acme_domains),
+            acme_cache: self.acme_cache.or(other.acme_cache),
+            acme_contacts: self.acme_contacts.or(other.acme_contacts),
+            acme_directory: self.acme_directory.or(other.acme_directory),
+            acme_root_ca: self.acme_root_ca.or(other.acme_root_ca),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
             trusted_proxies: self.trusted_proxies.or(other.trusted_proxies),
@@ -320,6 +377,11 @@ impl Settings {
         Self {
             listen: Some(config.listen),
             public_url: None,
+            acme_domains: Some(Vec::new()),
+            acme_cache: None,
+            acme_contacts: Some(Vec::new()),
+            acme_directory: Some(LETS_ENCRYPT.into()),
+            acme_root_ca: None,
             tls_cert: None,
             tls_key: None,
             trusted_proxies: Some(Vec::new()),
@@ -358,7 +420,7 @@ impl Settings {
             (None, None) => Ok(None),
             _ => Err(mistake.to_owned()),
         };
-        let tls = files(
+        let tls_files = files(
             settings.tls_cert,
             settings.tls_key,
             "--tls-cert and --tls-key go together",
@@ -368,13 +430,31 @@ impl Settings {
             settings.relay_key,
             "--relay-cert and --relay-key go together",
         )?;
+        let acme = acme(
+            settings.acme_domains.expect(known),
+            settings.acme_contacts.expect(known),
+            settings.acme_cache,
+            settings.acme_directory.expect(known),
+            settings.acme_root_ca,
+        )?;
         if settings.relay_port == Some(0) {
             return Err("--relay-port 0: expected 1 to 65535".into());
         }
         let relay = RelayConfig {
             listen: settings.relay_listen,
             public_port: settings.relay_port,
-            tls: relay_tls.or_else(|| tls.clone()),
+            tls: relay_tls.or_else(|| tls_files.clone()),
+        };
+        let public_origin = settings.public_url.map(|url| origin_of(&url)).transpose()?;
+        let (tls, public_origin) = match acme {
+            Some(acme) => {
+                if tls_files.is_some() {
+                    return Err("--acme-domain and --tls-cert: expected one of them".into());
+                }
+                let origin = acme_origin(&acme, public_origin)?;
+                (Some(Tls::Acme(acme)), Some(origin))
+            }
+            None => (tls_files.map(Tls::Files), public_origin),
         };
         let turn_urls = settings.turn_urls.expect(known);
         for url in &turn_urls {
@@ -395,7 +475,7 @@ impl Settings {
             .map_err(|_| format!("--log {log}: expected error, warn, info, debug or trace"))?;
         let config = Config {
             listen: settings.listen.expect(known),
-            public_origin: settings.public_url.map(|url| origin_of(&url)).transpose()?,
+            public_origin,
             tls,
             relay: (!settings.no_relay.expect(known)).then_some(relay),
             metrics_listen: settings.metrics_listen,
@@ -422,6 +502,75 @@ impl Settings {
             log,
             log_format: settings.log_format.expect(known),
         })
+    }
+}
+
+/// What is ordered where, if anything is.
+fn acme(
+    domains: Vec<String>,
+    contacts: Vec<String>,
+    cache: Option<PathBuf>,
+    directory: String,
+    root_ca: Option<PathBuf>,
+) -> Result<Option<AcmeConfig>, String> {
+    if domains.is_empty() {
+        let others = [
+            ("--acme-cache", cache.is_some()),
+            ("--acme-contact", !contacts.is_empty()),
+            ("--acme-directory", directory != LETS_ENCRYPT),
+            ("--acme-root-ca", root_ca.is_some()),
+        ];
+        return match others.iter().find(|(_, set)| *set) {
+            Some((flag, _)) => Err(format!("{flag} is of no use without --acme-domain")),
+            None => Ok(None),
+        };
+    }
+    let lower_case = domains.iter().map(|name| name.to_ascii_lowercase());
+    let domains: Vec<_> = lower_case.collect();
+    for (n, name) in domains.iter().enumerate() {
+        check_domain(name).map_err(|error| format!("--acme-domain {name}: {error}"))?;
+        if domains[..n].contains(name) {
+            return Err(format!("--acme-domain {name}: it is there twice"));
+        }
+    }
+    if let Some(contact) = contacts
+        .iter()
+        .find(|contact| !contact.starts_with("mailto:"))
+    {
+        return Err(format!(
+            "--acme-contact {contact}: expected mailto:NAME@HOST"
+        ));
+    }
+    if !directory.starts_with("https://") {
+        return Err(format!("--acme-directory {directory}: expected https://…"));
+    }
+    let cache = cache.ok_or(
+        "--acme-domain needs --acme-cache DIRECTORY: CAs issue few certificates a week for the same names, so they are kept",
+    )?;
+    Ok(Some(AcmeConfig {
+        domains,
+        contacts,
+        cache,
+        directory,
+        root_ca,
+    }))
+}
+
+/// Where people find a server with these certificates.
+fn acme_origin(acme: &AcmeConfig, public_origin: Option<String>) -> Result<String, String> {
+    let Some(origin) = public_origin else {
+        return Ok(format!("https://{}", acme.domains[0]));
+    };
+    let certain = origin.strip_prefix("https://").is_some_and(|authority| {
+        let host = authority.split(':').next();
+        acme.domains.iter().any(|name| Some(&**name) == host)
+    });
+    if certain {
+        Ok(origin)
+    } else {
+        Err(format!(
+            "--public-url {origin}: expected https:// and one of the names of --acme-domain"
+        ))
     }
 }
 

@@ -229,7 +229,13 @@ impl Listener {
             lanes,
             sessions,
             id: musician.id.clone(),
-            direct: Direct::new(&welcome.id, &musician.id, 1, lane_events),
+            direct: Direct::new(
+                &welcome.id,
+                &musician.id,
+                1,
+                &welcome.ice_servers,
+                lane_events,
+            ),
             _relay: relay.expect("an address"),
         }
     }
@@ -255,6 +261,7 @@ impl Listener {
                     DirectEvent::Signal { data, .. } => self.say(data).await,
                     DirectEvent::Closed { lane, epoch, .. } => self.direct.handle_closed(lane, epoch),
                     DirectEvent::Retry { lane, epoch, .. } => self.direct.handle_retry(lane, epoch),
+                    DirectEvent::Notice(_) => {}
                 },
                 Some(event) = self.sessions.recv() => match event {
                     RelayEvent::Datagram(_, bytes) if is_audio(&bytes) => return Way::Relayed,

@@ -3,8 +3,12 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
+    iter,
     net::{TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use web_transport_quinn::{ClientBuilder, proto::ConnectRequest};
@@ -30,6 +34,20 @@ fn run(command: &mut Command) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
+/// The lines that come within half a minute: a test that waits for another one fails then.
+fn lines(from: impl Read + Send + 'static) -> impl Iterator<Item = String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let mut read = BufReader::new(from).lines().map_while(Result::ok);
+        read.try_for_each(|line| sender.send(line))
+    });
+    let end = Instant::now() + Duration::from_secs(30);
+    iter::from_fn(move || {
+        let left = end.saturating_duration_since(Instant::now());
+        lines.recv_timeout(left).ok()
+    })
+}
+
 /// Ends the server with the test.
 struct Server(Child);
 
@@ -47,7 +65,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
     let text = "listen = \"127.0.0.1:1001\"\nmax_rooms = 11\nmax_participants = 12\nmax_messages_per_s = 13\n\
                 ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,hunter2\"]\n\
                 turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter3\"\n\
-                relay_listen = \"0.0.0.0:1002\"\nrelay_port = 14\n";
+                acme_cache = \"certificates\"\nrelay_listen = \"0.0.0.0:1002\"\nrelay_port = 14\n";
     fs::write(&file, text).expect("written");
     let file = file.to_str().expect("UTF-8");
     let (code, shown, _) = run(antiphon(&["serve", "--print-config", "--max-rooms", "31"])
@@ -55,6 +73,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         .env("ANTIPHON_CONFIG", file)
         .env("ANTIPHON_MAX_ROOMS", "21")
         .env("ANTIPHON_MAX_PARTICIPANTS", "22")
+        .env("ANTIPHON_ACME_DOMAINS", "a.example.org b.example.org")
         .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 192.0.2.2"));
     assert_eq!(code, Some(0));
     for line in [
@@ -63,6 +82,8 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         "max_messages_per_s = 13",
         "max_participants_per_room = 32",
         "listen = \"127.0.0.1:1001\"",
+        "acme_domains = [\"a.example.org\", \"b.example.org\"]",
+        "acme_cache = \"certificates\"",
         "relay_listen = \"0.0.0.0:1002\"",
         "relay_port = 34",
         "no_relay = true",
@@ -76,6 +97,11 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         );
     }
     assert!(!shown.contains("hunter"));
+}
+
+fn acme<'a>(others: &[&'a str]) -> Vec<&'a str> {
+    let names = ["--acme-domain", "a.example.org", "--acme-cache", "cache"];
+    [&names[..], others].concat()
 }
 
 #[test]
@@ -92,6 +118,38 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
         (vec!["--config", "no-such-file.toml"], "no-such-file.toml"),
         (vec!["--tls-cert", "cert.pem"], "--tls-key"),
         (vec!["--relay-key", "key.pem"], "--relay-cert"),
+        (vec!["--acme-domain", "a.example.org"], "--acme-cache"),
+        (vec!["--acme-cache", "cache"], "--acme-domain"),
+        (
+            vec!["--acme-contact", "mailto:ann@example.org"],
+            "--acme-contact is of no use without --acme-domain",
+        ),
+        (
+            vec!["--acme-directory", "https://ca.example.org"],
+            "--acme-directory is of no use without --acme-domain",
+        ),
+        (
+            vec!["--acme-root-ca", "root.pem"],
+            "--acme-root-ca is of no use without --acme-domain",
+        ),
+        (acme(&["--acme-domain", "A.example.org"]), "twice"),
+        (acme(&["--acme-domain", "*.example.org"]), "wildcards"),
+        (acme(&["--acme-domain", "192.0.2.1"]), "no address"),
+        (acme(&["--acme-domain", "https://b.example.org"]), "a name"),
+        (
+            acme(&["--tls-cert", "c.pem", "--tls-key", "k.pem"]),
+            "--tls-cert",
+        ),
+        (acme(&["--public-url", "http://a.example.org"]), "https://"),
+        (
+            acme(&["--public-url", "https://b.example.org"]),
+            "--acme-domain",
+        ),
+        (acme(&["--acme-contact", "ann@example.org"]), "mailto:"),
+        (
+            acme(&["--acme-directory", "http://ca.example.org"]),
+            "https://",
+        ),
         (vec!["--relay-port", "0"], "1 to 65535"),
         (vec!["--no-relay=perhaps"], "--no-relay"),
         (vec!["--turn-url", "turn:turn.example.org"], "--turn-secret"),
@@ -148,9 +206,7 @@ fn prints_a_link_serves_it_and_stops_when_told() {
             .spawn()
             .expect("it starts"),
     );
-    let mut lines = BufReader::new(server.0.stdout.take().expect("piped"))
-        .lines()
-        .map_while(Result::ok);
+    let mut lines = lines(server.0.stdout.take().expect("piped"));
     let link = lines
         .find_map(|line| {
             line.trim()
@@ -218,9 +274,7 @@ async fn what_strangers_make_libraries_say_is_not_logged() {
             .spawn()
             .expect("it starts"),
     );
-    let mut lines = BufReader::new(server.0.stderr.take().expect("piped"))
-        .lines()
-        .map_while(Result::ok);
+    let mut lines = lines(server.0.stderr.take().expect("piped"));
     let address = lines
         .find_map(|line| {
             line.split_once("relay on UDP ")
@@ -254,6 +308,37 @@ fn warns_about_plain_http_for_others() {
 }
 
 #[test]
+fn says_why_there_is_no_certificate_yet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().to_str().expect("UTF-8");
+    // A port that nobody listens on.
+    let ca = "https://127.0.0.1:1/directory";
+    let arguments = ["--listen", "127.0.0.1:0", "--acme-directory", ca];
+    let acme = ["--acme-domain", "Music.example.org", "--acme-cache", cache];
+    let arguments = [arguments, acme].concat();
+    let what = "no valid certificate for music.example.org";
+    warns(&arguments, &["--listen 0.0.0.0:443"]);
+    logs(
+        "ERROR",
+        &arguments,
+        &[what, "refused", "Next attempt in 1 min"],
+    );
+}
+
+#[test]
+fn the_link_has_the_name_of_the_certificate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().to_str().expect("UTF-8");
+    let ca = "https://127.0.0.1:1/directory";
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--acme-directory", ca]);
+    command.args(["--acme-domain", "music.example.org", "--acme-cache", cache]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut lines = lines(server.0.stdout.take().expect("piped"));
+    assert!(lines.any(|line| line.trim().starts_with("https://music.example.org/r/")));
+}
+
+#[test]
 fn warns_about_a_relay_behind_a_proxy() {
     warns(
         &[
@@ -267,6 +352,10 @@ fn warns_about_a_relay_behind_a_proxy() {
 }
 
 fn warns(arguments: &[&str], words: &[&str]) {
+    logs("WARN", arguments, words);
+}
+
+fn logs(level: &str, arguments: &[&str], words: &[&str]) {
     let mut command = antiphon(&["serve"]);
     command.args(arguments);
     let mut server = Server(
@@ -276,12 +365,8 @@ fn warns(arguments: &[&str], words: &[&str]) {
             .spawn()
             .expect("it starts"),
     );
-    let mut lines = BufReader::new(server.0.stderr.take().expect("piped"))
-        .lines()
-        .map_while(Result::ok);
-    assert!(
-        lines.any(|line| line.contains("WARN") && words.iter().all(|word| line.contains(word)))
-    );
+    let mut lines = lines(server.0.stderr.take().expect("piped"));
+    assert!(lines.any(|line| line.contains(level) && words.iter().all(|word| line.contains(word))));
 }
 
 #[test]
@@ -292,6 +377,7 @@ fn help_teaches_by_examples() {
             &["serve", "--help"],
             "--tls-cert fullchain.pem --tls-key privkey.pem",
         ),
+        (&["serve", "--help"], "you agree to their terms"),
         (&["open", "--help"], "antiphon open --browser firefox LINK"),
         (&["join", "--help"], "antiphon join --bots 3 LINK"),
     ] {
