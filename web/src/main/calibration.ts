@@ -97,24 +97,23 @@ export function agreement(lateMs: readonly (number | null)[]): { excessMs: numbe
 }
 
 /**
- * What input and output take beyond the browser's words, `reported` for the input, by a loop-back. It knows only their sum. A side that
- * says nothing of itself gets what is missing; of two that do, neither is believed more: each gets half, and may be wrong by that half.
+ * What input and output take beyond the browser's timestamps, by a loop-back, given its words of them. A loop-back knows only their sum.
+ * An input of which nothing is said gets what is missing, if the output has its word; else neither is known better than the other: each
+ * gets half of it, and may be wrong by that half.
  */
 export function split(
   { excessMs, spreadMs }: Calibration,
-  reported: DeviceDelay | null,
+  input: DeviceDelay | null,
+  output: DeviceDelay | null,
 ): { input: DeviceDelay; output: DeviceDelay } {
-  if (reported === null) {
-    return {
-      input: { isCalibrated: true, ms: excessMs, errorMs: spreadMs },
-      output: { isCalibrated: false, ms: 0, errorMs: 0 },
-    };
-  }
-  const halfMs = (excessMs - reported.ms) / 2;
+  if (input === null && output !== null)
+    return { input: { isCalibrated: true, ms: excessMs - output.ms, errorMs: spreadMs }, output };
+  const [inputMs, outputMs] = [input?.ms ?? 0, output?.ms ?? 0];
+  const halfMs = (excessMs - inputMs - outputMs) / 2;
   const errorMs = Math.abs(halfMs) + spreadMs / 2;
   return {
-    input: { isCalibrated: true, ms: reported.ms + halfMs, errorMs },
-    output: { isCalibrated: true, ms: halfMs, errorMs },
+    input: { isCalibrated: true, ms: inputMs + halfMs, errorMs },
+    output: { isCalibrated: true, ms: outputMs + halfMs, errorMs },
   };
 }
 

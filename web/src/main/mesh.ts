@@ -45,7 +45,8 @@ export class Peer {
   readonly id: string;
   readonly stream: number;
   readonly #host: MeshHost;
-  readonly #iceServers: RTCIceServer[];
+  /** Lanes made from now on ask these: credentials for TURN get old. */
+  iceServers: RTCIceServer[];
   /** One side makes all offers, so that they never cross. */
   readonly #offers: boolean;
   readonly #slots = new Map<number, Slot>();
@@ -67,7 +68,7 @@ export class Peer {
     this.id = id;
     this.stream = stream;
     this.#host = host;
-    this.#iceServers = iceServers;
+    this.iceServers = iceServers;
     this.#offers = selfId > id;
     this.#wanted = lanes === "auto" ? FIRST_LANES : lanes;
     this.#unreachableTimer = setTimeout(() => {
@@ -136,6 +137,17 @@ export class Peer {
     for (const [number, { lane }] of this.#slots) if (!lane.connected) this.#restore(number);
   }
 
+  /**
+   * The peer may have forgotten this one: what it said is forgotten here too. Its epochs count from 0 again: lanes that are not connected
+   * are made anew.
+   */
+  meetAgain(): void {
+    this.#wants = { direct: true, relayed: true };
+    for (const [number, { lane }] of Array.from(this.#slots)) if (!lane.connected) this.#closeLane(number);
+    this.#adjust();
+    this.#host.changed();
+  }
+
   close(): void {
     clearTimeout(this.#unreachableTimer);
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
@@ -161,7 +173,7 @@ export class Peer {
     const lane = new Lane(
       number,
       epoch,
-      this.#iceServers,
+      this.iceServers,
       (channel) => this.#host.addLane(this.stream, number, epoch, true, channel),
       (signal) => this.#host.signal(this.id, signal),
       (changed) => this.#changed(changed),

@@ -3,6 +3,7 @@
 import type { Pin } from "../shared/engine";
 import type { OpusKbps } from "../shared/rungs";
 import type { Stats } from "../shared/stats";
+import type { Stopped } from "./door";
 
 /** A problem in plain words: what happened, and what to do about it. `id` is stable, for tests and de-duplication. */
 export interface Problem {
@@ -98,8 +99,8 @@ export interface StudioState {
   mutedByOwner: boolean;
   /** Whether a passphrase is needed to come in. */
   locked: boolean;
-  /** Lobby: whether it is to be asked for, and whether the one that was tried is wrong. */
-  passphrase: "none" | "needed" | "wrong";
+  /** Lobby: whether it is to be asked for, and why. */
+  passphrase: "none" | Stopped;
   /** Of the devices and settings chosen now. */
   calibration: CalibrationState;
   participants: Participant[];

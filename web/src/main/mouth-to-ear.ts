@@ -45,6 +45,7 @@ export function mouthToEar(
     knownMs: known,
     errorMs: far.lineErrorMs + output.playedLine.errorMs + devicesErrorMs,
     offsetErrorMs: far.offsetErrorMs,
+    devicesErrorMs,
     stages,
   };
 }

@@ -76,6 +76,7 @@ export class Signalling {
   #retryMs = FIRST_RETRY_MS;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
+  #wasIn = false;
 
   constructor(
     room: string,
@@ -89,6 +90,11 @@ export class Signalling {
     this.#report = report;
     addEventListener("online", this.#retryNow);
     this.#connect();
+  }
+
+  /** Whether the server has ever let this identity in. */
+  get wasIn(): boolean {
+    return this.#wasIn;
   }
 
   /** False while there is no connection: the message is dropped. */
@@ -176,10 +182,13 @@ export class Signalling {
       this.#hello.sample_rate_hz = message.sample_rate_hz;
       if (!message.locked) this.#setPassphrase(null);
       this.#retryMs = FIRST_RETRY_MS;
+      this.#wasIn = true;
       this.#report("online");
     }
     if (message.type === "locked") this.#setPassphrase(message.passphrase);
-    if (message.type === "error" && FINAL_ERRORS.has(message.code)) this.#stop();
+    // At the door the user is told to wait; who was in comes back by itself.
+    const isFinal = (code: string) => FINAL_ERRORS.has(code) || (code === "too_fast" && !this.#wasIn);
+    if (message.type === "error" && isFinal(message.code)) this.#stop();
     this.#receive(message);
   }
 

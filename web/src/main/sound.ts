@@ -1,7 +1,7 @@
 /** The audio graph and the two other threads: everything that makes and takes sound, without a room. */
 
 import { RecordRing } from "@antiphon/ring";
-import { type Estimate, Recent } from "../shared/clock";
+import { Recent } from "../shared/clock";
 import { AUTOMATIC, COMMAND, type Pin, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
@@ -49,11 +49,12 @@ export const OUTPUT_CHANNELS = 2;
 /** AudioData of at most 1,024 frames that may wait while the worker is busy: four seconds. */
 const TRACK_BUFFERS = 200;
 
-/** How long the graph has rendered when its output latency is first asked for. */
-export const FIRST_ASK_OUTPUT_SECONDS = 10;
-const ASK_OUTPUT_SECONDS = 20;
-/** Firefox waits for its audio server when asked for an output timestamp, as for the latency; and its answer leaves the latency out. */
-const OUTPUT_TIMESTAMP_IS_FREE = !navigator.userAgent.includes("Firefox/");
+/**
+ * Whether the browser may be asked for its output's latency and timestamps. Firefox never: to answer, its main thread waits for the audio
+ * server, which may wait for the audio callback, which waits for that thread; page and sound then stand still for ever
+ * (docs/adr/0014-measured-mouth-to-ear.md).
+ */
+export const TELLS_OUTPUT = !navigator.userAgent.includes("Firefox/");
 /** Looks at the output that its lines are taken from: two seconds of them. Their error is told by ten: a system's word of its output settles slowly. */
 const OUTPUT_LOOKS = 20;
 const OUTPUT_LOOKS_FOR_ERROR = 100;
@@ -104,8 +105,6 @@ export class Sound {
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
-  #outputLatencyMs: number | null = null;
-  #askOutputAtSeconds = FIRST_ASK_OUTPUT_SECONDS;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
@@ -259,21 +258,9 @@ export class Sound {
     return -1;
   }
 
-  /**
-   * The browser's own report of its output latency; null until the graph has rendered for a while.
-   *
-   * Firefox asks its audio server and waits for the answer; while a stream is being opened each of the two may wait for the other,
-   * for ever. So only a graph that runs is asked, and seldom.
-   */
+  /** The browser's own report of its output latency; null where it has none, and until the output runs. */
   reportedOutputLatencyMs(): number | null {
-    const numbers = this.numbers();
-    const renderedSeconds =
-      (numbers[WORKLET_STATS.quanta] * numbers[WORKLET_STATS.quantumFrames]) / this.context.sampleRate;
-    if (renderedSeconds >= this.#askOutputAtSeconds) {
-      this.#askOutputAtSeconds = renderedSeconds + ASK_OUTPUT_SECONDS;
-      this.#outputLatencyMs = this.context.outputLatency * 1000;
-    }
-    return this.#outputLatencyMs;
+    return TELLS_OUTPUT ? this.context.outputLatency * 1000 || null : null;
   }
 
   /** Looks at the output's clock; to be called ten times a second. */
@@ -281,7 +268,7 @@ export class Sound {
     const { context } = this;
     if (context.state !== "running") return;
     this.#renderedLines.add(performance.timeOrigin + performance.now() - context.currentTime * 1000);
-    if (!OUTPUT_TIMESTAMP_IS_FREE) return;
+    if (!TELLS_OUTPUT) return;
     const { contextTime, performanceTime } = context.getOutputTimestamp();
     if (contextTime && performanceTime)
       this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
@@ -290,19 +277,12 @@ export class Sound {
   /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
   outputClock(device: DeviceDelay | null): OutputClock | null {
     const renderedLineMs = this.#renderedLines.least(OUTPUT_LOOKS);
-    const playedLine = OUTPUT_TIMESTAMP_IS_FREE
+    if (renderedLineMs === null) return null;
+    const playedLine = TELLS_OUTPUT
       ? this.#playedLines.middle(OUTPUT_LOOKS)
-      : this.#renderedPlusLatency();
-    if (renderedLineMs === null || playedLine === null) return null;
-    return { playedLine, renderedLineMs, device };
-  }
-
-  /** Where the browser does not say when a frame leaves: when it was rendered, and the latency. */
-  #renderedPlusLatency(): Estimate | null {
-    const latencyMs = this.reportedOutputLatencyMs();
-    const [lineMs, everMs] = [this.#renderedLines.least(OUTPUT_LOOKS), this.#renderedLines.least()];
-    if (latencyMs === null || lineMs === null || everMs === null) return null;
-    return { ms: lineMs + latencyMs, errorMs: lineMs - everMs };
+      : // All that is known of a frame's leaving is that it was rendered before; `device` has the rest.
+        { ms: renderedLineMs, errorMs: renderedLineMs - this.#renderedLines.least()! };
+    return playedLine && { playedLine, renderedLineMs, device };
   }
 
   /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */

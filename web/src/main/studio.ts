@@ -37,6 +37,7 @@ import {
   storeCalibration,
 } from "./calibration";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
+import { type Stopped, stoppedBy } from "./door";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import { Mixing } from "./mixing";
@@ -54,14 +55,11 @@ import { mouthToEar } from "./mouth-to-ear";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
-import { BUDGET_SHARES, FIRST_ASK_OUTPUT_SECONDS, Sound, type Transport } from "./sound";
+import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 
-/** A browser whose devices report more than this was not started for low latency. */
+/** A browser whose input reports more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
-/** Ditto, where the input reports nothing (Firefox). */
-const LONG_OUTPUT_LATENCY_MS = 15;
-const REPORT_SETTLES_MS = (FIRST_ASK_OUTPUT_SECONDS + 2) * 1000;
 const LOOP_ID = "loop";
 /** A delay that has sufficed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
@@ -108,8 +106,8 @@ const NO_CALIBRATION: CalibrationState = {
 /** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
 const LOOP_BACK_LEAD_SECONDS = 0.5;
 const LOOP_BACK_TAIL_SECONDS = 1;
-/** How long the output's clock may take to be known: one browser says nothing at first. */
-const OUTPUT_PATIENCE_MS = REPORT_SETTLES_MS + 3_000;
+/** How long the output's clock may take to be known. */
+const OUTPUT_PATIENCE_MS = 3_000;
 
 const NO_SENDER: SenderStats = {
   capturePath: "none",
@@ -481,8 +479,7 @@ export class Studio implements StudioApi {
   #capture(throughGraph = false): void {
     if (this.#stream === null) return;
     this.#sound?.capture(this.#stream, this.#state.settings.channels, throughGraph);
-    // The output's report is settled only once it has run for a moment.
-    setTimeout(() => this.#adviseLauncher(), REPORT_SETTLES_MS);
+    this.#adviseLauncher();
   }
 
   /** `latency` is in the standard, but not yet in TypeScript's library. */
@@ -664,10 +661,10 @@ export class Studio implements StudioApi {
   }
 
   /** What the devices take beyond the browser's timestamps: by a loop-back if there was one, else by its word. */
-  #devices(): { input: DeviceDelay | null; output: DeviceDelay } {
+  #devices(): { input: DeviceDelay | null; output: DeviceDelay | null } {
     const input = this.#reportedInput();
-    if (this.#calibration !== null) return split(this.#calibration, input);
-    return { input, output: { isCalibrated: false, ms: 0, errorMs: 0 } };
+    const output = TELLS_OUTPUT ? { isCalibrated: false, ms: 0, errorMs: 0 } : null;
+    return this.#calibration === null ? { input, output } : split(this.#calibration, input, output);
   }
 
   #checkContext(context: AudioContext): void {
@@ -685,12 +682,10 @@ export class Studio implements StudioApi {
     });
   }
 
-  /** What the browser reports of its sound buffers tells whether it was started with short ones. */
+  /** What the browser reports of its input tells whether it was started with short buffers. */
   #adviseLauncher(): void {
     const inputMs = milliseconds(this.#trackSettings()?.latency);
-    const outputMs = this.#sound?.reportedOutputLatencyMs() ?? null;
-    const isLong =
-      inputMs === null ? (outputMs ?? 0) > LONG_OUTPUT_LATENCY_MS : inputMs > LONG_INPUT_LATENCY_MS;
+    const isLong = inputMs !== null && inputMs > LONG_INPUT_LATENCY_MS;
     if (!isLong || /Android|iPhone|iPad/.test(navigator.userAgent)) {
       this.#clear("launcher");
       return;
@@ -832,7 +827,7 @@ export class Studio implements StudioApi {
         await this.#handleWelcome(message);
         break;
       case "joined":
-        this.#meet(message.participant);
+        this.#meet(message.participant, false);
         break;
       case "away":
       case "back":
@@ -886,7 +881,9 @@ export class Studio implements StudioApi {
       if (welcome.resumed) this.#removeMember(id);
       else this.#waitFor(id);
     }
-    for (const participant of welcome.participants) this.#meet(participant);
+    for (const { peer } of this.#members.values())
+      if (peer instanceof Peer) peer.iceServers = welcome.ice_servers;
+    for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
     this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
     this.#setOwner(welcome.owner);
@@ -906,8 +903,9 @@ export class Studio implements StudioApi {
         "You cannot come in again from this page. Ask them; if they agree, open the link anew.",
       ],
     };
-    if (code === "passphrase") {
-      this.#askForPassphrase();
+    const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
+    if (stopped !== null) {
+      this.#askForPassphrase(stopped);
       return;
     }
     const known = remedies[code];
@@ -918,8 +916,7 @@ export class Studio implements StudioApi {
   }
 
   /** Back to the door, with the microphone on. */
-  #askForPassphrase(): void {
-    const passphrase = this.#passphrase === null ? "needed" : "wrong";
+  #askForPassphrase(passphrase: Stopped): void {
     this.#passphrase = null;
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
@@ -965,11 +962,16 @@ export class Studio implements StudioApi {
     }, RETURN_MS);
   }
 
-  /** Somebody who came, or is found there. */
-  #meet({ id, stream, name, present, muted }: RemoteParticipant): void {
+  /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
+  #meet({ id, stream, name, present, muted }: RemoteParticipant, resumed: boolean): void {
     this.#addMember(id, name);
     const member = this.#members.get(id);
     if (member === undefined) return;
+    // It has been gone, whether we were told or not; or we have.
+    if (member.number !== null && !(resumed && member.number === stream)) {
+      member.wanted = { direct: true, relayed: true };
+      this.#memberPeer(id)?.meetAgain();
+    }
     member.number = stream;
     this.#tellPeer(member);
     this.#updateMember(id, { name, present, mutedByOwner: muted });

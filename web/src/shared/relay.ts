@@ -34,7 +34,7 @@ export interface RelayStatistics {
   mix_us: number | null;
 }
 
-/** How many take our stream by the relay, and whether Opus is of use to all of them. */
+/** How many take our stream by the relay, and whether Opus is of use to all to whom it is forwarded. */
 export interface Wanted {
   listeners: number;
   opus: boolean;

@@ -105,6 +105,8 @@ export interface MouthToEar {
   errorMs: number;
   /** Part of that: of the offset between the two clocks. */
   offsetErrorMs: number;
+  /** Part of that: of what loop-backs say, which cannot tell input and output apart. */
+  devicesErrorMs: number;
   stages: DelayStage[];
 }
 

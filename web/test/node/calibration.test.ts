@@ -84,24 +84,32 @@ describe("pulses together", () => {
 const calibration: Calibration = { excessMs: 6, spreadMs: 0.4, roundTripMs: 20, atMs: 1 };
 
 describe("what a loop-back found", () => {
+  const timestamped = { isCalibrated: false, ms: 0, errorMs: 0 };
+
   it("goes to both sides alike, in doubt by that half, where both say something of themselves", () => {
-    const { input, output } = split(calibration, { isCalibrated: false, ms: 0, errorMs: 0 });
+    const { input, output } = split(calibration, timestamped, timestamped);
     expect(input).toEqual({ isCalibrated: true, ms: 3, errorMs: 3.2 });
     expect(output).toEqual(input);
   });
 
   it("keeps what the input reported", () => {
-    const { input, output } = split(calibration, { isCalibrated: false, ms: 10, errorMs: 0 });
+    const { input, output } = split(calibration, { ...timestamped, ms: 10 }, timestamped);
     expect(input).toEqual({ isCalibrated: true, ms: 8, errorMs: 2.2 });
     expect(output).toEqual({ isCalibrated: true, ms: -2, errorMs: 2.2 });
     expect(input.ms + output.ms).toBe(calibration.excessMs);
   });
 
   it("goes to an input of which nobody says anything", () => {
-    expect(split(calibration, null)).toEqual({
+    expect(split(calibration, null, timestamped)).toEqual({
       input: { isCalibrated: true, ms: 6, errorMs: 0.4 },
-      output: { isCalibrated: false, ms: 0, errorMs: 0 },
+      output: timestamped,
     });
+  });
+
+  it("goes to both sides alike where neither says anything", () => {
+    const { input, output } = split(calibration, null, null);
+    expect(input).toEqual({ isCalibrated: true, ms: 3, errorMs: 3.2 });
+    expect(output).toEqual(input);
   });
 });
 

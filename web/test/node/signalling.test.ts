@@ -33,6 +33,7 @@ beforeEach(() => {
   vi.stubGlobal("WebSocket", Socket);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example" });
   vi.stubGlobal("addEventListener", () => {});
+  vi.stubGlobal("removeEventListener", () => {});
   vi.stubGlobal("fetch", async () => ({ ok: true }));
 });
 afterEach(() => {
@@ -76,4 +77,29 @@ it("says the passphrase that the server told last when it comes in again", async
   socket.close();
   [, said] = await welcomed(false);
   expect(said).not.toHaveProperty("passphrase");
+});
+
+it("does not knock again by itself after too many wrong passphrases, but comes back where it was in", async () => {
+  const heard = vi.fn();
+  const status = vi.fn();
+  const knock = () =>
+    new Signalling("room", { name: "a", sample_rate_hz: 48_000, passphrase: "guess" }, heard, status);
+  const refuse = (socket: Socket) => {
+    const message = { type: "error", code: "too_fast", message: "too many wrong passphrases; wait a minute" };
+    socket.say(message);
+    socket.close();
+    expect(heard).toHaveBeenLastCalledWith(message);
+  };
+  const outside = knock();
+  refuse(Socket.all[0]!);
+  await vi.advanceTimersByTimeAsync(120_000);
+  expect(Socket.all).toHaveLength(1);
+  expect([outside.wasIn, status.mock.lastCall]).toEqual([false, ["offline"]]);
+
+  const inside = knock();
+  const [socket] = await welcomed(true);
+  refuse(socket);
+  await vi.advanceTimersByTimeAsync(2_000);
+  expect(Socket.all.length).toBeGreaterThan(2);
+  expect(inside.wasIn).toBe(true);
 });

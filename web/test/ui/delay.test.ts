@@ -31,6 +31,7 @@ describe("mouth to ear", () => {
     expect(delay.ms).toBeCloseTo(22, 6);
     expect(delay.knownMs).toBeCloseTo(22, 6);
     expect(delay.errorMs).toBeCloseTo(0.5 + 0.2 + 1, 6);
+    expect(delay.devicesErrorMs).toBeCloseTo(1, 6);
     const stages = delay.stages.map(({ name, ms, source }) => [name, Math.round(ms! * 10) / 10, source]);
     expect(stages).toEqual([
       ["input", 0, "reported"],
@@ -58,7 +59,10 @@ describe("mouth to ear", () => {
     const delay = mouthToEar(far, output, now);
     expect(plain(`${delayFigure(delay)} ${delayNote(delay)}`)).toBe("22.0 ms ± 1.7 ms, mouth to ear");
     expect(settled(delay)).toBe(delay);
-    expect(settled({ ...delay, errorMs: 11 })).toBeNull();
+    expect(settled({ ...delay, errorMs: 12 })).toBeNull();
+    // However much a loop-back leaves open.
+    const open = { ...output, device: { ...output.device!, errorMs: 40 } };
+    expect(settled(mouthToEar(far, open, now))).toMatchObject({ devicesErrorMs: 40 });
     expect(settled({ ...delay, knownMs: -3 })).toBeNull();
     expect(settled(null)).toBeNull();
   });

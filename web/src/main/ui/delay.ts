@@ -3,7 +3,7 @@
 import type { DelayStage, MouthToEar } from "../../shared/stats";
 import { formatMs, msFigure } from "./format";
 
-/** An estimate this far off says nothing yet: clocks are still being compared, or a machine stands still. */
+/** Clocks this far off say nothing yet: they are still being compared, or a machine stands still. */
 const SETTLED_ERROR_MS = 10;
 
 const stageLabels: Record<DelayStage["name"], string> = {
@@ -35,7 +35,8 @@ export interface Bar {
 
 /** Null while it is too uncertain to be shown. */
 export function settled(delay: MouthToEar | null): MouthToEar | null {
-  return delay !== null && delay.errorMs <= SETTLED_ERROR_MS && delay.knownMs > 0 ? delay : null;
+  if (delay === null || delay.knownMs <= 0) return null;
+  return delay.errorMs - delay.devicesErrorMs <= SETTLED_ERROR_MS ? delay : null;
 }
 
 /** "14.2 ms", or "> 14.2 ms" where a stage is unknown. */

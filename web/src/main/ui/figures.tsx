@@ -190,6 +190,11 @@ function Waterfall(props: {
         {delayFigure(props.delay)} {delayNote(props.delay)}, as far as the browsers' own words are true. Of
         the error, ± {msFigure(props.delay.offsetErrorMs)} ms is how well the two clocks are compared: the
         network may be faster one way than the other.
+        <Show when={props.delay.devicesErrorMs > 0}>
+          {" "}
+          ± {msFigure(props.delay.devicesErrorMs)} ms is what a loop-back leaves open: it cannot tell
+          microphone and loudspeaker apart.
+        </Show>
       </p>
     </details>
   );

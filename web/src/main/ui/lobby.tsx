@@ -1,6 +1,7 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
 import { createMemo, createUniqueId, Match, Show, Switch } from "solid-js";
+import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
 import { LoopBack } from "./loop-back";
@@ -13,6 +14,10 @@ export function Lobby() {
   const view = useView();
   const microphone = createMemo(() => view.state().microphone);
   const joining = createMemo(() => view.state().phase === "joining");
+  const asked = createMemo(() => {
+    const { passphrase } = view.state();
+    return passphrase === "none" ? null : passphrase;
+  });
 
   const join = (event: SubmitEvent) => {
     event.preventDefault();
@@ -34,9 +39,7 @@ export function Lobby() {
       <Problems severity="error" />
       <div class="card fields">
         <NameField />
-        <Show when={view.state().passphrase !== "none"}>
-          <PassphraseField isWrong={view.state().passphrase === "wrong"} />
-        </Show>
+        <Show when={asked()}>{(why) => <PassphraseField why={why()} />}</Show>
       </div>
       <section class="card" aria-labelledby="lobby-sound">
         <h2 id="lobby-sound">Your sound</h2>
@@ -79,7 +82,7 @@ export function Lobby() {
   );
 }
 
-function PassphraseField(props: { isWrong: boolean }) {
+function PassphraseField(props: { why: Stopped }) {
   const id = createUniqueId();
   return (
     <div class="field">
@@ -93,12 +96,10 @@ function PassphraseField(props: { isWrong: boolean }) {
         required
         autocomplete="off"
         aria-describedby={`${id}-hint`}
-        aria-invalid={props.isWrong}
+        aria-invalid={props.why === "wrong"}
       />
-      <p class={props.isWrong ? "muted-words" : "hint"} id={`${id}-hint`} role="alert">
-        {props.isWrong
-          ? "That is not the passphrase. Ask the room's owner, and try again."
-          : "The room is locked. Its owner can tell you the passphrase."}
+      <p class={props.why === "needed" ? "hint" : "muted-words"} id={`${id}-hint`} role="alert">
+        {doorWords[props.why]}
       </p>
     </div>
   );
