@@ -1,3 +1,4 @@
+import { reportOf } from "./browser-report.js";
 import { openMicrophone } from "./microphone.js";
 import { blockFrames, DejitterBuffer, packetBytes, SendRing } from "./paper-buffer.js";
 
@@ -82,18 +83,8 @@ const accept = async (answer) => connection.setRemoteDescription(answer);
 
 const ready = () => buffer.counters.playedFrames > 0;
 
-/** What the browser says of itself; `null` where it says nothing. */
-const report = () => ({
-  quantumFrames: context.renderQuantumSize ?? null,
-  reportedBaseLatencyMs: ms(context.baseLatency),
-  reportedOutputLatencyMs: ms(context.outputLatency),
-  reportedInputLatencyMs: ms(microphone.getSettings().latency),
-});
-
 const counters = async () => buffer.counters;
 
-window.page = () => ({ start, describe, accept, ready, report, counters });
+const report = () => reportOf(context, microphone);
 
-function ms(seconds) {
-  return seconds === undefined ? null : seconds * 1000;
-}
+window.page = () => ({ start, describe, accept, ready, report, counters });

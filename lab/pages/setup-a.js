@@ -1,3 +1,4 @@
+import { reportOf } from "./browser-report.js";
 import { openMicrophone } from "./microphone.js";
 
 let context;
@@ -12,16 +13,6 @@ const start = async () => {
   [microphone] = stream.getAudioTracks();
 };
 
-/** What the browser says of itself; `null` where it says nothing. */
-const report = () => ({
-  quantumFrames: context.renderQuantumSize ?? null,
-  reportedBaseLatencyMs: ms(context.baseLatency),
-  reportedOutputLatencyMs: ms(context.outputLatency),
-  reportedInputLatencyMs: ms(microphone.getSettings().latency),
-});
+const report = () => reportOf(context, microphone);
 
 window.page = () => ({ start, report });
-
-function ms(seconds) {
-  return seconds === undefined ? null : seconds * 1000;
-}

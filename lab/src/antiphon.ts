@@ -50,7 +50,12 @@ export interface PageStats {
   };
   /** The connection to the server: "offline", "connecting" or "online". */
   signalling: string;
-  relay: { sessions: { state: string }[]; rttMs: number | null; wanted: number } | null;
+  relay: {
+    sessions: { state: string }[];
+    rttMs: number | null;
+    wanted: number;
+    sent: { format: string } | null;
+  } | null;
   peers: PagePeer[];
 }
 

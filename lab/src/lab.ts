@@ -14,6 +14,7 @@ import { m2e } from "./experiments/m2e.js";
 import { native } from "./experiments/native.js";
 import { netem } from "./experiments/netem.js";
 import { peers } from "./experiments/peers.js";
+import { restart } from "./experiments/restart.js";
 import { server } from "./experiments/server.js";
 import { soak } from "./experiments/soak.js";
 import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
@@ -26,28 +27,40 @@ import { summaryMarkdown } from "./report/markdown.js";
 import type { Report } from "./report/model.js";
 import { playback, Rig, root, sampleRateHz, speaker } from "./rig.js";
 import { writeScore } from "./signal.js";
+import { Stalls } from "./stalls.js";
 import { framesPerMs, percent } from "./units.js";
 
-const experiments: readonly Experiment[] = [m2e, ifdv, peers, loss, native, server, soak, fidelity, netem];
+const experiments: readonly Experiment[] = [
+  m2e,
+  ifdv,
+  peers,
+  loss,
+  native,
+  server,
+  soak,
+  restart,
+  fidelity,
+  netem,
+];
 
 const help = `Measures Antiphon in real browsers on virtual sound cards and emulated networks, and writes a report of each run.
 
   make lab                            every experiment, several hours
   make lab EXPERIMENT=m2e             one of them
-  node lab/dist/lab.js --quick        every one once, under two minutes: shows that the lab works, measures nothing
+  node lab/dist/lab.js --quick        every one once, in a few minutes: shows that the lab works, measures nothing
   node lab/dist/lab.js m2e --sessions 10 --seconds 60 --configs chromium,firefox --setups A,Antiphon
 
 experiments
 ${experiments.map(({ name, question }) => `  ${name.padEnd(10)} ${question}`).join("\n")}
 
 options
-  --sessions N      repetitions, interleaved (m2e, native 3; peers 2)
+  --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5)
   --seconds N       length of each measurement
   --configs LIST    of ${Object.keys(configs).join(", ")}
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, messages" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
-                    "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", Jamulus, JackTrip
-                    (server) · forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
+                    "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", the first, third and
+                    fourth with ", in step", Jamulus, JackTrip (server) · forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
   --out FOLDER      where the runs' folders go (default: results)
 
 Every run gets a folder DATE-EXPERIMENT with index.html (open it in any browser), summary.md, report.json and the raw data as CSV; the
@@ -98,6 +111,7 @@ async function main(): Promise<number> {
   const rig = await Rig.start({ cards: ["A", "B", "Loop"] });
   const pages = await servePages();
   const product = await Product.start();
+  const stalls = Stalls.start();
   const shared = { rig, pages, product };
   say(await calibrate(rig));
   const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
@@ -110,11 +124,10 @@ async function main(): Promise<number> {
       const repeated: string[] = [];
       const loads: Load[] = [];
       for (const step of plan.steps) {
-        const load = watchLoad();
-        // A browser hangs now and then: once more, but for a smoke run, which is to show such things.
+        const load = watchLoad(stalls);
+        // The machine may have stood still: once more.
         const failure = await progress.take(experiment.name, step, shared);
-        const again =
-          failure && !options.quick ? await progress.take(experiment.name, step, shared) : failure;
+        const again = failure && (await progress.take(experiment.name, step, shared));
         if (again) failures.push(`${step.label}: ${again}`);
         else if (failure) repeated.push(`${step.label}: ${failure}`);
         loads.push(load());
@@ -153,6 +166,7 @@ async function main(): Promise<number> {
       say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
     }
   } finally {
+    await stalls.stop();
     await product.stop();
     pages.close();
     await rig.stop();
@@ -229,10 +243,15 @@ function words(ms: number): string {
 }
 
 function loadDoubts(loads: readonly Load[]): string[] {
-  const steal = Math.max(0, ...loads.map(({ stealShare }) => stealShare));
+  const missing = Math.max(0, ...loads.map(({ missingShare }) => missingShare));
+  const longestMs = Math.max(0, ...loads.map(({ longestStallMs }) => longestStallMs));
   const busy = Math.max(0, ...loads.map(({ busyShare }) => busyShare));
   return [
-    ...(steal > 0.03 ? [`the host took up to ${percent(steal)} of the processors away`] : []),
+    ...(longestMs > 10 || missing > 0.01
+      ? [
+          `the machine itself stood still, for up to ${longestMs.toFixed(0)} ms and ${percent(missing)} of a step`,
+        ]
+      : []),
     ...(busy > 0.97 ? [`the processors had no idle time (${percent(busy)} busy in one step)`] : []),
   ];
 }
@@ -240,8 +259,11 @@ function loadDoubts(loads: readonly Load[]): string[] {
 function loadWords(loads: readonly Load[]): Record<string, string> {
   if (loads.length === 0) return {};
   const busy = Math.max(...loads.map(({ busyShare }) => busyShare));
-  const steal = Math.max(...loads.map(({ stealShare }) => stealShare));
-  return { load: `processors at most ${percent(busy)} busy in a step, ${percent(steal)} taken by the host` };
+  const missing = Math.max(...loads.map(({ missingShare }) => missingShare));
+  const longestMs = Math.max(...loads.map(({ longestStallMs }) => longestStallMs));
+  return {
+    load: `processors at most ${percent(busy)} busy in a step; stood still for at most ${longestMs.toFixed(1)} ms, ${percent(missing)} of a step`,
+  };
 }
 
 /** Writes a run's folder and the index of all; returns the folder. */

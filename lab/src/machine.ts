@@ -1,32 +1,35 @@
-/** What a run was made on, and how busy that was. */
+/** What a run was made on, how busy that was, and whether it stood still. */
 
 import { readFileSync } from "node:fs";
 import os from "node:os";
 import { run } from "./processes.js";
 import { root } from "./rig.js";
+import type { Stalls } from "./stalls.js";
 
-/** Shares of all processors' time. */
 export interface Load {
+  /** Of all processors' time. */
   busyShare: number;
-  /** Taken away by the host of a virtual machine. */
-  stealShare: number;
+  /** The longest time for which a processor stood still, whatever was to run on it. */
+  longestStallMs: number;
+  /** Of all processors' time, what was missing so. */
+  missingShare: number;
 }
 
 interface Ticks {
   total: number;
   idle: number;
-  steal: number;
 }
 
 /** Starts watching; the function it returns tells the load since. */
-export function watchLoad(): () => Load {
-  const before = ticks();
+export function watchLoad(stalls: Stalls): () => Load {
+  const [from, before] = [Date.now(), ticks()];
   return () => {
     const after = ticks();
-    const total = Math.max(1, after.total - before.total);
+    const { longestMs, missingShare } = stalls.between(from, Date.now());
     return {
-      busyShare: 1 - (after.idle - before.idle) / total,
-      stealShare: (after.steal - before.steal) / total,
+      busyShare: 1 - (after.idle - before.idle) / Math.max(1, after.total - before.total),
+      longestStallMs: longestMs,
+      missingShare,
     };
   };
 }
@@ -35,7 +38,7 @@ export function watchLoad(): () => Load {
 function ticks(): Ticks {
   const [line = ""] = readFileSync("/proc/stat", "utf8").split("\n");
   const numbers = line.trim().split(/\s+/).slice(1, 9).map(Number);
-  return { total: numbers.reduce((a, b) => a + b, 0), idle: numbers[3]! + numbers[4]!, steal: numbers[7]! };
+  return { total: numbers.reduce((a, b) => a + b, 0), idle: numbers[3]! + numbers[4]! };
 }
 
 export function describeMachine(): Record<string, string> {

@@ -228,6 +228,11 @@ export function playback(card: string): string[] {
   return [`spk${card}:playback_FL`, `spk${card}:playback_FR`];
 }
 
+/** Name of a card as ALSA has it: its speaker and its microphone. */
+export function alsaCard(card: string): string {
+  return `lab${card}`;
+}
+
 function deviceBinary(): string {
   const binary = path.join(root, "target/release/antiphon-device");
   if (!existsSync(binary))
@@ -285,6 +290,16 @@ pulse.properties = {
 }
 `,
   );
+  // Programs that speak ALSA find its file by XDG_CONFIG_HOME.
+  mkdirSync(path.join(config, "alsa"));
+  const pcm = (card: string) => `pcm.${alsaCard(card)} {
+  type pipewire
+  playback_node "spk${card}"
+  capture_node "mic${card}"
+  hint { show on description "Card ${card}" }
+}
+`;
+  writeFileSync(path.join(config, "alsa/asoundrc"), cards.map(pcm).join(""));
   // No real hardware: the session manager only links streams to the virtual cards.
   for (const [folder, lines] of [
     [

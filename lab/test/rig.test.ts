@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { listen } from "../src/analysis.js";
-import { mic, playback, Rig, sampleRateHz, speaker } from "../src/rig.js";
+import { mic, type Passage, playback, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 
 const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 2, steadySeconds: 0.5, tailSeconds: 0.5 });
@@ -14,7 +14,7 @@ beforeAll(async () => {
 afterAll(() => rig.stop());
 
 it("reads its own loop as exactly one quantum, at every pulse", async () => {
-  const { heard, summary } = await rig.pass({
+  const { heard, summary } = await passWhole({
     plays: [{ take: score.take, to: playback("A") }],
     hears: [speaker("A")],
   });
@@ -26,7 +26,7 @@ it("reads its own loop as exactly one quantum, at every pulse", async () => {
 });
 
 it("gives 16-bit material back exactly", async () => {
-  const { heard } = await rig.pass({
+  const { heard } = await passWhole({
     plays: [{ take: score.take, to: playback("A") }],
     hears: [speaker("A")],
   });
@@ -73,4 +73,13 @@ function processesIn(folder: string): string[] {
         return []; // It ended meanwhile, or is another user's.
       }
     });
+}
+
+/** A take of which the device missed nothing: where the machine stands still it misses some, and says so. At most the fifth. */
+async function passWhole(passage: Passage): ReturnType<Rig["pass"]> {
+  for (let tries = 1; ; tries++) {
+    const pass = await rig.pass(passage);
+    const { xruns, clock_gaps, missed_frames } = pass.summary;
+    if (xruns + clock_gaps + missed_frames === 0 || tries === 5) return pass;
+  }
 }

@@ -1,4 +1,4 @@
-import { readFileSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { quantile } from "../analysis.js";
 import { binary, Product } from "../antiphon.js";
@@ -16,6 +16,8 @@ interface Measured {
   participants: number;
   /** Share of one core that the server took. */
   cpuShare: number;
+  /** How often its threads went to sleep and were woken, each second: what comes while they are awake costs less. */
+  wakesPerS: number;
   /** Resident memory of the server. */
   memoryKib: number;
   /** From reading a datagram from the server's socket to writing it there, by the server itself; null where it says nothing. */
@@ -55,6 +57,8 @@ const serverCore = ["taskset", "--cpu-list", "0"];
 const clientCore = ["taskset", "--cpu-list", "1"];
 /** Frames of a packet, for every program. */
 const packetFrames = 128;
+/** In the time of a packet bots send in so many turns, as musicians do not play in step. */
+const usualTurns = 8;
 
 const programs: Record<string, Program> = {
   "Antiphon, forwarded": {
@@ -75,11 +79,28 @@ const programs: Record<string, Program> = {
     start: (_, folder, participants) =>
       startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix" }),
   },
+  "Antiphon, forwarded, in step": {
+    about: "rooms of two, all participants send at the same moment",
+    counts: [2, 8, 20],
+    start: (_, folder, participants) =>
+      startAntiphon(folder, { rooms: participants / 2, perRoom: 2, path: "relay", turns: 1 }),
+  },
+  "Antiphon, mixed, in step": {
+    about: "one room, all participants send at the same moment",
+    counts: [2, 8, 20],
+    start: (_, folder, participants) =>
+      startAntiphon(folder, { rooms: 1, perRoom: participants, path: "mix", turns: 1 }),
+  },
   "Bare UDP": {
     about:
       "one read and one write for each datagram and nothing else, in rooms of two: what this machine's network costs anybody",
     counts: [2, 8, 20, 50, 100],
-    start: startFloor,
+    start: (_, folder, participants) => startFloor(folder, participants, usualTurns),
+  },
+  "Bare UDP, in step": {
+    about: "the same, all participants send at the same moment",
+    counts: [2, 8, 20],
+    start: (_, folder, participants) => startFloor(folder, participants, 1),
   },
   Jamulus: {
     about: "its server, a personal mix for each, Opus, stereo, high quality, packets of 128 frames",
@@ -139,6 +160,8 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
     await sleep(5000);
     const ticks = () => sum(running!.server.map(cpuTicks));
     const before = ticks();
+    const wakes = () => sum(running!.server.map(voluntarySwitches));
+    const wakesBefore = wakes();
     const arrivedBefore = udpArrived();
     const began = performance.now();
     const looks: Pick<Measured, "transitUs" | "mixUs">[] = [];
@@ -159,6 +182,7 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
       program,
       participants,
       cpuShare,
+      wakesPerS: (wakes() - wakesBefore) / passed,
       memoryKib: sum(running.server.map(residentKib)),
       transitUs: together(looks.map(({ transitUs }) => transitUs)),
       mixUs: together(looks.map(({ mixUs }) => mixUs)),
@@ -179,6 +203,17 @@ function cpuTicks(pid: number): number {
   return Number(fields[11]) + Number(fields[12]);
 }
 
+/** How often the threads of a process have given up the processor to wait so far (proc(5)). */
+function voluntarySwitches(pid: number): number {
+  const ofThread = (thread: string) =>
+    Number(
+      /^voluntary_ctxt_switches:\s+(\d+)$/m.exec(
+        readFileSync(`/proc/${pid}/task/${thread}/status`, "utf8"),
+      )?.[1],
+    );
+  return sum(readdirSync(`/proc/${pid}/task`).map(ofThread));
+}
+
 /** Datagrams that this machine's sockets have received so far (proc(5), net/snmp). */
 function udpArrived(): number {
   return Number(/^Udp: (\d+)/m.exec(readFileSync("/proc/net/snmp", "utf8"))?.[1]);
@@ -195,7 +230,7 @@ export function residentKib(pid: number): number {
 /** A server on its core, and on the other bots that send and hear through it. `summary` ends them. */
 export async function startAntiphon(
   folder: string,
-  load: { rooms: number; perRoom: number; path: string },
+  load: { rooms: number; perRoom: number; path: string; turns?: number },
 ): Promise<Required<Running> & { summary(): Promise<BotsSummary> }> {
   // All bots come from one address.
   const limits = ["--max-connections-per-address", "1000", "--max-participants-per-room", "64"];
@@ -204,7 +239,7 @@ export async function startAntiphon(
   const command = [
     ...[...clientCore, binary, "join", "--plain", "--json", json],
     ...["--bots", String(load.perRoom), "--rooms", String(load.rooms), "--path", load.path],
-    ...["--packet", String(packetFrames), "--sessions", "1"],
+    ...["--packet", String(packetFrames), "--sessions", "1", "--turns", String(load.turns ?? usualTurns)],
     product.lobbyUrl(product.newRoom()),
   ];
   const bots = Service.start(command, process.env, path.join(folder, "bots.log"));
@@ -256,14 +291,14 @@ export interface BotsSummary {
   trouble: string | null;
 }
 
-async function startFloor(_: Lab, folder: string, participants: number): Promise<Running> {
+async function startFloor(folder: string, participants: number, turns: number): Promise<Running> {
   const floor = path.join(root, "target/release/antiphon-udp-floor");
   const address = `127.0.0.1:${await freePort()}`;
   // The class of the relay's own thread.
   const command = [...serverCore, "chrt", "--fifo", "1", floor, "serve", address];
   const server = Service.start(command, process.env, path.join(folder, "server.log"));
   await sleep(500);
-  const play = [...clientCore, floor, "play", address, String(participants)];
+  const play = [...clientCore, floor, "play", address, String(participants), String(turns)];
   const clients = Service.start(play, process.env, path.join(folder, "clients.log"));
   return { server: [server.pid!], services: [clients, server] };
 }
@@ -353,8 +388,17 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     const [a, b] = [of(program, participants), of(other, participants)];
     return a === null || b === null ? null : a / b;
   };
-  const comparisons = ["Jamulus", "JackTrip", "Bare UDP"].flatMap((other) =>
-    ["Antiphon, mixed", "Antiphon, forwarded"].flatMap((program) =>
+  const inTurns = ["Antiphon, mixed", "Antiphon, forwarded"];
+  const inStep = inTurns.map((program) => `${program}, in step`);
+  // Like with like: the clients of Jamulus and JackTrip are driven by one sound system, so they send at the same moment.
+  const pairs: [string, readonly string[]][] = [
+    ["Jamulus", inStep],
+    ["JackTrip", inStep],
+    ["Bare UDP, in step", inStep],
+    ["Bare UDP", inTurns],
+  ];
+  const comparisons = pairs.flatMap(([other, of]) =>
+    of.flatMap((program) =>
       [2, 8].map((participants) => ({
         program,
         other,
@@ -369,7 +413,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
         .filter(({ times, participants }) => times !== null && participants === 8)
         .map(
           ({ program, other, times }) =>
-            `${program}, takes ${shown(times, 2)} times the processor time of ${other} for each of 8 participants.`,
+            `${program}: ${shown(times, 2)} times the processor time of ${other} for each of 8 participants.`,
         ),
       ...measured
         .filter(({ transitUs, mixUs }) => transitUs !== null || mixUs !== null)
@@ -381,7 +425,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     sections: [
       {
         heading: "What a participant costs the server",
-        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server processes' own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${describe(programs)} Antiphon's and bare UDP's participants are bots with 16-bit stereo in packets of ${packetFrames} frames, who send in eight turns; the others' are the programs' own clients on the lab's sound system, which send all at once.`,
+        method: `The server runs on one core of this machine, all clients on the other. ${seconds} s each, after a pause of 5 s. Processor time and resident memory are the server processes' own, as the kernel counts them. In to out: from reading a datagram from the server's socket to writing it there; mix: from the last frame it needed to handing it to QUIC; both by the server itself, each second: the median of the seconds' medians, and the worst second's 99 %. One way: from bot to bot in one process, both network stacks included. ${describe(programs)} Antiphon's and bare UDP's participants are bots with 16-bit stereo in packets of ${packetFrames} frames; in the time of a packet they send in ${usualTurns} turns, which wakes the server as often, or in step, all at the same moment. The others' are the programs' own clients, whom the lab's sound system drives in step.`,
         uncertainty:
           "Processor time is counted in steps of 10 ms. The network is the loopback: it costs no interrupts. Where the clients' core is full, the server gets less to do.",
         figures: [
@@ -408,6 +452,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
               { name: "participants", align: "right" },
               { name: "core, %", align: "right" },
               { name: "each, %", align: "right" },
+              { name: "wake-ups/s", align: "right" },
               { name: "memory, MiB", align: "right" },
               { name: "in to out, us: median", align: "right" },
               { name: "99 %", align: "right" },
@@ -423,6 +468,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
               one.participants,
               shown(one.cpuShare * 100, 1),
               shown(each(one), 2),
+              Math.round(one.wakesPerS),
               shown(one.memoryKib / 1024, 1),
               ...[one.transitUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
               one.sent,
@@ -453,6 +499,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           "program",
           "participants",
           "cpu_share",
+          "wakes_per_s",
           "memory_kib",
           "forward_p50_us",
           "forward_p99_us",
@@ -467,6 +514,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           one.program,
           one.participants,
           shown(one.cpuShare, 5),
+          Math.round(one.wakesPerS),
           one.memoryKib,
           ...[one.transitUs, one.mixUs, one.oneWayUs].flatMap((us) => [us?.p50 ?? null, us?.p99 ?? null]),
           one.sent,

@@ -1,11 +1,12 @@
 //! The floor under every server's cost: datagrams go from one of a pair to the other by one read and one write each, and nothing else.
 //!
 //! `antiphon-udp-floor serve ADDRESS` forwards between the first and the second who send to it, the third and the fourth, and so on;
-//! `antiphon-udp-floor play ADDRESS COUNT` is so many participants, who send and hear as the bots of `antiphon join --bots` do. Both run until
-//! they are ended.
+//! `antiphon-udp-floor play ADDRESS COUNT TURNS` is so many participants, who send and hear as the bots of `antiphon join --bots` do, in so many
+//! turns in the time of a packet. Both run until they are ended.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,15 +15,16 @@ use std::time::{Duration, Instant};
 const DATAGRAM_BYTES: usize = 560;
 /// 128 frames at 48 kHz.
 const PACKET: Duration = Duration::from_nanos(2_666_667);
-/// Participants send in turns, this many in the time of a packet, as the bots do.
-const PHASES: usize = 8;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let ended = match args[..] {
         ["serve", address] => address.parse().ok().map(serve),
-        ["play", address, count] => (|| Some(play(address.parse().ok()?, count.parse().ok()?)))(),
+        ["play", address, count, turns] => (|| {
+            let turns = turns.parse::<NonZeroUsize>().ok()?.get();
+            Some(play(address.parse().ok()?, count.parse().ok()?, turns))
+        })(),
         _ => None,
     };
     match ended {
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         None => {
-            eprintln!("usage: antiphon-udp-floor serve ADDRESS | play ADDRESS COUNT");
+            eprintln!("usage: antiphon-udp-floor serve ADDRESS | play ADDRESS COUNT TURNS");
             ExitCode::from(2)
         }
     }
@@ -55,7 +57,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-fn play(server: SocketAddr, count: usize) -> io::Result<()> {
+fn play(server: SocketAddr, count: usize, turns: usize) -> io::Result<()> {
     let open = || {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
@@ -65,10 +67,10 @@ fn play(server: SocketAddr, count: usize) -> io::Result<()> {
     let sockets = (0..count).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
     let mut heard = [0; 2_048];
     let start = Instant::now();
-    for phase in 0.. {
-        let due = PACKET * phase as u32 / PHASES as u32;
+    for turn in 0.. {
+        let due = PACKET * turn as u32 / turns as u32;
         thread::sleep(due.saturating_sub(start.elapsed()));
-        for socket in sockets.iter().skip(phase % PHASES).step_by(PHASES) {
+        for socket in sockets.iter().skip(turn % turns).step_by(turns) {
             socket.send(&[0; DATAGRAM_BYTES])?;
         }
         for socket in &sockets {

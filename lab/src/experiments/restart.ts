@@ -1,0 +1,241 @@
+import { quantile } from "../analysis.js";
+import { type PageStats, Product, readStats, untilPlaying } from "../antiphon.js";
+import { type Browser, launch } from "../browsers.js";
+import { choose, configs } from "../configs.js";
+import type { Experiment, Outcome, Step } from "../experiment.js";
+import { sleep } from "../processes.js";
+import { sampleRateHz } from "../rig.js";
+import { shown } from "../units.js";
+
+interface Measured {
+  config: string;
+  session: number;
+  page: string;
+  /** From killing the server until the page's connection to it is known to be gone. */
+  noticedMs: number;
+  /** Frames played while the server was gone, over those of that time. */
+  playedShare: number;
+  /** Frames concealed from before the server was killed until after all was back. */
+  concealedFrames: number;
+  /** From starting the server anew until it answered. */
+  answersMs: number;
+  /** From starting it anew until the page was in its room again. */
+  roomMs: number;
+  /** The same until sound came by the server, too. */
+  soundMs: number;
+}
+
+/** How long the server is gone. */
+const goneMs = 5_000;
+const lookMs = 20;
+
+export const restart: Experiment = {
+  name: "restart",
+  title: "The server is killed, and comes back",
+  question:
+    "Does the music go on without the server, and how soon are all in their room again when it is back?",
+  programs: [],
+  plan(options) {
+    const chosen = choose(options.configs ?? ["chromium", "firefox"], Object.keys(configs)).slice(
+      0,
+      options.quick ? 1 : undefined,
+    );
+    const sessions = options.sessions ?? (options.quick ? 1 : 5);
+    const measured: Measured[] = [];
+    const versions: Record<string, string> = {};
+    const steps = chosen.map(
+      (config): Step => ({
+        label: `${config}, ${sessions} times`,
+        seconds: 15 + 12 * sessions,
+        run: async ({ rig }) => {
+          // A server of its own: others need theirs.
+          const product = await Product.start();
+          const pages: Browser[] = [];
+          try {
+            const room = product.newRoom();
+            for (const card of ["A", "B"] as const) {
+              const page = await launch({ ...configs[config]!, env: rig.cardEnv(card) });
+              pages.push(page);
+              await page.open(product.roomUrl(room, card, { path: "auto", buffer: 4096 }));
+            }
+            versions[config] = pages[0]!.version;
+            await untilPlaying(pages);
+            rig.favourSound();
+            for (let session = 1; session <= sessions; session++)
+              measured.push(...(await once(product, pages, config, session)));
+          } finally {
+            for (const page of pages) await page.close();
+            await product.stop();
+          }
+          const ofConfig = measured.filter((one) => one.config === config);
+          return `back in the room after ${milliseconds(ofConfig, ({ roomMs }) => roomMs)}`;
+        },
+      }),
+    );
+    return { steps, conclude: () => conclude(measured, versions) };
+  },
+};
+
+async function once(
+  product: Product,
+  pages: readonly Browser[],
+  config: string,
+  session: number,
+): Promise<Measured[]> {
+  await Promise.all(pages.map((page) => until(page, "sound both ways", hasBothWays)));
+  const before = await Promise.all(pages.map(readStats));
+  const killed = performance.now();
+  await product.kill();
+  const gone = await Promise.all(
+    pages.map(async (page) => {
+      const { at, stats } = await until(
+        page,
+        "the loss of the server",
+        ({ signalling }) => signalling !== "online",
+      );
+      return { noticedMs: at - killed, at, stats };
+    }),
+  );
+  await sleep(goneMs);
+  const alone = await Promise.all(
+    pages.map(async (page, index) => {
+      const stats = await readStats(page);
+      const { at, stats: then } = gone[index]!;
+      const frames = stats.peers[0]!.playedFrames - then.peers[0]!.playedFrames;
+      return frames / (((performance.now() - at) / 1000) * sampleRateHz);
+    }),
+  );
+  const started = performance.now();
+  const answered = product.restart().then(() => performance.now() - started);
+  const back = await Promise.all(
+    pages.map(async (page) => {
+      const room = await until(page, "the room", isInRoom);
+      const sound = await until(page, "sound both ways again", hasBothWays);
+      return { roomMs: room.at - started, soundMs: sound.at - started, stats: sound.stats };
+    }),
+  );
+  const answersMs = await answered;
+  return pages.map((_, index) => {
+    const { stats, roomMs, soundMs } = back[index]!;
+    const same = (of: PageStats) => [of.id, of.peers[0]!.id].join();
+    if (same(stats) !== same(before[index]!)) throw new Error("others are in the room than before");
+    return {
+      config,
+      session,
+      page: ["A", "B"][index]!,
+      noticedMs: gone[index]!.noticedMs,
+      playedShare: alone[index]!,
+      concealedFrames: stats.peers[0]!.concealedFrames - before[index]!.peers[0]!.concealedFrames,
+      answersMs,
+      roomMs,
+      soundMs,
+    };
+  });
+}
+
+function isInRoom({ signalling, peers }: PageStats): boolean {
+  return signalling === "online" && peers.length === 1;
+}
+
+function hasBothWays(stats: PageStats): boolean {
+  return isInRoom(stats) && stats.peers[0]!.path === "both";
+}
+
+/** Looks at the page until it says so: when that was, and what else it said. */
+async function until(
+  page: Browser,
+  what: string,
+  holds: (stats: PageStats) => boolean,
+): Promise<{ at: number; stats: PageStats }> {
+  const deadline = performance.now() + 30_000;
+  for (;;) {
+    const stats = await readStats(page);
+    const at = performance.now();
+    if (holds(stats)) return { at, stats };
+    if (at > deadline) throw new Error(`30 s without ${what}: ${JSON.stringify(stats.peers)}`);
+    await sleep(lookMs);
+  }
+}
+
+function milliseconds(some: readonly Measured[], of: (one: Measured) => number): string {
+  const all = some.map(of);
+  return `${shown(quantile(all, 0.5), 0)} ms, at most ${shown(quantile(all, 1), 0)} ms`;
+}
+
+function conclude(measured: Measured[], versions: Record<string, string>): Outcome {
+  const names = [...new Set(measured.map(({ config }) => config))];
+  const of = (config: string) => measured.filter((one) => one.config === config);
+  return {
+    findings: names.map((config) => {
+      const some = of(config);
+      const least = quantile(
+        some.map(({ playedShare }) => playedShare),
+        0,
+      );
+      return `${config}: in the room again ${milliseconds(some, ({ roomMs }) => roomMs)} after the server's start, sound by it ${milliseconds(some, ({ soundMs }) => soundMs)} (median, most); without the server at least ${shown((least ?? 0) * 100, 1)} % of the frames were played.`;
+    }),
+    sections: [
+      {
+        heading: "Without the server, and with it again",
+        method: `Two pages in browsers of their own hear each other both ways, directly and by the server. It is killed as by a crash, knows nothing of rooms when it is started again ${goneMs / 1000} s later, and its relay has another certificate. The pages' own counters are looked at every ${lookMs} ms: when the connection is said to be gone; what share of the frames of that time was played; when each was online with the other in its room; when sound of the other came by both ways again. Both have the ids and the stream from before; nothing was reloaded.`,
+        uncertainty: `Looking takes some milliseconds, and the time until the server answers, part of all of these, is measured in steps of 100 ms.`,
+        figures: [],
+        tables: [
+          {
+            caption: "Each time, each page",
+            columns: [
+              { name: "browser" },
+              { name: "time", align: "right" },
+              { name: "page" },
+              { name: "loss noticed, ms", align: "right" },
+              { name: "played meanwhile, %", align: "right" },
+              { name: "concealed, frames", align: "right" },
+              { name: "server answers, ms", align: "right" },
+              { name: "in the room, ms", align: "right" },
+              { name: "sound by the server, ms", align: "right" },
+            ],
+            rows: measured.map((one) => [
+              one.config,
+              one.session,
+              one.page,
+              shown(one.noticedMs, 0),
+              shown(one.playedShare * 100, 1),
+              one.concealedFrames,
+              shown(one.answersMs, 0),
+              shown(one.roomMs, 0),
+              shown(one.soundMs, 0),
+            ]),
+          },
+        ],
+      },
+    ],
+    tables: {
+      "raw.csv": {
+        columns: [
+          "config",
+          "session",
+          "page",
+          "noticed_ms",
+          "played_share",
+          "concealed_frames",
+          "answers_ms",
+          "room_ms",
+          "sound_ms",
+        ],
+        rows: measured.map((one) => [
+          one.config,
+          one.session,
+          one.page,
+          shown(one.noticedMs, 1),
+          shown(one.playedShare, 5),
+          one.concealedFrames,
+          shown(one.answersMs, 1),
+          shown(one.roomMs, 1),
+          shown(one.soundMs, 1),
+        ]),
+      },
+    },
+    versions,
+    doubts: [],
+  };
+}

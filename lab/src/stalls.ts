@@ -1,0 +1,48 @@
+/** When the machine stood still: what no program on it could help. */
+
+import { spawnSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { cpus } from "node:os";
+import path from "node:path";
+import { makeFolder, removeFolder, Service } from "./processes.js";
+import { root } from "./rig.js";
+
+export class Stalls {
+  private constructor(
+    private readonly service: Service,
+    private readonly folder: string,
+  ) {}
+
+  /** Watches from now on. Above all else on the machine if it may; else our own work counts as standing still too. */
+  static start(): Stalls {
+    const binary = path.join(root, "target/release/antiphon-stalls");
+    if (!existsSync(binary)) throw new Error("target/release/antiphon-stalls is not built: make lab-build");
+    const folder = makeFolder("stalls");
+    const above = ["chrt", "--fifo", "99"];
+    const isAllowed = spawnSync(above[0]!, [...above.slice(1), "true"]).status === 0;
+    return new Stalls(
+      Service.start([...(isAllowed ? above : []), binary], process.env, path.join(folder, "log")),
+      folder,
+    );
+  }
+
+  /** Of the time between two moments (ms since the epoch): the longest stall, and the share of the processors' time that was missing. */
+  between(fromMs: number, toMs: number): { longestMs: number; missingShare: number } {
+    if (this.service.ended) throw new Error(`the watch over stalls has ended: ${this.service.logTail()}`);
+    const lateMs = readFileSync(path.join(this.folder, "log"), "utf8")
+      .trimEnd()
+      .split("\n")
+      .map((line) => line.split(" ").map(Number))
+      .filter(([atMs, late]) => late! > 0 && atMs! >= fromMs && atMs! - late! <= toMs)
+      .map(([, late]) => late!);
+    return {
+      longestMs: lateMs.reduce((most, ms) => Math.max(most, ms), 0),
+      missingShare: lateMs.reduce((sum, ms) => sum + ms, 0) / ((toMs - fromMs) * cpus().length),
+    };
+  }
+
+  async stop(): Promise<void> {
+    await this.service.stop();
+    removeFolder(this.folder);
+  }
+}
