@@ -14,6 +14,8 @@ web_sources := $(shell find web -path web/dist -prune -o -path web/test -prune -
 	-o -name '*.tsbuildinfo' -prune -o -type f -print 2>/dev/null)
 # Order of imports included. Not Markdown: aligned tables are wider than a screen.
 biome_format := biome check --linter-enabled=false --md-formatter-enabled=false
+# ALSA is linked, so its header decides; `make build ALSA=` leaves it out, for servers that do not have the library. JACK needs neither.
+ALSA := $(shell pkg-config --exists alsa 2>/dev/null && echo --features antiphon-cli/alsa)
 say = @printf '\n== %s\n' $(1)
 
 .PHONY: help run demo build test fmt fmt-check lint types bench examples lab fuzz vectors clean lab-build FORCE
@@ -43,8 +45,8 @@ fmt-check: | node_modules/.installed-lock.json .cache/toolchain
 	$(biome_format) .
 
 lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes: clippy, rustdoc's links, Biome
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --document-private-items --locked
+	cargo clippy --workspace --all-targets --locked $(ALSA) -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --document-private-items --locked $(ALSA)
 	biome lint --error-on-warnings .
 
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
@@ -101,8 +103,8 @@ web/dist/index.html: .cache/ring $(ENGINE) $(web_sources)
 	cd web && vite build
 
 target/release/antiphon: web/dist/index.html FORCE
-	$(call say,'server')
-	cargo build --locked --release -p antiphon-cli
+	$(call say,'server $(if $(ALSA),with,without) ALSA')
+	cargo build --locked --release -p antiphon-cli $(ALSA)
 
 lab-build: .cache/ring
 	$(call say,'lab')
