@@ -112,22 +112,18 @@ describe("through the server", () => {
 
   it("changes from any path to any other without a gap, and without being heard twice", async (context) => {
     const pages = await meet("chromium", "chromium", { path: "auto" });
-    const go = async ([pin, path]: readonly [string, string]) => {
+    const go = async (pin: string) => {
       await pages[1].evaluate(choosePath, "Path of A", pin);
-      await until([pages[1]], (peer) => peer.path === path, `come by ${path}`);
+      // By itself A sends both ways, but directly alone for a while after datagrams that waited too long.
+      const ways = pin === "auto" ? ["both", "direct"] : [pin];
+      await until([pages[1]], ({ path }) => ways.includes(`${path}`), `come by ${pin}`);
     };
-    let from: readonly [string, string] = ["auto", "both"];
-    for (const to of [
-      ["mix", "mix"],
-      ["relay", "relay"],
-      ["mix", "mix"],
-      ["direct", "direct"],
-      ["auto", "both"],
-    ] as const) {
+    let from = "auto";
+    for (const to of ["mix", "relay", "mix", "direct", "auto"]) {
       await expectSound(context, async () => {
         await go(from);
         await settled(...pages);
-        return (await wrongLevels(() => go(to))).map((level) => `from ${from[0]} to ${to[0]}: ${level}`);
+        return (await wrongLevels(() => go(to))).map((level) => `from ${from} to ${to}: ${level}`);
       });
       from = to;
     }
@@ -163,21 +159,24 @@ describe("through the server", () => {
   });
 });
 
-/** Waits until every page says so of its first peer. */
+/** Waits until every page says so of its first peer. Both ways are taken again up to 15 s after an uplink was short, or 30 s if that failed once. */
 async function until(
   pages: readonly Browser[],
   holds: (peer: PagePeer) => boolean,
   what: string,
 ): Promise<void> {
-  const deadline = Date.now() + 30_000;
+  const deadline = Date.now() + 60_000;
   for (const page of pages) {
     for (;;) {
       const { peers, relay } = await readStats(page);
       if (peers[0] !== undefined && holds(peers[0])) break;
-      if (Date.now() > deadline)
+      if (Date.now() > deadline) {
+        const { path, pin } = peers[0] ?? {};
+        const all = JSON.stringify({ peers, relay });
         throw new Error(
-          `the sound does not ${what}: ${JSON.stringify({ peers, relay })}; errors: ${page.errors.join(" | ")}`,
+          `the sound does not ${what}: path ${path}, pin ${pin}; errors: ${page.errors.join(" | ")}; ${all}`,
         );
+      }
       await sleep(200);
     }
   }

@@ -1,5 +1,8 @@
 /** Who is heard in the server's mix, and how one comes in and out of it without a gap and without being heard twice. */
 
+/** Who does not come into the mix for so long is held up. */
+const HELD_UP_MS = 2_000;
+
 /** How far a participant has come. Its own stream is silent from `mixed` until it is gone from here. */
 type Phase =
   /** Asked for in the mix and forwarded: the mix is not heard yet, or does not hold it for sure. */
@@ -13,6 +16,8 @@ type Phase =
 interface Member {
   phase: Phase;
   sinceMs: number;
+  /** When it was first asked for, `entering` having begun anew meanwhile. */
+  askedMs: number;
   /** Frames of its own stream that had been played when `leaving` began. */
   playedFrames: number;
 }
@@ -36,11 +41,16 @@ export interface MixLook {
  */
 export class Mixing {
   readonly #members = new Map<string, Member>();
+  #nowMs = 0;
 
   /** Brings it up to date: `wanted` are the participants who shall be heard in the mix, and whom the server's relay reaches. */
   look(wanted: ReadonlySet<string>, { nowMs, mixPlays, settleMs, isForwarded, playedFrames }: MixLook): void {
-    const enter = (id: string, phase: Phase) =>
-      this.#members.set(id, { phase, sinceMs: nowMs, playedFrames: playedFrames(id) });
+    this.#nowMs = nowMs;
+    const enter = (id: string, phase: Phase) => {
+      const before = this.#members.get(id);
+      const askedMs = phase === "entering" && before?.phase === phase ? before.askedMs : nowMs;
+      this.#members.set(id, { phase, sinceMs: nowMs, askedMs, playedFrames: playedFrames(id) });
+    };
     for (const id of wanted) if (!this.#members.has(id)) enter(id, "entering");
     for (const [id, { phase, sinceMs, playedFrames: before }] of Array.from(this.#members)) {
       const isWanted = wanted.has(id);
@@ -79,6 +89,12 @@ export class Mixing {
   isMixed(id: string): boolean {
     const phase = this.#members.get(id)?.phase;
     return phase !== undefined && phase !== "entering";
+  }
+
+  /** Whether a participant was asked for long ago and has not come: a sender with room for one way alone may have chosen the direct one. */
+  isHeldUp(id: string): boolean {
+    const member = this.#members.get(id);
+    return member?.phase === "entering" && this.#nowMs - member.askedMs >= HELD_UP_MS;
   }
 
   /** Whether a participant's own stream is to be asked for, as far as the mix is concerned. */

@@ -64,7 +64,7 @@ export function takesRelayed({ forward, mix }: Listen, number: number | null): b
  */
 export function wantsDirect({ participant: { id, pin }, asked, isReached }: Taken, mixing: Mixing): boolean {
   if (pin === "direct") return true;
-  const isPinned = pin === "relay" || (pin === "mix" && !isReached);
+  const isPinned = pin === "relay" || (pin === "mix" && (!isReached || mixing.isHeldUp(id)));
   // The relay is asked first.
   const isAsked = asked !== null && asked !== "nothing";
   return !(isPinned && isAsked) && mixing.needsOwn(id);

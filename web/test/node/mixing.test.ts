@@ -60,6 +60,24 @@ it("adds one to a mix that plays only when the mix holds it", () => {
   expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
 });
 
+it("says who does not come into the mix, until it has", () => {
+  const page = new Page();
+  page.mixPlays = true;
+  page.forwarded.delete("a");
+  const isHeldUp = () => {
+    page.look(["a"]);
+    return page.mixing.isHeldUp("a");
+  };
+  const looks = Array.from({ length: 30 }, isHeldUp);
+  expect(looks).toEqual(Array.from(looks, (_, n) => n >= 20));
+  page.forwarded.add("a");
+  // So it stays while its stream comes, or it would be asked for directly again too early.
+  expect([isHeldUp(), isHeldUp(), page.mixing.isMixed("a")]).toEqual([true, true, false]);
+  expect([isHeldUp(), page.mixing.isMixed("a")]).toEqual([false, true]);
+  page.mixPlays = false;
+  expect(isHeldUp()).toBe(false);
+});
+
 it("takes one out of a mix that goes on before its own stream is heard", () => {
   const page = new Page();
   page.mixPlays = true;

@@ -11,9 +11,9 @@ function taken(id: string, number: number, change: Partial<Taken["participant"]>
 }
 
 /** In which these are heard, or are about to be. */
-function mixingOf(phase: "entering" | "mixed", ...ids: string[]): Mixing {
+function mixingOf(phase: "entering" | "held up" | "mixed", ...ids: string[]): Mixing {
   const mixing = new Mixing();
-  for (const nowMs of [0, 1_000])
+  for (const nowMs of [0, phase === "held up" ? 10_000 : 1_000])
     mixing.look(new Set(ids), {
       nowMs,
       mixPlays: phase === "mixed",
@@ -71,6 +71,9 @@ it("says at once that a peer is wanted by the server alone, and of one heard in 
     expect(wantsDirect(taken("a", 1, { pin }), mixingOf("entering", "a"))).toBe(true);
     expect(wantsDirect(taken("a", 1, { pin }), mixingOf("mixed", "a"))).toBe(false);
   }
+  // One that sends directly alone, for want of room, would never come into the mix.
+  expect(wantsDirect(taken("a", 1, { pin: "mix" }), mixingOf("held up", "a"))).toBe(false);
+  expect(wantsDirect(taken("a", 1), mixingOf("held up", "a"))).toBe(true);
   // It leaves the mix only when it is heard directly.
   expect(wantsDirect(taken("a", 1, { pin: "direct" }), mixingOf("mixed", "a"))).toBe(true);
 });
