@@ -227,11 +227,19 @@ export function residentKib(pid: number): number {
   return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]);
 }
 
+/** What the server says of the last second, and what it has dropped since the start. */
+interface RelayLook extends Pick<Measured, "transitUs" | "mixUs"> {
+  /** To a participant whose sessions had no room. */
+  aged: number;
+  /** From a participant who sent more than it may. */
+  overRate: number;
+}
+
 /** A server on its core, and on the other bots that send and hear through it. `summary` ends them. */
 export async function startAntiphon(
   folder: string,
   load: { rooms: number; perRoom: number; path: string; turns?: number },
-): Promise<Required<Running> & { summary(): Promise<BotsSummary> }> {
+) {
   // All bots come from one address.
   const limits = ["--max-connections-per-address", "1000", "--max-participants-per-room", "64"];
   const product = await Product.start({ prefix: serverCore, options: limits });
@@ -254,12 +262,15 @@ export async function startAntiphon(
     server: [product.service.pid!],
     services: [bots, product.service],
     summary,
-    look: async () => {
+    look: async (): Promise<RelayLook> => {
       const status = (await (await fetch(`${product.metricsUrl}/status.json`)).json()) as OperatorStatus;
       const rooms = status.relay?.rooms ?? [];
+      const participants = rooms.flatMap((room) => room.participants);
       return {
         transitUs: status.relay?.transit_us ?? null,
         mixUs: together(rooms.map(({ mix_us }) => mix_us)),
+        aged: sum(participants.map(({ aged }) => aged)),
+        overRate: sum(participants.map(({ over_rate }) => over_rate)),
       };
     },
     figures: async () => {
@@ -275,7 +286,10 @@ export async function startAntiphon(
 
 /** What the lab reads of the operator's `/status.json`. */
 interface OperatorStatus {
-  relay: { transit_us: Percentiles | null; rooms: { mix_us: Percentiles | null }[] } | null;
+  relay: {
+    transit_us: Percentiles | null;
+    rooms: { mix_us: Percentiles | null; participants: { aged: number; over_rate: number }[] }[];
+  } | null;
 }
 
 /** What the lab reads of what `antiphon join --bots --json` writes at its end. */

@@ -23,6 +23,9 @@ interface Look {
   memoryKib: number;
   transitP99Us: number | null;
   mixP99Us: number | null;
+  /** Dropped by the server so far. */
+  aged: number;
+  overRate: number;
 }
 
 interface Soaked {
@@ -53,12 +56,14 @@ export const soak: Experiment = {
           const began = performance.now();
           for (let at = every; at <= seconds; at += every) {
             await sleep(began + at * 1000 - performance.now());
-            const { transitUs, mixUs } = await running.look();
+            const { transitUs, mixUs, aged, overRate } = await running.look();
             looks.push({
               seconds: at,
               memoryKib: residentKib(running.server[0]!),
               transitP99Us: transitUs?.p99 ?? null,
               mixP99Us: mixUs?.p99 ?? null,
+              aged,
+              overRate,
             });
           }
           const bots = await running.summary();
@@ -90,12 +95,13 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     findings: soaked.map(({ load, looks, bots }) => {
       const [before, after] = growth(looks);
       const grown = before === null || after === null ? null : after - before;
-      return `${load}: ${bots.lost_packets} lost and ${bots.dropped_packets} dropped by the sender itself, of ${bots.sent_packets} sent; memory grew by ${shown(grown, 0)} KiB.`;
+      const { aged, overRate } = looks.at(-1)!;
+      return `${load}: ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; memory grew by ${shown(grown, 0)} KiB.`;
     }),
     sections: [
       {
         heading: "Half an hour with 20 participants",
-        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did. Dropped: the bot's own session had no room for it. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
+        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did. Dropped: by the server, because the listener's sessions had no room or the sender was over its rate, as it says itself at the last look; by the sender, because the bot's own session had no room. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
         uncertainty: "Where this machine stands still, the bots do too.",
         figures: [
           {
@@ -118,6 +124,8 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
               { name: "load" },
               { name: "sent", align: "right" },
               { name: "lost", align: "right" },
+              { name: "dropped by the server: no room", align: "right" },
+              { name: "over the rate", align: "right" },
               { name: "dropped by the sender", align: "right" },
               { name: "one way, us: median", align: "right" },
               { name: "99 %", align: "right" },
@@ -130,6 +138,8 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
               load,
               bots.sent_packets,
               bots.lost_packets,
+              looks.at(-1)!.aged,
+              looks.at(-1)!.overRate,
               bots.dropped_packets,
               bots.delay_p50_us,
               bots.delay_p99_us,
@@ -143,9 +153,12 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     ],
     tables: {
       "raw.csv": {
-        columns: ["load", "seconds", "memory_kib", "transit_p99_us", "mix_p99_us"],
+        columns: ["load", "seconds", "memory_kib", "transit_p99_us", "mix_p99_us", "aged", "over_rate"],
         rows: soaked.flatMap(({ load, looks }) =>
-          looks.map((look) => [load, look.seconds, look.memoryKib, look.transitP99Us, look.mixP99Us]),
+          looks.map((look) => [
+            ...[load, look.seconds, look.memoryKib, look.transitP99Us, look.mixP99Us],
+            ...[look.aged, look.overRate],
+          ]),
         ),
       },
     },
