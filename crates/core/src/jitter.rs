@@ -38,6 +38,10 @@ pub const LEAST_BUDGET: f32 = 0.000_01;
 pub const MOST_BUDGET: f32 = 0.1;
 /// Share of the budget that the past may have been late by: the rest is for what the past did not foretell.
 const BUDGET_OF_PAST: f32 = 0.5;
+/// What is concealed beyond the budget is owed, at most what the budget allows in four minutes.
+const MOST_OWED_SECONDS: f32 = 240.0;
+/// Who owes what the budget allows in so long aims at half as many late frames, twice that at a third, and so on.
+const HALVED_BY_OWED_SECONDS: f32 = 15.0;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
 /// How often the delay is reviewed.
@@ -120,6 +124,10 @@ pub struct JitterBuffer {
     target: Target,
     /// Share of frames that may be concealed because they come late.
     budget: f32,
+    /// Frames that an automatic target has concealed beyond the budget, and that less than the budget since has not made up for.
+    owed: f32,
+    /// Late frames at the last review.
+    late_before: u64,
     /// What an automatic target starts with.
     expected: i64,
     clocks: Clocks,
@@ -183,6 +191,8 @@ impl JitterBuffer {
             rate,
             target: Target::Auto,
             budget: DEFAULT_BUDGET,
+            owed: 0.0,
+            late_before: 0,
             expected: (rate.hz() as f32 * FIRST_TARGET_SECONDS) as i64,
             clocks: Clocks::Unknown,
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
@@ -223,6 +233,7 @@ impl JitterBuffer {
         self.received.clear();
         self.target = Target::Auto;
         self.budget = DEFAULT_BUDGET;
+        (self.owed, self.late_before) = (0.0, 0);
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         self.clocks = Clocks::Unknown;
         self.lead = None;
@@ -289,6 +300,7 @@ impl JitterBuffer {
     pub fn set_target(&mut self, target: Target) {
         if self.target != target {
             self.target = target;
+            self.owed = 0.0;
             self.playing = false;
             self.forget_arrivals();
         }
@@ -300,6 +312,7 @@ impl JitterBuffer {
         if share.is_finite() {
             self.budget = share.clamp(LEAST_BUDGET, MOST_BUDGET);
             self.memory = self.least_memory();
+            self.owed = 0.0;
         }
     }
 
@@ -580,9 +593,26 @@ impl JitterBuffer {
         (REVIEWS_PER_TURN as f32 * strictness) as u32
     }
 
-    /// The delay with which the past would have kept the budget.
+    /// Frames that the budget allows in a second.
+    fn allowed_per_second(&self) -> f32 {
+        self.budget * self.rate.hz() as f32
+    }
+
+    /// How many seconds of the budget are to be made up for. None for what was late once: only where shrinking has proved wrong it is
+    /// known to come again.
+    fn owed_seconds(&self) -> f32 {
+        if self.memory > self.least_memory() {
+            self.owed / self.allowed_per_second()
+        } else {
+            0.0
+        }
+    }
+
+    /// The delay with which the past would have kept the budget, or less of it where some is owed.
     fn needed_delay(&self) -> Option<i64> {
-        self.spread.exceeded_by(BUDGET_OF_PAST * self.budget)
+        let strictness = 1.0 + self.owed_seconds() / HALVED_BY_OWED_SECONDS;
+        self.spread
+            .exceeded_by(BUDGET_OF_PAST * self.budget / strictness)
     }
 
     /// The delay of packets that did not queue.
@@ -659,33 +689,49 @@ impl JitterBuffer {
             && self.skip.is_none()
             && let Some(needed) = self.needed_delay()
         {
-            self.lengthen_to(needed);
+            self.owed += self.lengthen_to(needed) as f32;
         }
     }
 
-    /// Not so far that the frames held no longer fit between the playhead and the end of the buffer.
-    fn lengthen_to(&mut self, delay: i64) {
+    /// Not so far that the frames held no longer fit between the playhead and the end of the buffer. Answers how many frames are
+    /// concealed for it.
+    fn lengthen_to(&mut self, delay: i64) -> i64 {
         let ahead = self.newest_end.wrapping_sub(self.playhead()) as i64;
         let room = self.depth().saturating_sub(ahead);
         let growth = delay.wrapping_sub(self.delay).min(room);
-        if growth > 0 {
-            if self.reviews_since_slip < REVIEWS_PER_TURN {
-                self.reviews_since_slip = u32::MAX;
-                self.reviews_per_settle = (2 * self.reviews_per_settle).min(REVIEWS_PER_TURN);
-            }
-            let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
-            self.delay = self.delay.wrapping_add(growth);
-            self.spare = 0;
-            if has_begun {
-                // The playhead may be before the first frame again, but nobody waits for that any more.
-                self.counted_from = self.playhead();
-            }
+        if growth <= 0 {
+            return 0;
+        }
+        if self.reviews_since_slip < REVIEWS_PER_TURN {
+            self.reviews_since_slip = u32::MAX;
+            self.reviews_per_settle = (2 * self.reviews_per_settle).min(REVIEWS_PER_TURN);
+        }
+        let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
+        self.delay = self.delay.wrapping_add(growth);
+        self.spare = 0;
+        if !has_begun {
+            return 0;
+        }
+        // The playhead may be before the first frame again, but nobody waits for that any more.
+        self.counted_from = self.playhead();
+        growth
+    }
+
+    /// Adds what was late since the last review to what is owed, and takes off what the budget allows in that time.
+    fn account(&mut self) {
+        let late = self.counts.late_frames - self.late_before;
+        self.late_before = self.counts.late_frames;
+        if self.target == Target::Auto {
+            let allowed = self.allowed_per_second();
+            self.owed = (self.owed + late as f32 - allowed * REVIEW_SECONDS)
+                .clamp(0.0, allowed * MOST_OWED_SECONDS);
         }
     }
 
     /// Now and then: forget what is old, and find out how much longer than needed the delay is.
     fn review(&mut self) {
         self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
+        self.account();
         self.reviews_unsettled += 1;
         self.reviews_since_slip = self.reviews_since_slip.saturating_add(1);
         if self.reviews_unsettled >= self.reviews_per_settle {
@@ -696,8 +742,9 @@ impl JitterBuffer {
                 self.reviews_per_settle = REVIEWS_PER_SETTLE;
             }
         }
-        self.reviews_left -= 1;
-        if self.reviews_left == 0 {
+        self.reviews_left = self.reviews_left.saturating_sub(1);
+        // Who owes does not forget.
+        if self.reviews_left == 0 && self.owed_seconds() == 0.0 {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
