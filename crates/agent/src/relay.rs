@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use antiphon_congestion::SoundConfig;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -316,12 +315,11 @@ fn client_config(hashes: &[String]) -> Result<ClientConfig, String> {
     let quic = QuicClientConfig::try_from(tls).map_err(|error| error.to_string())?;
     let mut client = ClientConfig::new(Arc::new(quic));
     let mut transport = TransportConfig::default();
-    transport
+    antiphon_congestion::configure(&mut transport)
         .datagram_send_buffer_size(SEND_BUFFER_BYTES)
         .datagram_receive_buffer_size(Some(RECEIVE_BUFFER_BYTES))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        .congestion_controller_factory(Arc::new(SoundConfig));
+        .keep_alive_interval(Some(KEEP_ALIVE));
     client.transport_config(Arc::new(transport));
     Ok(client)
 }

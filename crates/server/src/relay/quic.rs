@@ -3,11 +3,9 @@
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
-    sync::Arc,
     time::Duration,
 };
 
-use antiphon_congestion::SoundConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use web_transport_quinn::{Session, quinn};
 
@@ -73,7 +71,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// What every session asks of QUIC.
 pub fn transport() -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
-    transport
+    antiphon_congestion::configure(&mut transport)
         .max_idle_timeout(Some(IDLE.try_into().expect("fits QUIC's milliseconds")))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .datagram_send_buffer_size(SEND_BUFFER)
@@ -84,7 +82,6 @@ pub fn transport() -> quinn::TransportConfig {
         .max_concurrent_uni_streams(4_u32.into())
         .stream_receive_window((32_u32 * 1_024).into())
         .receive_window((64_u32 * 1_024).into())
-        .send_window(64 * 1_024)
-        .congestion_controller_factory(Arc::new(SoundConfig));
+        .send_window(64 * 1_024);
     transport
 }
