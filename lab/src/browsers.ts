@@ -8,6 +8,7 @@ import {
   dieWithParent,
   findProgram,
   makeFolder,
+  offspring,
   removeFolder,
   requirePrograms,
   sessionNiceness,
@@ -53,6 +54,21 @@ export interface Browser {
   close(): Promise<void>;
   /** Ends the process as a crash would. */
   kill(): void;
+}
+
+/**
+ * Processes of Chromium that hold all its sockets. Chromium 156 crashes them now and then when a WebTransport server dies, and starts new
+ * ones.
+ */
+export function networkServices(): number[] {
+  return offspring().filter((id) => {
+    try {
+      return readFileSync(`/proc/${id}/cmdline`, "utf8").includes("network.mojom.NetworkService");
+    } catch {
+      // It has ended meanwhile.
+      return false;
+    }
+  });
 }
 
 /** Chromium: a real microphone and speaker for an unattended page. The microphone is granted, never faked. */

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use bytes::{Bytes, BytesMut};
@@ -200,8 +200,7 @@ impl Direct {
         self.servers = gather::servers(servers).into();
     }
 
-    /// The peer may have forgotten this one: what it said is forgotten here too. Its epochs count from 0 again: lanes that are not
-    /// `alive` are made anew.
+    /// The peer may have forgotten this one: what it said is forgotten here too, and lanes that are not `alive` are made anew.
     pub fn meet_again(&mut self, alive: bool, now_ns: u64) {
         self.is_wanted = true;
         if !alive {
@@ -216,7 +215,7 @@ impl Direct {
         }
         for number in 0..count {
             if !self.lanes.contains_key(&number) && self.may_negotiate(now_ns) {
-                self.make(number, 0, 0);
+                self.offer_anew(number);
             }
         }
         while let Some((&number, _)) = self.lanes.last_key_value()
@@ -241,6 +240,17 @@ impl Direct {
         let peer = self.peer.clone();
         // A full queue: the peer hears it at the next attempt.
         let _ = self.events.try_send(DirectEvent::Signal { peer, data });
+    }
+
+    fn offer_anew(&mut self, number: usize) {
+        let (least, failures) = match self.lanes.get(&number) {
+            Some(old) => (old.epoch + 1, old.failures),
+            None => (0, 0),
+        };
+        // Greater than of any lane before, of one that this program has forgotten, too.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_1970.map_or(0, |it| it.as_millis() as u64);
+        self.make(number, now_ms.max(least), failures);
     }
 
     fn make(&mut self, number: usize, epoch: u64, failures: u32) {
@@ -298,11 +308,8 @@ impl Direct {
                 let _ = lane.inbox.try_send(input);
             }
             (Some("restart"), Some(lane)) if self.offers => {
-                let old = self.lanes.get(&lane);
-                if let Some((epoch, failures)) = old.map(|old| (old.epoch, old.failures))
-                    && self.may_negotiate(now_ns)
-                {
-                    self.make(lane, epoch + 1, failures);
+                if self.lanes.contains_key(&lane) && self.may_negotiate(now_ns) {
+                    self.offer_anew(lane);
                 }
             }
             (Some("close"), Some(lane)) if !self.offers => {
@@ -348,12 +355,15 @@ impl Direct {
 
     /// It is time to try again.
     pub fn handle_retry(&mut self, number: usize, epoch: u64) {
-        let Some(lane) = self.lanes.get(&number).filter(|lane| lane.epoch == epoch) else {
+        if self
+            .lanes
+            .get(&number)
+            .is_none_or(|lane| lane.epoch != epoch)
+        {
             return;
-        };
+        }
         if self.offers {
-            let failures = lane.failures;
-            self.make(number, epoch + 1, failures);
+            self.offer_anew(number);
         } else {
             self.signal(json!({"kind": "restart", "lane": number}));
             self.handle_closed(number, epoch);
@@ -842,18 +852,20 @@ mod tests {
 
     use super::*;
 
-    /// Peer connections made for lane 0 so far, whose first was `epoch` 0.
-    fn made(direct: &Direct) -> u64 {
-        direct.lanes.get(&0).map_or(0, |lane| lane.epoch + 1)
+    /// Of lane 0.
+    fn epoch(direct: &Direct) -> Option<u64> {
+        direct.lanes.get(&0).map(|lane| lane.epoch)
     }
 
-    /// Says `data`, of each epoch in turn, until it has no effect.
+    /// Says `data` with an epoch that was not before, many times: how many peer connections are made for lane 0.
     fn insist(direct: &mut Direct, now_ns: u64, data: impl Fn(u64) -> Value) -> u64 {
-        let before = made(direct);
+        let mut made = 0;
         for _ in 0..2_000 {
-            direct.handle_signal(&data(made(direct)), now_ns);
+            let before = epoch(direct);
+            direct.handle_signal(&data(before.map_or(0, |it| it + 1)), now_ns);
+            made += u64::from(epoch(direct) != before);
         }
-        made(direct) - before
+        made
     }
 
     #[test]
@@ -1134,7 +1146,8 @@ mod tests {
                 }
             }
             end.direct.set_servers(&[coturn.turn("pass,word", "udp")]);
-            end.direct.handle_retry(0, 0);
+            let last = epoch(&end.direct).expect("one");
+            end.direct.handle_retry(0, last);
             loop {
                 match end.told.recv().await.expect("it goes on") {
                     DirectEvent::Signal { data, .. } if !candidates(&data).is_empty() => break,
@@ -1176,11 +1189,12 @@ mod tests {
             let inside = stun(inside.expect("bound"));
             let servers = [silent, coturn.turn("wrong", "udp"), inside.clone(), inside];
             let mut end = End::new("b", "a", &servers, false);
+            let first = epoch(&end.direct);
             let (mut mapped, mut notice) = (None, None);
             while mapped.is_none() || notice.is_none() {
                 match end.told.recv().await.expect("it goes on") {
                     DirectEvent::Signal { data, .. } => {
-                        assert_eq!(data["epoch"], 0, "before its lane gives up");
+                        assert_eq!(data["epoch"].as_u64(), first, "before its lane gives up");
                         let reflexive = candidates(&data)
                             .into_iter()
                             .find(|it| it.contains(" typ srflx "));
@@ -1225,8 +1239,9 @@ mod tests {
             offerer.handle_signal(&more, now);
             assert_eq!(offerer.lanes.len(), 1);
             // Its own attempts come at their own pace.
-            offerer.handle_retry(0, made);
-            assert_eq!(self::made(&offerer), made + 2);
+            let last = epoch(&offerer).expect("one");
+            offerer.handle_retry(0, last);
+            assert!(epoch(&offerer) > Some(last));
         };
         LocalSet::new().run_until(asking).await;
     }
@@ -1245,16 +1260,22 @@ mod tests {
             assert!(!answerer.is_wanted);
             answerer.meet_again(true, now_ns());
             answerer.handle_signal(&offer(0), now_ns());
-            assert_eq!((made(&answerer), answerer.is_wanted), (4, true));
+            assert_eq!((epoch(&answerer), answerer.is_wanted), (Some(3), true));
             answerer.meet_again(false, now_ns());
-            answerer.handle_signal(&offer(0), now_ns());
-            assert_eq!(made(&answerer), 1);
-            let mut offerer = Direct::new("b", "a", 1, &[], events);
-            offerer.handle_retry(0, 0);
+            assert_eq!(epoch(&answerer), None);
+            answerer.handle_signal(&offer(4), now_ns());
+            assert_eq!(epoch(&answerer), Some(4));
+            let mut offerer = Direct::new("b", "a", 1, &[], events.clone());
+            let first = epoch(&offerer);
             offerer.meet_again(true, now_ns());
-            assert_eq!(made(&offerer), 2);
+            assert_eq!(epoch(&offerer), first);
+            tokio::time::sleep(Duration::from_millis(2)).await;
             offerer.meet_again(false, now_ns());
-            assert_eq!(made(&offerer), 1);
+            assert!(epoch(&offerer) > first);
+            // One that forgets and begins anew is newer, too.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let another = Direct::new("b", "a", 1, &[], events);
+            assert!(epoch(&another) > epoch(&offerer));
         };
         LocalSet::new().run_until(meeting).await;
     }

@@ -1,6 +1,6 @@
 import { quantile } from "../analysis.js";
 import { type PageStats, Product, readStats, untilPlaying } from "../antiphon.js";
-import { type Browser, launch } from "../browsers.js";
+import { type Browser, launch, networkServices } from "../browsers.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Outcome, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
@@ -13,6 +13,8 @@ interface Measured {
   page: string;
   /** From killing the server until the page's connection to it is known to be gone. */
   noticedMs: number;
+  /** Whether the part of a browser that holds its sockets crashed meanwhile, in either. */
+  hasCrashed: boolean;
   /** Frames played while the server was gone, over those of that time. */
   playedShare: number;
   /** Frames concealed from before the server was killed until after all was back. */
@@ -84,6 +86,7 @@ async function once(
 ): Promise<Measured[]> {
   await Promise.all(pages.map((page) => until(page, "sound both ways", hasBothWays)));
   const before = await Promise.all(pages.map(readStats));
+  const services = networkServices().join();
   const killed = performance.now();
   await product.kill();
   const gone = await Promise.all(
@@ -124,6 +127,7 @@ async function once(
       session,
       page: ["A", "B"][index]!,
       noticedMs: gone[index]!.noticedMs,
+      hasCrashed: networkServices().join() !== services,
       playedShare: alone[index]!,
       concealedFrames: stats.peers[0]!.concealedFrames - before[index]!.peers[0]!.concealedFrames,
       answersMs,
@@ -172,13 +176,16 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
         some.map(({ playedShare }) => playedShare),
         0,
       );
-      return `${config}: in the room again ${milliseconds(some, ({ roomMs }) => roomMs)} after the server's start, sound by it ${milliseconds(some, ({ soundMs }) => soundMs)} (median, most); without the server at least ${shown((least ?? 0) * 100, 1)} % of the frames were played.`;
+      const crashes = some.filter(({ hasCrashed, page }) => hasCrashed && page === "A").length;
+      const also =
+        crashes > 0 ? ` ${crashes} times of ${some.length / 2} a browser lost all its sockets.` : "";
+      return `${config}: in the room again ${milliseconds(some, ({ roomMs }) => roomMs)} after the server's start, sound by it ${milliseconds(some, ({ soundMs }) => soundMs)} (median, most); without the server at least ${shown((least ?? 0) * 100, 1)} % of the frames were played.${also}`;
     }),
     sections: [
       {
         heading: "Without the server, and with it again",
-        method: `Two pages in browsers of their own hear each other both ways, directly and by the server. It is killed as by a crash, knows nothing of rooms when it is started again ${goneMs / 1000} s later, and its relay has another certificate. The pages' own counters are looked at every ${lookMs} ms: when the connection is said to be gone; what share of the frames of that time was played; when each was online with the other in its room; when sound of the other came by both ways again. Both have the ids and the stream from before; nothing was reloaded.`,
-        uncertainty: `Looking takes some milliseconds, and the time until the server answers, part of all of these, is measured in steps of 100 ms.`,
+        method: `Two pages in browsers of their own hear each other both ways, directly and by the server. It is killed as by a crash, knows nothing of rooms when it is started again ${goneMs / 1000} s later, and its relay has another certificate. The pages' own counters are looked at every ${lookMs} ms: when the connection is said to be gone; what share of the frames of that time was played; when each was online with the other in its room; when sound of the other came by both ways again. Chromium 156 sometimes loses all its sockets, of the direct lanes too, at the moment when a WebTransport server dies (its network service crashes, and is started anew); it is said where that happened. Both have the ids and the stream from before; nothing was reloaded.`,
+        uncertainty: `Looking takes some milliseconds, and the time until the server answers, part of all of these, is measured in steps of 100 ms. The pages' counters are renewed a few times a second: shares are right to some percent.`,
         figures: [],
         tables: [
           {
@@ -193,6 +200,7 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
               { name: "server answers, ms", align: "right" },
               { name: "in the room, ms", align: "right" },
               { name: "sound by the server, ms", align: "right" },
+              { name: "sockets lost" },
             ],
             rows: measured.map((one) => [
               one.config,
@@ -204,6 +212,7 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
               shown(one.answersMs, 0),
               shown(one.roomMs, 0),
               shown(one.soundMs, 0),
+              one.hasCrashed ? "yes" : "",
             ]),
           },
         ],
@@ -221,6 +230,7 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
           "answers_ms",
           "room_ms",
           "sound_ms",
+          "sockets_lost",
         ],
         rows: measured.map((one) => [
           one.config,
@@ -232,6 +242,7 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
           shown(one.answersMs, 1),
           shown(one.roomMs, 1),
           shown(one.soundMs, 1),
+          Number(one.hasCrashed),
         ]),
       },
     },

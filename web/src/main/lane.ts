@@ -16,20 +16,27 @@ export class Lane {
   readonly number: number;
   readonly epoch: number;
   readonly connection: RTCPeerConnection;
-  readonly #signal: (signal: LaneSignal) => void;
+  readonly #signal: (signal: LaneSignal) => boolean;
   /** Candidates that came before the description they belong to. */
   #early: (RTCIceCandidateInit | null)[] | null = [];
   /** Negotiation steps, one after the other. */
   #steps: Promise<unknown> = Promise.resolve();
   candidateType: string | null = null;
+  /** The peer has closed the channel: it never opens again, though the connection may look alive. */
+  hasClosed = false;
+  /** When this end's description was last sent, ms of `performance.now()`. */
+  describedAtMs = Number.NEGATIVE_INFINITY;
 
-  /** `open` must transfer the channel at once: a channel that has been used can no longer be. */
+  /**
+   * `open` must transfer the channel at once: a channel that has been used can no longer be. `signal`: false if it could not be sent
+   * now.
+   */
   constructor(
     number: number,
     epoch: number,
     iceServers: RTCIceServer[],
     open: (channel: RTCDataChannel) => void,
-    signal: (signal: LaneSignal) => void,
+    signal: (signal: LaneSignal) => boolean,
     changed: (lane: Lane) => void,
   ) {
     this.number = number;
@@ -47,7 +54,7 @@ export class Lane {
   }
 
   get connected(): boolean {
-    return this.connection.connectionState === "connected";
+    return this.connection.connectionState === "connected" && !this.hasClosed;
   }
 
   /** Offers, from the side that makes all offers. `iceRestart`: after the path was lost. */
@@ -92,12 +99,13 @@ export class Lane {
     const { localDescription } = this.connection;
     if (localDescription === null) return;
     const { type, sdp } = localDescription;
-    this.#signal({
+    const isSent = this.#signal({
       kind: "description",
       lane: this.number,
       epoch: this.epoch,
       description: { type, sdp },
     });
+    if (isSent) this.describedAtMs = performance.now();
   }
 
   /** A peer's nonsense must not stop what comes after it; a connection that fails is seen by its state. */

@@ -30,6 +30,8 @@ const FIRST_RETRY_MS = 1_000;
 const LAST_RETRY_MS = 16_000;
 /** ICE restarts before the connection is made anew. */
 const RESTARTS = 2;
+/** What a peer asks for may have crossed an offer for so long. */
+const CROSSING_MS = 1_000;
 /** Not connected after so long: say so, and go on trying. */
 const UNREACHABLE_MS = 20_000;
 
@@ -111,7 +113,7 @@ export class Peer {
         if (this.#offers) this.#adjust();
         break;
       case "restart":
-        if (this.#offers && this.#slots.has(signal.lane)) this.#restore(signal.lane);
+        if (this.#offers) this.#handleRestart(signal.lane);
         break;
       case "close":
         if (!this.#offers) this.#closeLane(signal.lane);
@@ -128,8 +130,9 @@ export class Peer {
   laneClosed(number: number, epoch: number): void {
     const slot = this.#slots.get(number);
     if (slot?.lane.epoch !== epoch) return;
-    if (this.#offers) this.#make(number, epoch + 1, slot.attempts);
-    else this.#host.signal(this.id, { kind: "restart", lane: number });
+    slot.lane.hasClosed = true;
+    if (this.#offers) this.#offerAnew(number, slot);
+    else this.#restore(number);
   }
 
   /** Signalling is back: what could not be said meanwhile is said now. */
@@ -138,8 +141,7 @@ export class Peer {
   }
 
   /**
-   * The peer may have forgotten this one: what it said is forgotten here too. Its epochs count from 0 again: lanes that are not connected
-   * are made anew.
+   * The peer may have forgotten this one: what it said is forgotten here too, and lanes that are not connected are made anew.
    */
   meetAgain(): void {
     this.#wants = { direct: true, relayed: true };
@@ -157,13 +159,28 @@ export class Peer {
     if (!this.#offers) return;
     const count = Math.max(this.#wanted, this.#wantedByPeer);
     for (let number = 0; number < count; number++) {
-      if (!this.#slots.has(number)) this.#make(number, 0, 0);
+      if (!this.#slots.has(number)) this.#offerAnew(number, undefined);
     }
     for (const number of Array.from(this.#slots.keys())) {
       if (number < count) continue;
       this.#host.signal(this.id, { kind: "close", lane: number });
       this.#closeLane(number);
     }
+  }
+
+  #offerAnew(number: number, old: Slot | undefined): void {
+    // Greater than of any lane before, of one that this page has forgotten, too.
+    const epoch = Math.max(Date.now(), (old?.lane.epoch ?? 0) + 1);
+    this.#make(number, epoch, old?.attempts ?? 0);
+  }
+
+  /** The peer has no use for the lane, whatever this end thinks of it. */
+  #handleRestart(number: number): void {
+    const slot = this.#slots.get(number);
+    if (slot === undefined) return;
+    if (slot.lane.connected) this.#offerAnew(number, slot);
+    // An offer may have crossed this.
+    else if (performance.now() - slot.lane.describedAtMs > CROSSING_MS) this.#restore(number);
   }
 
   #make(number: number, epoch: number, attempts: number): Lane {
@@ -234,7 +251,7 @@ export class Peer {
     const retryMs = Math.min(LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** slot.attempts);
     if (!this.#offers) this.#host.signal(this.id, { kind: "restart", lane: number });
     else if (slot.attempts <= RESTARTS) slot.lane.offer(true);
-    else this.#make(number, slot.lane.epoch + 1, slot.attempts);
+    else this.#offerAnew(number, slot);
     this.#schedule(number, retryMs);
   }
 
@@ -263,7 +280,10 @@ export class Loop {
           0,
           iceServers,
           (channel) => host.addLane(stream, number, 0, sends, channel),
-          (signal) => other().handle(signal),
+          (signal) => {
+            other().handle(signal);
+            return true;
+          },
           () => {
             this.#wasConnected ||= near.connected;
             host.changed();

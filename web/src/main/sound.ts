@@ -318,7 +318,12 @@ export class Sound {
     this.#tell({ type: "hold-relay" });
   }
 
-  /** What to take from it. */
+  /** The network was away: direct lanes that do not answer now are said to be closed. */
+  doubtLanes(): void {
+    this.#tell({ type: "doubt-lanes" });
+  }
+
+  /** What to take from the relay. */
   setListen(listen: Listen): void {
     this.#tell({ type: "listen", listen });
   }

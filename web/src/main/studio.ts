@@ -92,6 +92,8 @@ interface Member {
   window: HeardWindow;
   /** How we hear it, for the report to it. */
   hearing: HeardReport | null;
+  /** While a server that was restarted does not know it yet. */
+  returnTimer: ReturnType<typeof setTimeout> | undefined;
 }
 
 type RecordingMessage = Extract<FromWorker, { type: "recording" }>;
@@ -885,6 +887,7 @@ export class Studio implements StudioApi {
       if (peer instanceof Peer) peer.iceServers = welcome.ice_servers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
+    if (!isFirst) this.#sound?.doubtLanes();
     this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
     this.#setOwner(welcome.owner);
     this.#setMutedByOwner(welcome.muted);
@@ -955,11 +958,10 @@ export class Studio implements StudioApi {
   /** A server that was restarted does not know yet who is here: they come back as we did, and meanwhile the music goes on. */
   #waitFor(id: string): void {
     this.#updateMember(id, { present: false });
-    const signalling = this.#signalling;
-    setTimeout(() => {
-      const isStillAway = this.#members.get(id)?.participant.present === false;
-      if (isStillAway && this.#signalling === signalling) this.#removeMember(id);
-    }, RETURN_MS);
+    const member = this.#members.get(id);
+    if (member === undefined) return;
+    clearTimeout(member.returnTimer);
+    member.returnTimer = setTimeout(() => this.#removeMember(id), RETURN_MS);
   }
 
   /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
@@ -967,6 +969,7 @@ export class Studio implements StudioApi {
     this.#addMember(id, name);
     const member = this.#members.get(id);
     if (member === undefined) return;
+    clearTimeout(member.returnTimer);
     // It has been gone, whether we were told or not; or we have.
     if (member.number !== null && !(resumed && member.number === stream)) {
       member.wanted = { direct: true, relayed: true };
@@ -1015,6 +1018,7 @@ export class Studio implements StudioApi {
       looked: { playedFrames: 0, concealedFrames: 0 },
       window: new HeardWindow(),
       hearing: null,
+      returnTimer: undefined,
       participant: {
         id,
         name,
@@ -1039,6 +1043,7 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     this.#members.delete(id);
+    clearTimeout(member.returnTimer);
     member.peer?.close();
     this.#mixing.remove(id);
     this.#sound?.removeStream(member.stream);

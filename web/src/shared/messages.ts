@@ -67,6 +67,8 @@ export type ToWorker =
   | { type: "relay"; host: string; offer: RelayOffer | null }
   /** The server does not answer: open no session until the next offer. */
   | { type: "hold-relay" }
+  /** The network was away: direct lanes have to show that they live. */
+  | { type: "doubt-lanes" }
   /** What to take from it. */
   | { type: "listen"; listen: Listen }
   /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */

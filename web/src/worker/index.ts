@@ -87,6 +87,9 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
     case "hold-relay":
       relay?.hold();
       break;
+    case "doubt-lanes":
+      peers?.doubtLanes(performance.now());
+      break;
     case "listen":
       relay?.setListen(data.listen);
       break;

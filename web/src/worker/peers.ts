@@ -47,6 +47,8 @@ const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
 /** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
 const SILENT_MS = 3_000;
+/** A lane that is in doubt has so long to answer a probe. */
+const PROOF_MS = 1_500;
 /** One by which no sound has come for so long is not heard. */
 const AUDIBLE_MS = 1_000;
 /** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
@@ -193,6 +195,8 @@ export class Peers {
     addsLanes: true,
   };
   #probeId = 0;
+  /** Since when lanes are in doubt, ms of `performance.now()`; null if they are not. */
+  #doubtedAtMs: number | null = null;
   /** Datagrams that did not fit the ring to the audio thread. */
   ringOverflows = 0;
   trace: Trace | null = null;
@@ -544,8 +548,32 @@ export class Peers {
     }
   }
 
+  /**
+   * The network was away, or the browser's own part of it, whose crash closes sockets that ICE believes in for many seconds more: direct
+   * lanes that do not answer from now on are given up.
+   */
+  doubtLanes(nowMs: number): void {
+    this.#doubtedAtMs = nowMs;
+  }
+
+  #giveUpLanes(silentSinceMs: number): void {
+    for (const [stream, { lanes }] of this.#peers) {
+      if (stream === RELAY_STREAM) continue;
+      for (const lane of lanes) {
+        const { number, epoch, answeredAtMs } = lane;
+        // One that never has is still being opened.
+        if (isOpen(lane) && answeredAtMs !== null && answeredAtMs < silentSinceMs)
+          this.#say({ type: "lane-closed", stream, lane: number, epoch });
+      }
+    }
+  }
+
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
   review(nowMs: number): void {
+    if (this.#doubtedAtMs !== null && nowMs - this.#doubtedAtMs > PROOF_MS) {
+      this.#giveUpLanes(this.#doubtedAtMs);
+      this.#doubtedAtMs = null;
+    }
     const relay = this.#peers.get(RELAY_STREAM);
     const relayLane = relay === undefined ? null : leastWait(relay);
     for (const [stream, peer] of this.#peers) {

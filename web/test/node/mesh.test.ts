@@ -69,21 +69,22 @@ it.each([
   await converse([kept, fresh]);
   // Its first connection fails, and so does the one after it.
   const offers = own > other ? kept : fresh;
-  offers.peer.laneClosed(0, 0);
-  offers.peer.laneClosed(0, 1);
+  for (let n = 0; n < 2; n++) offers.peer.laneClosed(0, offers.made.at(-1)!);
   await converse([kept, fresh]);
-  expect(kept.made.at(-1)).toBe(2);
+  expect(kept.made).toHaveLength(3);
+  expect(kept.made.at(-1)).toBe(fresh.made.at(-1));
   kept.peer.handle({ kind: "relayed", wanted: false });
   kept.peer.handle({ kind: "direct", wanted: false });
   expect(kept.peer.wants).toEqual({ direct: false, relayed: false });
 
+  await vi.advanceTimersByTimeAsync(5);
   fresh.peer.close();
   fresh = end(other, own);
   kept.peer.meetAgain();
   await converse([kept, fresh]);
   expect(kept.peer.wants).toEqual({ direct: true, relayed: true });
-  expect(kept.made.at(-1)).toBe(0);
-  expect(fresh.made).toEqual([0]);
+  expect(fresh.made).toEqual([kept.made.at(-1)]);
+  expect(kept.made.at(-1)).toBeGreaterThan(kept.made.at(-2)!);
   kept.peer.close();
   fresh.peer.close();
 });
@@ -102,10 +103,71 @@ it("keeps a lane that is connected when it meets one again", () => {
   const { peer, made } = end("b", "a");
   connections[0]!.connectionState = "connected";
   peer.meetAgain();
-  expect(made).toEqual([0]);
+  expect(made).toHaveLength(1);
   connections[0]!.connectionState = "disconnected";
   peer.meetAgain();
-  expect(made).toEqual([0, 0]);
+  expect(made).toHaveLength(2);
   expect(connections[0]!.connectionState).toBe("closed");
   peer.close();
+});
+
+it.each([
+  ["a", "b"],
+  ["b", "a"],
+])(
+  "finds one again that has left it behind, though its own lane still looks well: as %s, with %s",
+  async (own, other) => {
+    const connections: Connection[] = [];
+    vi.stubGlobal(
+      "RTCPeerConnection",
+      class extends Connection {
+        constructor() {
+          super();
+          connections.push(this);
+        }
+      },
+    );
+    const kept = end(own, other);
+    const gone = end(other, own);
+    await converse([kept, gone]);
+    for (const connection of connections) connection.connectionState = "connected";
+    gone.peer.close();
+    await vi.advanceTimersByTimeAsync(5);
+    const fresh = end(other, own);
+    kept.peer.meetAgain();
+    await converse([kept, fresh]);
+    // Only now is it seen that the other end of the channel has been closed.
+    if (own > other) kept.peer.laneClosed(0, kept.made.at(-1)!);
+    await converse([kept, fresh]);
+    expect(kept.made).toHaveLength(2);
+    expect(fresh.made).toEqual([kept.made[1]]);
+    kept.peer.close();
+    fresh.peer.close();
+  },
+);
+
+it("asks again and again for a lane whose channel has closed, until it is offered anew", async () => {
+  const connections: Connection[] = [];
+  vi.stubGlobal(
+    "RTCPeerConnection",
+    class extends Connection {
+      constructor() {
+        super();
+        connections.push(this);
+      }
+    },
+  );
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await converse([offers, answers]);
+  for (const connection of connections) connection.connectionState = "connected";
+  answers.peer.laneClosed(0, answers.made[0]!);
+  expect(answers.peer.connection).not.toBe("connected");
+  // It is not heard at first.
+  expect(answers.said.splice(0)).toEqual([{ kind: "restart", lane: 0 }]);
+  await vi.advanceTimersByTimeAsync(5_000);
+  await converse([offers, answers]);
+  expect(offers.made).toHaveLength(2);
+  expect(answers.made).toEqual(offers.made);
+  offers.peer.close();
+  answers.peer.close();
 });

@@ -495,6 +495,40 @@ it("knows the offset of a peer whose page is itself, to the round trip", () => {
   expect(peers.stats()[0].lanes[0].rttMs).not.toBeNull();
 });
 
+it("gives up lanes that answer no more once they are doubted, and no others", () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  try {
+    const said: FromWorker[] = [];
+    const peers = new Peers({ push: () => true }, (message) => said.push(message));
+    const [living, dead, opening, session] = [channel(), channel(), channel(), channel()];
+    peers.addLane(1, 0, 5, true, living);
+    peers.addLane(1, 1, 6, true, dead);
+    peers.addLane(RELAY_STREAM, 0, 0, true, session);
+    /** Half a second, in which some answer their probes. */
+    const goOn = (answering: Channel[]) => {
+      vi.advanceTimersByTime(500);
+      peers.review(performance.now());
+      for (const lane of answering) {
+        const probe = lane.datagrams.findLast((bytes) => kindOf(bytes) === KIND_PROBE);
+        if (probe !== undefined)
+          lane.onmessage?.({ data: probeReply(probe.slice(), toNs(Date.now())).buffer });
+      }
+    };
+    for (let n = 0; n < 10; n++) goOn([living, dead, session]);
+    // Silence alone is no reason: the path may come back by itself.
+    for (let n = 0; n < 10; n++) goOn([living]);
+    expect(said.filter(({ type }) => type === "lane-closed")).toEqual([]);
+    peers.addLane(1, 2, 7, true, opening);
+    peers.doubtLanes(performance.now());
+    for (let n = 0; n < 10; n++) goOn([living]);
+    expect(said.filter(({ type }) => type === "lane-closed")).toEqual([
+      { type: "lane-closed", stream: 1, lane: 1, epoch: 6 },
+    ]);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 it("reports to each peer how it is heard, and knows how the peer hears us", () => {
   const lane = channel();
   const passed: number[] = [];
