@@ -61,6 +61,8 @@ export interface PageStats {
 
 /** What came of a peer by one way. */
 export interface PageWay {
+  /** Of probes; null while they are not answered. */
+  rttMs: number | null;
   isHeard: boolean;
   receivedPackets: number;
   firstPackets: number;

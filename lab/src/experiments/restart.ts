@@ -86,7 +86,7 @@ async function once(
   config: string,
   session: number,
 ): Promise<Measured[]> {
-  await Promise.all(pages.map((page) => until(page, "an answer by the server", isRelayed)));
+  await Promise.all(pages.map((page) => until(page, "answers both ways", answersBothWays)));
   const before = await Promise.all(pages.map(readStats));
   const services = networkServices().join();
   const killed = performance.now();
@@ -146,6 +146,10 @@ function isInRoom({ signalling, peers }: PageStats): boolean {
 /** Null once no probe has been answered for 3 s. Whether sound goes this way as well is the pages' choice, which also knows the uplink. */
 function isRelayed(stats: PageStats): boolean {
   return isInRoom(stats) && stats.peers[0]!.relayed?.rttMs != null;
+}
+
+function answersBothWays(stats: PageStats): boolean {
+  return isRelayed(stats) && stats.peers[0]!.direct?.rttMs != null;
 }
 
 /** Looks at the page until it says so: when that was, and what else it said. */
