@@ -6,7 +6,7 @@
 //! through (`cargo bench -p antiphon-server --bench congestion`). So here
 //!
 //! * loss counts as congestion only above a tenth, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6), and
-//!   then takes away half as much as was lost of what was under way; where most was lost, the window soon doubles again;
+//!   then takes away half as much as was lost of what was under way; after an interruption the window soon doubles again;
 //! * a window that holds the sender back does not grow while packets wait in a queue of the network, and shrinks while they wait for long:
 //!   then the queue is our own doing;
 //! * a window that does not hold the sender back grows until it holds a second of sound: so long may acknowledgements stay away.
@@ -29,10 +29,13 @@ const LEAST_PACKETS: u64 = 3;
 /// Loss is judged over so many packets, or after so long: of fewer, a tenth may be lost by chance.
 const JUDGED_PACKETS: u32 = 200;
 const JUDGED: Duration = Duration::from_secs(1);
-/// Shares of the bytes lost: below the first all is well, above the second it is congestion, above the third the path was away.
+/// Shares of the bytes lost: below the first all is well, above the second it is congestion.
 const LITTLE_LOSS: f64 = 0.02;
 const MUCH_LOSS: f64 = 0.1;
-const MOST_LOSS: f64 = 0.5;
+/// The path was away if no acknowledgement came for so much longer than a round trip; they are held back for a tenth of it. What was lost
+/// then is judged within the second time.
+const AWAY: Duration = Duration::from_millis(250);
+const RETURNED: Duration = Duration::from_secs(2);
 /// Waiting in the network beyond the least seen: above the first the window stays, above the second it shrinks.
 const SHORT_QUEUE: Duration = Duration::from_millis(10);
 const LONG_QUEUE: Duration = Duration::from_millis(30);
@@ -85,6 +88,9 @@ struct Sound {
     /// The same over the last periods of [`MEMORY`], the current one first, and when that began.
     least_delays: [Duration; 2],
     remembered_since: Instant,
+    /// When something was last acknowledged, and when that first was so again after the path was away.
+    acked_at: Instant,
+    returned_at: Option<Instant>,
     /// Whether the window held the sender back.
     is_limited: bool,
     /// Of the last judgement.
@@ -106,6 +112,8 @@ impl Sound {
             delay: Duration::MAX,
             least_delays: [Duration::MAX; 2],
             remembered_since: now,
+            acked_at: now,
+            returned_at: None,
             is_limited: false,
             is_calm: true,
         }
@@ -115,10 +123,14 @@ impl Sound {
         LEAST_PACKETS * self.mtu
     }
 
+    fn least_delay(&self) -> Duration {
+        let [newer, older] = self.least_delays;
+        newer.min(older)
+    }
+
     /// How long packets waited in the network, at least.
     fn queue(&self) -> Duration {
-        let [newer, older] = self.least_delays;
-        self.delay.saturating_sub(newer.min(older))
+        self.delay.saturating_sub(self.least_delay())
     }
 
     fn remember(&mut self, delay: Duration, now: Instant) {
@@ -142,8 +154,9 @@ impl Sound {
             };
             let used = self.most_in_flight.min(self.window);
             self.window = ((used as f64 * kept) as u64).max(self.least_window());
-            // What comes back may be another path.
-            self.is_starting = loss > MOST_LOSS;
+            // What has come back may be another path.
+            let has_returned = |at| now.saturating_duration_since(at) < RETURNED;
+            self.is_starting = self.returned_at.is_some_and(has_returned);
         } else if loss < LITTLE_LOSS && !self.is_limited {
             let spare = self.acked as f64 / seconds * SPARE.as_secs_f64();
             self.window = self.window.max((spare as u64).min(MOST_WINDOW));
@@ -196,6 +209,10 @@ impl Controller for Sound {
         _largest_packet_num_acked: Option<u64>,
     ) {
         self.most_in_flight = self.most_in_flight.max(in_flight);
+        if now.saturating_duration_since(self.acked_at) > AWAY.saturating_add(self.least_delay()) {
+            self.returned_at = Some(now);
+        }
+        self.acked_at = now;
         if self.packets >= JUDGED_PACKETS || now.saturating_duration_since(self.since) > JUDGED {
             self.judge(now);
         }
@@ -317,6 +334,22 @@ mod tests {
             second(&mut sound, &mut now, 2, 1, false);
         }
         assert_eq!(sound.window(), LEAST_PACKETS * MTU);
+        // Most of it may be lost where a rate is enforced: that is no interruption.
+        sound.window = 100 * MTU;
+        for n in 1..10_000 {
+            now += Duration::from_micros(2_667);
+            if n % 5 == 0 {
+                sound.acknowledged(now, Duration::from_millis(20), PACKET, false);
+                sound.on_end_acks(now, 100 * MTU, false, None);
+            } else {
+                sound.on_congestion_event(now, now, false, PACKET);
+            }
+        }
+        assert!(
+            sound.window() < 2 * LEAST_PACKETS * MTU,
+            "{}",
+            sound.window()
+        );
         for _ in 0..1_000 {
             second(&mut sound, &mut now, 0, 1, false);
         }

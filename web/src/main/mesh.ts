@@ -177,10 +177,10 @@ export class Peer {
   /** The peer has no use for the lane, whatever this end thinks of it. */
   #handleRestart(number: number): void {
     const slot = this.#slots.get(number);
-    if (slot === undefined) return;
+    // An offer may have crossed this; and one that asks all the time gets no more.
+    if (slot === undefined || performance.now() - slot.lane.describedAtMs < CROSSING_MS) return;
     if (slot.lane.connected) this.#offerAnew(number, slot);
-    // An offer may have crossed this.
-    else if (performance.now() - slot.lane.describedAtMs > CROSSING_MS) this.#restore(number);
+    else this.#restore(number);
   }
 
   #make(number: number, epoch: number, attempts: number): Lane {
