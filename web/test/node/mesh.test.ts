@@ -3,9 +3,13 @@ import { type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh";
 
 /** Connects when the test says so. */
 class Connection {
+  static made: Connection[] = [];
   connectionState: RTCPeerConnectionState = "new";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
+  constructor() {
+    Connection.made.push(this);
+  }
   createDataChannel() {
     return {};
   }
@@ -30,6 +34,7 @@ class Connection {
 beforeEach(() => {
   vi.useFakeTimers();
   vi.stubGlobal("RTCPeerConnection", Connection);
+  Connection.made = [];
 });
 
 afterEach(() => {
@@ -90,24 +95,14 @@ it.each([
 });
 
 it("keeps a lane that is connected when it meets one again", () => {
-  const connections: Connection[] = [];
-  vi.stubGlobal(
-    "RTCPeerConnection",
-    class extends Connection {
-      constructor() {
-        super();
-        connections.push(this);
-      }
-    },
-  );
   const { peer, made } = end("b", "a");
-  connections[0]!.connectionState = "connected";
+  Connection.made[0]!.connectionState = "connected";
   peer.meetAgain();
   expect(made).toHaveLength(1);
-  connections[0]!.connectionState = "disconnected";
+  Connection.made[0]!.connectionState = "disconnected";
   peer.meetAgain();
   expect(made).toHaveLength(2);
-  expect(connections[0]!.connectionState).toBe("closed");
+  expect(Connection.made[0]!.connectionState).toBe("closed");
   peer.close();
 });
 
@@ -117,20 +112,10 @@ it.each([
 ])(
   "finds one again that has left it behind, though its own lane still looks well: as %s, with %s",
   async (own, other) => {
-    const connections: Connection[] = [];
-    vi.stubGlobal(
-      "RTCPeerConnection",
-      class extends Connection {
-        constructor() {
-          super();
-          connections.push(this);
-        }
-      },
-    );
     const kept = end(own, other);
     const gone = end(other, own);
     await converse([kept, gone]);
-    for (const connection of connections) connection.connectionState = "connected";
+    for (const connection of Connection.made) connection.connectionState = "connected";
     gone.peer.close();
     await vi.advanceTimersByTimeAsync(5);
     const fresh = end(other, own);
@@ -147,19 +132,9 @@ it.each([
 );
 
 it("asks again and again for a lane whose channel has closed, until it is offered anew", async () => {
-  const connections: Connection[] = [];
-  vi.stubGlobal(
-    "RTCPeerConnection",
-    class extends Connection {
-      constructor() {
-        super();
-        connections.push(this);
-      }
-    },
-  );
   const [offers, answers] = [end("b", "a"), end("a", "b")];
   await converse([offers, answers]);
-  for (const connection of connections) connection.connectionState = "connected";
+  for (const connection of Connection.made) connection.connectionState = "connected";
   answers.peer.laneClosed(0, answers.made[0]!);
   expect(answers.peer.connection).not.toBe("connected");
   // It is not heard at first.
