@@ -307,10 +307,10 @@ impl Direct {
                 };
                 let _ = lane.inbox.try_send(input);
             }
-            (Some("restart"), Some(lane)) if self.offers => {
-                if self.lanes.contains_key(&lane) && self.may_negotiate(now_ns) {
-                    self.offer_anew(lane);
-                }
+            (Some("restart"), Some(lane))
+                if self.offers && self.lanes.contains_key(&lane) && self.may_negotiate(now_ns) =>
+            {
+                self.offer_anew(lane);
             }
             (Some("close"), Some(lane)) if !self.offers => {
                 self.lanes.remove(&lane);
