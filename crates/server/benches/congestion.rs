@@ -9,8 +9,8 @@ mod network;
 use std::{any::Any, sync::Arc, time::Instant};
 
 use antiphon_congestion::SoundConfig;
-use antiphon_netem::{LinkConfig, Loss, Overrides, Plan, Profile, Step};
-use network::{IN_TIME_MS, play};
+use antiphon_netem::{LinkConfig, Loss, Overrides, Plan, Profile};
+use network::{IN_TIME_MS, losing, play};
 use quinn_proto::congestion::{
     BbrConfig, Controller, ControllerFactory, CubicConfig, NewRenoConfig,
 };
@@ -83,29 +83,13 @@ fn networks() -> Vec<(String, Plan)> {
         "10 ms each way, 4 Mbit/s".into(),
         Plan::steady(1, tight.clone(), tight),
     ));
-    let steps = (0..=SECONDS + 5).flat_map(|second| {
-        let step = |at_ms, share| Step {
-            at_ms,
-            link: LinkConfig {
-                delay_ms: 10.0,
-                loss: Loss::Random { share },
-                ..LinkConfig::default()
-            },
-        };
-        let begin_ms = 1_000 * second;
-        [
-            step(begin_ms, 0.0),
-            step(begin_ms + 300, if second % 10 == 9 { 1.0 } else { 0.0 }),
-        ]
-    });
-    let steps: Vec<Step> = steps.collect();
     networks.push((
         "10 ms each way, 0.7 s of every 10 s lost".into(),
-        Plan {
-            seed: 1,
-            left_to_right: steps.clone(),
-            right_to_left: steps,
-        },
+        losing((0..=SECONDS + 5).flat_map(|second| {
+            let begin_ms = 1_000 * second;
+            let share = if second % 10 == 9 { 1.0 } else { 0.0 };
+            [(begin_ms, 0.0), (begin_ms + 300, share)]
+        })),
     ));
     for name in ["wifi-bad", "4g"] {
         let profile = Profile::find(name).expect("is one of the lab's");

@@ -5,8 +5,8 @@ mod network;
 use std::sync::Arc;
 
 use antiphon_congestion::SoundConfig;
-use antiphon_netem::{LinkConfig, Loss, Plan, Step};
-use network::{Heard, play};
+use antiphon_netem::{LinkConfig, Loss, Plan};
+use network::{Heard, losing, play};
 
 const SECONDS: u64 = 10;
 
@@ -15,34 +15,13 @@ fn sound(link: LinkConfig, streams: u64) -> Heard {
     play(&plan, streams, SECONDS, Arc::new(SoundConfig))
 }
 
-/// A link of 10 ms on which nothing arrives for so long, in the middle.
-fn interrupted_for(milliseconds: u64) -> Plan {
-    let step = |at_ms, share| Step {
-        at_ms,
-        link: LinkConfig {
-            delay_ms: 10.0,
-            loss: Loss::Random { share },
-            ..LinkConfig::default()
-        },
-    };
-    let begin_ms = 500 * SECONDS;
-    let steps = vec![
-        step(0, 0.0),
-        step(begin_ms, 1.0),
-        step(begin_ms + milliseconds, 0.0),
-    ];
-    Plan {
-        seed: 1,
-        left_to_right: steps.clone(),
-        right_to_left: steps,
-    }
-}
-
 #[test]
 fn after_an_interruption_everything_goes_on_at_once() {
     for streams in [1, 4, 12] {
         for milliseconds in [300, 700, 1_000, 1_500] {
-            let plan = interrupted_for(milliseconds);
+            // From the beginning of what is counted.
+            let begin_ms = 500 * SECONDS;
+            let plan = losing([(0, 0.0), (begin_ms, 1.0), (begin_ms + milliseconds, 0.0)]);
             let heard = play(&plan, streams, SECONDS, Arc::new(SoundConfig));
             let lost = milliseconds as f64 / (1_000 * SECONDS) as f64;
             // A quarter of a second more.

@@ -69,7 +69,7 @@ export type ToWorker =
   | { type: "hold-relay" }
   /** The network was away: direct lanes have to show that they live. */
   | { type: "doubt-lanes" }
-  /** What to take from it. */
+  /** What to take from the relay. */
   | { type: "listen"; listen: Listen }
   /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
   | { type: "peer"; stream: number; number: number; pin: Pin; wants: Record<WayName, boolean> }

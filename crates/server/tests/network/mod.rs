@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use antiphon_netem::{Direction, Line, Plan};
+use antiphon_netem::{Direction, Line, LinkConfig, Loss, Plan, Step};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event,
@@ -41,6 +41,26 @@ pub(crate) struct Heard {
     /// What might be under way at the end. Only the benchmark tells.
     #[allow(dead_code)]
     pub(crate) window_bytes: u64,
+}
+
+/// Over 10 ms each way, of which from each time on, in ms, this share is lost both ways.
+pub(crate) fn losing(changes: impl IntoIterator<Item = (u64, f64)>) -> Plan {
+    let steps: Vec<Step> = changes
+        .into_iter()
+        .map(|(at_ms, share)| Step {
+            at_ms,
+            link: LinkConfig {
+                delay_ms: 10.0,
+                loss: Loss::Random { share },
+                ..LinkConfig::default()
+            },
+        })
+        .collect();
+    Plan {
+        seed: 1,
+        left_to_right: steps.clone(),
+        right_to_left: steps,
+    }
 }
 
 /// Plays so many streams from the relay to a listener, from right to left, for so long.
