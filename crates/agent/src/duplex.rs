@@ -235,6 +235,7 @@ impl Duplex {
         drain(&mut self.decoded, |stream, bytes| {
             self.player.handle_decoded(stream, bytes);
         });
+        self.player.keep_time(at_ns);
         self.player.process_quantum(out);
         for (channel, samples) in out.chunks_exact(frames).enumerate() {
             let peak = &mut self.peaks[channel % 2];

@@ -433,9 +433,9 @@ pub extern "C" fn player_handle_decoded(stream: u32, length: u32) -> i32 {
     0
 }
 
-/// Renders `frames` frames into the output area.
+/// Renders `frames` frames into the output area. `now_ms`, whole or not, is what the host's clock reads, from anywhere in the past.
 #[unsafe(no_mangle)]
-pub extern "C" fn player_process_quantum(frames: u32) -> i32 {
+pub extern "C" fn player_process_quantum(frames: u32, now_ms: f64) -> i32 {
     let Engine {
         player: Some(player),
         output_channels,
@@ -448,6 +448,7 @@ pub extern "C" fn player_process_quantum(frames: u32) -> i32 {
     if !(1..=MAX_QUANTUM_FRAMES).contains(&frames) {
         return BAD_ARGUMENT;
     }
+    player.keep_time((now_ms * 1e6) as u64);
     player.process_quantum(&mut areas().output[..*output_channels * frames]);
     0
 }

@@ -54,9 +54,6 @@ const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
 /// Having shrunk is regretted when a spread that was forgotten comes again within four minutes; after as long without, the memory
 /// gets shorter again.
 const REGRET_REVIEWS: u32 = 480;
-/// Reviews over which arrivals must have come earlier before that counts as a slip of the output, see [`Spread::settle`]. A
-/// network whose queues come and go more slowly than that looks the same: each time the belief proves wrong, twice as many.
-const REVIEWS_PER_SETTLE: u32 = 2;
 /// Delay above what is needed that is not worth a skip, with an automatic target.
 const SPARE_FRAMES: i64 = 32;
 /// The same where the clocks are matched by resampling, which takes this away unheard.
@@ -152,7 +149,8 @@ pub struct JitterBuffer {
     /// Media time of the first frame: silence before it is waiting, not concealment.
     counted_from: u64,
     spread: Spread,
-    next_review: u64,
+    /// Frames to render until the next review.
+    until_review: i64,
     reviews_left: u32,
     reviews_per_turn: u32,
     /// How many reviews a generation of the spread shall last.
@@ -164,10 +162,6 @@ pub struct JitterBuffer {
     is_given_up: bool,
     /// Delay beyond what is needed, as of the last review.
     excess: Option<i64>,
-    reviews_unsettled: u32,
-    reviews_per_settle: u32,
-    /// Reviews since a slip was believed in.
-    reviews_since_slip: u32,
     skip: Option<Skip>,
     /// Frames the last review found too many, until enough frames are at hand to skip them.
     spare: usize,
@@ -208,7 +202,7 @@ impl JitterBuffer {
             played_end: 0,
             counted_from: 0,
             spread: Spread::default(),
-            next_review: 0,
+            until_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
             memory: REVIEWS_PER_TURN,
@@ -216,9 +210,6 @@ impl JitterBuffer {
             reviews_since_widest: 0,
             is_given_up: false,
             excess: None,
-            reviews_unsettled: 0,
-            reviews_per_settle: REVIEWS_PER_SETTLE,
-            reviews_since_slip: u32::MAX,
             skip: None,
             spare: 0,
             missing_frames: 0,
@@ -369,6 +360,19 @@ impl JitterBuffer {
         self.delay = self.delay.wrapping_sub(frames);
     }
 
+    /// Takes `slip` as [`crate::slip::SlipWatch`] tells it: so many frames count as rendered, but what plays next is the same, and so
+    /// comes that much later. True if the sender has stood still as long, so that nothing is left to catch up with. RT: no alloc, no
+    /// lock, O(1).
+    pub fn settle(&mut self, slip: i64) -> bool {
+        self.rendered = self.rendered.wrapping_add(slip as u64);
+        self.delay = self.delay.wrapping_add(slip);
+        let stood_still_too = self.spread.settle(slip);
+        if slip != 0 && self.playing {
+            self.find_spare();
+        }
+        stood_still_too
+    }
+
     /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
     /// [`Arrival::Restart`]. False if all of them are copies.
     ///
@@ -459,9 +463,10 @@ impl JitterBuffer {
             self.rendered += frames as u64;
             return false;
         }
-        if self.rendered >= self.next_review {
+        if self.until_review <= 0 {
             self.review();
         }
+        self.until_review -= frames as i64;
         if self.spare > 0 && self.skip.is_none() {
             self.begin_skip(frames);
         }
@@ -674,10 +679,8 @@ impl JitterBuffer {
 
     fn forget_spread(&mut self) {
         (self.reviews_left, self.reviews_per_turn) = (1, 1);
-        (self.reviews_unsettled, self.reviews_per_settle) = (0, REVIEWS_PER_SETTLE);
-        self.reviews_since_slip = u32::MAX;
         self.excess = None;
-        self.next_review = self.rendered + 2 * self.seconds(REVIEW_SECONDS) as u64;
+        self.until_review = 2 * self.seconds(REVIEW_SECONDS);
         self.spread.clear();
         self.spare = 0;
         self.late_run_frames = 0;
@@ -702,10 +705,6 @@ impl JitterBuffer {
         if growth <= 0 {
             return 0;
         }
-        if self.reviews_since_slip < REVIEWS_PER_TURN {
-            self.reviews_since_slip = u32::MAX;
-            self.reviews_per_settle = (2 * self.reviews_per_settle).min(REVIEWS_PER_TURN);
-        }
         let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
         self.delay = self.delay.wrapping_add(growth);
         self.spare = 0;
@@ -728,27 +727,16 @@ impl JitterBuffer {
         }
     }
 
-    /// Now and then: forget what is old, and find out how much longer than needed the delay is.
+    /// Now and then: forget what is old.
     fn review(&mut self) {
-        self.next_review = self.rendered + self.seconds(REVIEW_SECONDS) as u64;
+        self.until_review = self.seconds(REVIEW_SECONDS);
         self.account();
-        self.reviews_unsettled += 1;
-        self.reviews_since_slip = self.reviews_since_slip.saturating_add(1);
-        if self.reviews_unsettled >= self.reviews_per_settle {
-            self.reviews_unsettled = 0;
-            if self.spread.settle() > 0 {
-                self.reviews_since_slip = 0;
-            } else if self.reviews_since_slip > 4 * REVIEWS_PER_TURN {
-                self.reviews_per_settle = REVIEWS_PER_SETTLE;
-            }
-        }
         self.reviews_left = self.reviews_left.saturating_sub(1);
         // Who owes does not forget.
         if self.reviews_left == 0 && self.owed_seconds() == 0.0 {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
-            self.reviews_unsettled = 0;
         }
         self.reviews_since_widest += 1;
         if self.reviews_since_widest > REGRET_REVIEWS {
@@ -764,6 +752,11 @@ impl JitterBuffer {
         if width >= self.widest {
             (self.widest, self.reviews_since_widest) = (width, 0);
         }
+        self.find_spare();
+    }
+
+    /// How much longer than needed the delay is, and whether that is worth a skip.
+    fn find_spare(&mut self) {
         let (needed, tolerated) = match self.target {
             Target::Auto => {
                 let (margin, tolerated) = match self.clocks {

@@ -9,13 +9,14 @@
 //!
 //! Hosts (the browser's worker and worklet, a native audio callback, a server's mixer, a simulator) own the
 //! threads, sockets and devices. Nothing here reads a clock: all time is counted in frames, by the sender's sample
-//! clock (media time) or by the player's own output.
+//! clock (media time) or by the player's own output, whose slips the host lets it know ([`Player::keep_time`]).
 //!
 //! Shapes: audio is `f32`, full scale ±1, *planar* (`[channel][frame]`, one contiguous slice). Everything is
 //! allocated at construction; no later call allocates, locks, or loops without bound.
 //!
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
-//! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`jitter`] the jitter buffer ·
+//! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`slip`] when the output
+//! stands still · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
 //! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
 //! [`path`] which path that is.
@@ -36,6 +37,7 @@ pub mod player;
 pub mod resample;
 pub mod sender;
 pub mod sequence;
+pub mod slip;
 pub mod spread;
 pub mod wire;
 

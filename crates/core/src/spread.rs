@@ -4,27 +4,27 @@
 //! Its absolute value means nothing; its spread is exactly what the jitter buffer must absorb,
 //! bursts of the capturing and of the rendering browser included, and no clock is read to know it.
 //!
-//! When an output stands still for a moment, which browsers' outputs do, it renders that much less than the sender captured, and from
-//! then on every packet comes that much earlier. This *slip* is no spread: what is remembered moves with it.
+//! When the output slips ([`crate::slip`]), what it has not rendered counts as rendered: otherwise every packet would come that much
+//! earlier from then on, and the spread seem wider than it is. But a sender on the same sound card, as who hears himself is, stands still
+//! along with it, and its packets come as before.
+
+use core::array;
 
 /// Resolution of the histogram, in frames.
 pub const BIN_FRAMES: i64 = 16;
 /// Spread covered: 16,384 frames, 340 ms at 48 kHz. What comes later than that is a stall, not jitter.
 const BINS: usize = 1_024;
-
-/// A fall smaller than this may be chance, not a slip.
-const LEAST_SLIP_BINS: i64 = 2;
-/// The shares of frames later than the delays by which two distributions are compared: all of them fall in a slip, while jitter
-/// that ends leaves the prompt ones where they were, and a burst of late ones the late.
-const COMPARED_SHARES: [f32; 4] = [0.75, 0.5, 0.25, 0.05];
+/// Share of the remembered frames that came later than the prompt ones, which no queue moves.
+const LATER_SHARE: f32 = 0.99;
 
 /// A histogram of arrival delays, weighted by frames, in two generations: each [`turn`](Self::turn) forgets the older.
 ///
 /// Not an exponential average: after a disturbance that would need many times its half-life to fall below a small share.
 #[derive(Debug)]
 pub struct Spread {
-    /// What came since the last [`settle`](Self::settle).
+    /// What came since the last [`settle`](Self::settle), and between that and the one before.
     newest: [u32; BINS],
+    before: [u32; BINS],
     recent: [u32; BINS],
     older: [u32; BINS],
     /// Delay at the lower edge of bin 0; a multiple of nothing, set by the first packet.
@@ -36,6 +36,7 @@ impl Default for Spread {
     fn default() -> Self {
         Self {
             newest: [0; BINS],
+            before: [0; BINS],
             recent: [0; BINS],
             older: [0; BINS],
             origin: 0,
@@ -69,31 +70,39 @@ impl Spread {
         *weight = weight.saturating_add(u32::from(frames));
     }
 
-    /// Joins the newest arrivals with those before, and returns the frames by which the output has slipped meanwhile, mostly 0:
-    /// by so much all that is remembered was moved.
+    /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it. What came while
+    /// the output stood still, or caught up, is forgotten. True if the sender has stood still as long.
     ///
     /// RT: no alloc, no lock, O(bins).
-    pub fn settle(&mut self) -> i64 {
-        let past: [u32; BINS] =
-            core::array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
-        let slip = COMPARED_SHARES
-            .iter()
-            .filter_map(|&share| {
-                Some(bin_exceeded_by(&past, share)? - bin_exceeded_by(&self.newest, share)?)
-            })
-            .min()
-            .filter(|&bins| bins >= LEAST_SLIP_BINS)
-            .unwrap_or(0);
-        move_weights(&mut self.recent, -slip);
-        move_weights(&mut self.older, -slip);
+    pub fn settle(&mut self, slip: i64) -> bool {
+        let bins = slip.saturating_add(BIN_FRAMES / 2).div_euclid(BIN_FRAMES);
+        let mut stood_still_too = false;
+        if bins > 0 {
+            self.before.fill(0);
+            let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
+            let past = bin_exceeded_by(&past, LATER_SHARE);
+            let now = self.newest.iter().position(|&weight| weight > 0);
+            // Even the least of them may have queued for a moment, but hardly for most of a slip.
+            stood_still_too = past
+                .zip(now)
+                .is_some_and(|(past, now)| past - (now as i64) < bins / 4);
+            if stood_still_too {
+                self.origin = self.origin.wrapping_add(slip);
+            } else {
+                move_weights(&mut self.newest, bins);
+            }
+        } else if bins < 0 {
+            self.newest.fill(0);
+        }
         self.join();
-        slip * BIN_FRAMES
+        stood_still_too
     }
 
     /// Begins a new generation, and forgets the one before the last.
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn turn(&mut self) {
+        self.join();
         self.join();
         self.older = self.recent;
         self.recent.fill(0);
@@ -103,24 +112,31 @@ impl Spread {
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn exceeded_by(&self, share: f32) -> Option<i64> {
-        let all: [u32; BINS] = core::array::from_fn(|bin| {
-            let past = self.recent[bin].saturating_add(self.older[bin]);
-            past.saturating_add(self.newest[bin])
+        let weights = [&self.newest, &self.before, &self.recent, &self.older];
+        let all = array::from_fn(|bin| {
+            let here = weights.map(|weights| weights[bin]);
+            here.into_iter().fold(0, u32::saturating_add)
         });
         let bin = bin_exceeded_by(&all, share)?;
         Some(self.origin.wrapping_add((bin + 1) * BIN_FRAMES - 1))
     }
 
     fn join(&mut self) {
-        for (recent, newest) in self.recent.iter_mut().zip(&mut self.newest) {
-            *recent = recent.saturating_add(core::mem::take(newest));
+        for (recent, before) in self.recent.iter_mut().zip(&self.before) {
+            *recent = recent.saturating_add(*before);
         }
+        self.before = core::mem::replace(&mut self.newest, [0; BINS]);
     }
 
     /// Moves the covered range by `bins`; what falls off is forgotten.
     fn shift(&mut self, bins: i64) {
         self.origin = self.origin.wrapping_add(bins.wrapping_mul(BIN_FRAMES));
-        for weights in [&mut self.newest, &mut self.recent, &mut self.older] {
+        for weights in [
+            &mut self.newest,
+            &mut self.before,
+            &mut self.recent,
+            &mut self.older,
+        ] {
             move_weights(weights, bins.saturating_neg());
         }
     }
@@ -178,26 +194,39 @@ mod tests {
         }
     }
 
+    fn hear(spread: &mut Spread, later: i64, slip: i64) -> (bool, [i64; 2]) {
+        for delay in [0, 100, 200, 900].into_iter().cycle().take(100) {
+            spread.add(delay + later, 64);
+        }
+        let stood_still_too = spread.settle(slip);
+        let of = |share| spread.exceeded_by(share).expect("has packets");
+        (stood_still_too, [of(0.9), of(0.0)])
+    }
+
     #[test]
-    fn what_is_remembered_moves_with_a_slip_and_with_nothing_else() {
+    fn what_came_after_a_slip_is_moved_to_what_came_before() {
         let mut spread = Spread::default();
-        let mut hear = |delays: &[i64]| {
-            for &delay in delays.iter().cycle().take(100) {
-                spread.add(delay, 64);
-            }
-            (
-                spread.settle(),
-                spread.exceeded_by(0.0).expect("has packets"),
-            )
-        };
-        assert_eq!(hear(&[0, 100, 200, 900]).0, 0);
-        // Late ones, and then fewer of them: jitter.
-        assert_eq!(hear(&[0, 0, 0, 900]).0, 0);
-        // Half before, half after a slip.
-        assert_eq!(hear(&[0, 100, 200, 900, -320, -220, -120, 580]).0, 0);
-        let (slip, latest) = hear(&[-320, -220, -120, 580]);
-        assert!((320 - BIN_FRAMES..=320).contains(&slip), "{slip}");
-        assert!((580..580 + 2 * BIN_FRAMES).contains(&latest), "{latest}");
+        let (_, before) = hear(&mut spread, 0, 0);
+        hear(&mut spread, 0, 0);
+        // Half before, half after it.
+        hear(&mut spread, 0, 0);
+        hear(&mut spread, -320, 0);
+        assert_eq!(hear(&mut spread, -320, 320), (false, before));
+        assert_eq!(hear(&mut spread, 0, 0), (false, before));
+        // And the other way round.
+        hear(&mut spread, 0, 0);
+        assert_eq!(hear(&mut spread, 480, -480), (false, before));
+        assert_eq!(hear(&mut spread, 0, 0), (false, before));
+    }
+
+    #[test]
+    fn a_sender_that_stands_still_too_is_recognised() {
+        let mut spread = Spread::default();
+        let (_, [prompt, latest]) = hear(&mut spread, 0, 0);
+        hear(&mut spread, 0, 0);
+        let moved = [prompt + 320, latest + 320];
+        assert_eq!(hear(&mut spread, 0, 320), (true, moved));
+        assert_eq!(hear(&mut spread, 320, 0), (false, moved));
     }
 
     #[test]

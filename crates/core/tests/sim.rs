@@ -154,7 +154,7 @@ fn what_an_output_loses_by_standing_still_is_made_up_for_soon() {
         sim.run(20.0);
         for slip_ms in [3.0, 5.0, 20.0, 5.0, 3.0] {
             sim.output_slipped_s += slip_ms * MS;
-            let slipping = sim.run(3.5);
+            let slipping = sim.run(1.5);
             let after = sim.run(2.0);
             print(&format!("slipped by {slip_ms} ms"), &slipping);
             print("  then", &after);
@@ -162,6 +162,42 @@ fn what_an_output_loses_by_standing_still_is_made_up_for_soon() {
             // keeps a margin.
             assert!(after.excess_frames() <= 384, "{after:?}");
             assert!(after.concealed_frames() <= 128, "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn an_output_that_slips_again_and_again_buffers_no_more_than_one_that_does_not() {
+    for conditions in [QUIET, CHROMIUM] {
+        let mut sim = Sim::new(conditions, Target::Auto, 128, 11);
+        // Now and then something is late besides, which is no sign that the slips were none.
+        sim.run(20.0);
+        for second in 0..60 {
+            sim.output_slipped_s += [0.004, 0.0013, 0.0027][second % 3];
+            if second % 7 == 0 {
+                sim.network_held_until_s = sim.now_s() + 0.006;
+            }
+            let window = sim.run(1.0);
+            if second >= 10 {
+                assert!(window.excess_frames() <= 512, "{second} s: {window:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_stands_still_along_with_the_output_has_nothing_to_make_up_for() {
+    for conditions in [QUIET, CHROMIUM] {
+        let mut sim = Sim::new(conditions, Target::Auto, 128, 12);
+        sim.run(20.0);
+        for second in 0..30 {
+            let slip_s = [0.004, 0.008, 0.0027][second % 3];
+            sim.output_slipped_s += slip_s;
+            sim.capture_slipped_s += slip_s;
+            let window = sim.run(1.0);
+            assert!(window.excess_frames() <= 384, "{second} s: {window:?}");
+            assert!(window.after.target_frames <= 1_536, "{window:?}");
+            assert!(window.concealed_frames() <= 128, "{window:?}");
         }
     }
 }

@@ -85,7 +85,7 @@ interface Exports {
   player_command(code: number, stream: number, value: number): number;
   player_handle_datagram(stream: number, length: number): number;
   player_handle_decoded(stream: number, length: number): number;
-  player_process_quantum(frames: number): number;
+  player_process_quantum(frames: number, nowMs: number): number;
   player_stray_datagrams(): number;
   player_stream_stats(stream: number): number;
   ladder_configure(slot: number, rungs: number): number;
@@ -237,9 +237,9 @@ export class PlayerEngine {
     this.#exports.player_handle_decoded(stream, length);
   }
 
-  /** Renders `frames` frames into `output`. */
-  process(frames: number): void {
-    this.#exports.player_process_quantum(frames);
+  /** Renders `frames` frames into `output`, when a clock reads `nowMs`: any clock, if no coarser than whole milliseconds. */
+  process(frames: number, nowMs: number): void {
+    this.#exports.player_process_quantum(frames, nowMs);
   }
 
   strayDatagrams(): number {

@@ -90,7 +90,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     if (frames !== this.#quantumFrames) this.#prepare(frames);
     this.#handleCommands(links.commands);
     this.#handleDatagrams(links.datagrams);
-    this.#engine.process(frames);
+    this.#engine.process(frames, Date.now());
     for (let channel = 0; channel < this.#outputChannels; channel++) {
       output[channel].set(this.#engine.output[channel]);
     }

@@ -74,9 +74,12 @@ describe("simulated networks, bit for bit as native", () => {
     const output = new Uint8Array(exports.memory.buffer, call("output_ptr"), run.quantum_frames * 4);
     const heard = new Hash();
     let next = 0;
-    for (const operation of leb128(Buffer.from(run.operations, "base64"))) {
+    let nowMs = 0;
+    const operations = leb128(Buffer.from(run.operations, "base64"));
+    for (const operation of operations) {
       if (operation === 0) {
-        call("player_process_quantum", run.quantum_frames);
+        nowMs += operations.next().value;
+        call("player_process_quantum", run.quantum_frames, nowMs);
         heard.add(output);
         continue;
       }

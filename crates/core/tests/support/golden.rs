@@ -16,12 +16,14 @@ pub fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
 
 pub const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// All that a player with one stream was given, in variable-length numbers (LEB128): 0 is a quantum, any other *n* the datagram whose
-/// number is (*n* - 1), unfolded (0, -1, 1, -2, ...), from the one after the last; and a hash of all it made.
+/// All that a player with one stream was given, in variable-length numbers (LEB128): 0 is a quantum, after which
+/// come the milliseconds since the last; any other *n* the datagram whose number is (*n* - 1), unfolded (0, -1, 1, -2, ...), from the one
+/// after the last; and a hash of all it made.
 pub struct Log {
     pub operations: Vec<u8>,
     pub heard: u64,
     next: u64,
+    now_ms: u64,
 }
 
 impl Default for Log {
@@ -30,6 +32,7 @@ impl Default for Log {
             operations: Vec::new(),
             heard: FNV_OFFSET,
             next: 0,
+            now_ms: 0,
         }
     }
 }
@@ -41,8 +44,10 @@ impl Log {
         self.next = number + 1;
     }
 
-    pub fn quantum(&mut self, out: &[f32]) {
+    pub fn quantum(&mut self, now_ms: u64, out: &[f32]) {
         self.write(0);
+        self.write(now_ms - self.now_ms);
+        self.now_ms = now_ms;
         for sample in out {
             self.heard = fnv1a(self.heard, &sample.to_le_bytes());
         }
@@ -163,8 +168,8 @@ pub fn sim_vectors() -> Value {
     json!({
         "version": 1,
         "about": "What came to a player in simulated networks, and what it made of it. Datagram n is the n-th of a sender of mono floats \
-            whose frame m is ((m * 37 mod 4096) + (m * 101 mod 4096) - 4096) / 8192. `operations` is base64 of LEB128 numbers: 0 is a quantum, \
-            any other n a datagram, whose number less the one after the last is n - 1, folded: 0, -1, 1, -2, ... \
+            whose frame m is ((m * 37 mod 4096) + (m * 101 mod 4096) - 4096) / 8192. `operations` is base64 of LEB128 numbers: 0 is a quantum, followed by \
+            the milliseconds since the last or, for the first, since the clock read 0; any other n a datagram, whose number less the one after the last is n - 1, folded: 0, -1, 1, -2, ... \
             `target` is the value of the command, and the hash is FNV-1a (64 bits) of all samples heard. \
             Written by crates/core/examples/vectors.rs.",
         "runs": runs,

@@ -102,6 +102,8 @@ pub struct Sim {
     pub network_held_until_s: f64,
     /// By how much the output stood still so far: so much later everything is rendered.
     pub output_slipped_s: f64,
+    /// By how much the capture stood still so far: so much later everything is captured.
+    pub capture_slipped_s: f64,
     /// Frames of the packets that arrived, duplicates not counted.
     pub arrived_frames: u64,
     /// The stream was resampled at some time: what was heard are not all frames as they were sent.
@@ -145,6 +147,7 @@ impl Sim {
             sender_paused_until_s: 0.0,
             network_held_until_s: 0.0,
             output_slipped_s: 0.0,
+            capture_slipped_s: 0.0,
             arrived_frames: 0,
             was_resampled: false,
             heard: Vec::new(),
@@ -220,8 +223,9 @@ impl Sim {
             }
         }
         self.captured += frames as u64;
-        let due_s =
-            (self.captured + frames as u64) as f64 / (RATE_HZ * (1.0 + self.skew_ppm * 1e-6));
+        let due_s = (self.captured + frames as u64) as f64
+            / (RATE_HZ * (1.0 + self.skew_ppm * 1e-6))
+            + self.capture_slipped_s;
         self.next_capture_s = self
             .now_s
             .max(due_s + self.random.unit() * self.conditions.scheduling_s);
@@ -274,6 +278,8 @@ impl Sim {
         let burst = self.conditions.render_burst;
         for _ in 0..burst.div_ceil(128) {
             let mut out = vec![0.0; burst.min(128)];
+            // As coarse as a browser's clock is on its audio thread.
+            self.player.keep_time((self.now_s * 1e3) as u64 * 1_000_000);
             self.player.process_quantum(&mut out);
             let known = self.player.stream_stats(ID);
             self.was_resampled |= known.is_some_and(|known| known.is_resampled);

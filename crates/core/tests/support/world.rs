@@ -649,11 +649,14 @@ impl World {
         let endpoint = &mut self.endpoints[to];
         let burst = endpoint.output.config.burst_frames;
         let mut out = [0.0; QUANTUM_FRAMES];
+        // As coarse as a browser's clock is on its audio thread.
+        let now_ms = now_ns / NS_PER_MS as u64;
         for done in (0..burst).step_by(QUANTUM_FRAMES) {
             let out = &mut out[..QUANTUM_FRAMES.min(burst - done)];
+            endpoint.player.keep_time(now_ms * NS_PER_MS as u64);
             endpoint.player.process_quantum(out);
             if let Some(log) = self.log.as_mut().filter(|_| to == 1) {
-                log.quantum(out);
+                log.quantum(now_ms, out);
             }
         }
         endpoint.output.advance(&mut endpoint.random);
