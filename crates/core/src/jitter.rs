@@ -361,16 +361,17 @@ impl JitterBuffer {
     }
 
     /// Takes `slip` as [`crate::slip::SlipWatch`] tells it: so many frames count as rendered, but what plays next is the same, and so
-    /// comes that much later. True if the sender has stood still as long, so that nothing is left to catch up with. RT: no alloc, no
-    /// lock, O(1).
-    pub fn settle(&mut self, slip: i64) -> bool {
+    /// comes that much later. Returns the frames of the slip before, if the sender has stood still as long: then nothing is left to catch
+    /// up with. RT: no alloc, no lock, O(1).
+    pub fn settle(&mut self, slip: i64) -> i64 {
         self.rendered = self.rendered.wrapping_add(slip as u64);
         self.delay = self.delay.wrapping_add(slip);
-        let stood_still_too = self.spread.settle(slip);
-        if slip != 0 && self.playing {
+        let is_news = slip != 0 || self.spread.doubted_frames() != 0;
+        let stood_still = self.spread.settle(slip);
+        if is_news && self.playing {
             self.find_spare();
         }
-        stood_still_too
+        stood_still
     }
 
     /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
@@ -767,6 +768,7 @@ impl JitterBuffer {
                     Clocks::Agree => (0, SPARE_FRAMES),
                     Clocks::Matched => (0, SPARE_RESAMPLED_FRAMES),
                 };
+                let margin = margin + self.spread.doubted_frames();
                 let needed = self.needed_delay();
                 (needed.map(|needed| needed.wrapping_add(margin)), tolerated)
             }

@@ -268,9 +268,8 @@ impl Player {
         if let Some(slip) = self.slips.handle_quantum(self.rendered, now_ns) {
             self.rendered = self.rendered.wrapping_add_signed(slip);
             for stream in self.streams.iter_mut().filter(|stream| stream.id.is_some()) {
-                if stream.jitter.settle(slip) {
-                    stream.stood_still = stream.stood_still.wrapping_add_signed(slip);
-                }
+                let stood_still = stream.jitter.settle(slip);
+                stream.stood_still = stream.stood_still.wrapping_add_signed(stood_still);
             }
         }
     }

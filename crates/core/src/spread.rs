@@ -15,7 +15,7 @@ pub const BIN_FRAMES: i64 = 16;
 /// Spread covered: 16,384 frames, 340 ms at 48 kHz. What comes later than that is a stall, not jitter.
 const BINS: usize = 1_024;
 /// Share of the remembered frames that came later than the prompt ones, which no queue moves.
-const LATER_SHARE: f32 = 0.99;
+const LATER_SHARE: f32 = 0.9;
 
 /// A histogram of arrival delays, weighted by frames, in two generations: each [`turn`](Self::turn) forgets the older.
 ///
@@ -27,6 +27,8 @@ pub struct Spread {
     before: [u32; BINS],
     recent: [u32; BINS],
     older: [u32; BINS],
+    /// See [`Self::doubted_frames`].
+    doubted: i64,
     /// Delay at the lower edge of bin 0; a multiple of nothing, set by the first packet.
     origin: i64,
     is_empty: bool,
@@ -37,6 +39,7 @@ impl Default for Spread {
         Self {
             newest: [0; BINS],
             before: [0; BINS],
+            doubted: 0,
             recent: [0; BINS],
             older: [0; BINS],
             origin: 0,
@@ -70,32 +73,43 @@ impl Spread {
         *weight = weight.saturating_add(u32::from(frames));
     }
 
-    /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it. What came while
-    /// the output stood still, or caught up, is forgotten. True if the sender has stood still as long.
+    /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it: by so much delays are
+    /// counted longer from now on, and those of the newest are too short. (In the moment of the slip itself some are counted too short, and
+    /// stay so: that makes no need seem greater.) Returns the slip told by the call before, if the sender has stood still as long, and
+    /// otherwise 0.
     ///
     /// RT: no alloc, no lock, O(bins).
-    pub fn settle(&mut self, slip: i64) -> bool {
-        let bins = slip.saturating_add(BIN_FRAMES / 2).div_euclid(BIN_FRAMES);
-        let mut stood_still_too = false;
-        if bins > 0 {
-            self.before.fill(0);
-            let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
-            let past = bin_exceeded_by(&past, LATER_SHARE);
-            let now = self.newest.iter().position(|&weight| weight > 0);
-            // Even the least of them may have queued for a moment, but hardly for most of a slip.
-            stood_still_too = past
-                .zip(now)
-                .is_some_and(|(past, now)| past - (now as i64) < bins / 4);
-            if stood_still_too {
-                self.origin = self.origin.wrapping_add(slip);
-            } else {
-                move_weights(&mut self.newest, bins);
-            }
-        } else if bins < 0 {
-            self.newest.fill(0);
-        }
+    pub fn settle(&mut self, slip: i64) -> i64 {
+        move_weights(&mut self.newest, nearest_bins(slip));
+        let stood_still = if self.has_sender_stood_still() {
+            let bins = nearest_bins(self.doubted);
+            move_weights(&mut self.recent, bins);
+            move_weights(&mut self.older, bins);
+            self.doubted
+        } else {
+            0
+        };
+        self.doubted = slip.max(0);
         self.join();
-        stood_still_too
+        stood_still
+    }
+
+    /// The newest slip, as long as it is not known whether the sender has stood still as well; 0 mostly.
+    pub fn doubted_frames(&self) -> i64 {
+        self.doubted
+    }
+
+    /// Whether what came since the doubted slip came later than before by most of that: even the least late of it. A moment's queue may
+    /// do the same, but hardly for all that comes.
+    fn has_sender_stood_still(&self) -> bool {
+        let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
+        let past = bin_exceeded_by(&past, LATER_SHARE);
+        let now = self.newest.iter().position(|&weight| weight > 0);
+        let least = nearest_bins(self.doubted) * 3 / 4;
+        self.doubted > 0
+            && past
+                .zip(now)
+                .is_some_and(|(past, now)| now as i64 - past > least)
     }
 
     /// Begins a new generation, and forgets the one before the last.
@@ -154,6 +168,10 @@ fn bin_exceeded_by(weights: &[u32; BINS], share: f32) -> Option<i64> {
     Some(bin as i64)
 }
 
+fn nearest_bins(frames: i64) -> i64 {
+    frames.saturating_add(BIN_FRAMES / 2).div_euclid(BIN_FRAMES)
+}
+
 /// Moves weights to bins higher by `bins`; what falls off is forgotten.
 fn move_weights(weights: &mut [u32; BINS], bins: i64) {
     let distance = (bins.unsigned_abs() as usize).min(BINS);
@@ -194,13 +212,14 @@ mod tests {
         }
     }
 
-    fn hear(spread: &mut Spread, later: i64, slip: i64) -> (bool, [i64; 2]) {
+    /// Four delays, that much later, and then a call of `settle`: what it returns, and the prompt and the latest delay.
+    fn hear(spread: &mut Spread, later: i64, slip: i64) -> (i64, [i64; 2]) {
         for delay in [0, 100, 200, 900].into_iter().cycle().take(100) {
             spread.add(delay + later, 64);
         }
-        let stood_still_too = spread.settle(slip);
+        let stood_still = spread.settle(slip);
         let of = |share| spread.exceeded_by(share).expect("has packets");
-        (stood_still_too, [of(0.9), of(0.0)])
+        (stood_still, [of(0.9), of(0.0)])
     }
 
     #[test]
@@ -208,15 +227,10 @@ mod tests {
         let mut spread = Spread::default();
         let (_, before) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
-        // Half before, half after it.
-        hear(&mut spread, 0, 0);
-        hear(&mut spread, -320, 0);
-        assert_eq!(hear(&mut spread, -320, 320), (false, before));
-        assert_eq!(hear(&mut spread, 0, 0), (false, before));
-        // And the other way round.
-        hear(&mut spread, 0, 0);
-        assert_eq!(hear(&mut spread, 480, -480), (false, before));
-        assert_eq!(hear(&mut spread, 0, 0), (false, before));
+        assert_eq!(hear(&mut spread, -320, 320), (0, before));
+        assert_eq!(hear(&mut spread, 0, 0), (0, before));
+        assert_eq!(hear(&mut spread, 480, -480), (0, before));
+        assert_eq!(hear(&mut spread, 0, 0), (0, before));
     }
 
     #[test]
@@ -224,9 +238,12 @@ mod tests {
         let mut spread = Spread::default();
         let (_, [prompt, latest]) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
+        // What was on its way came earlier, the rest as before.
+        spread.add(-320, 64);
+        hear(&mut spread, 0, 320);
         let moved = [prompt + 320, latest + 320];
-        assert_eq!(hear(&mut spread, 0, 320), (true, moved));
-        assert_eq!(hear(&mut spread, 320, 0), (false, moved));
+        assert_eq!(hear(&mut spread, 320, 0), (320, moved));
+        assert_eq!(hear(&mut spread, 320, 0), (0, moved));
     }
 
     #[test]
