@@ -136,7 +136,7 @@ pub struct JitterBuffer {
     /// Channels that are held of the stream.
     channels: usize,
     playing: bool,
-    /// Frames rendered so far.
+    /// Frames rendered so far, or passed, or slipped by.
     rendered: u64,
     /// How many of them are ahead of the host's clock; `None` if the host renders when its clock says so.
     lead: Option<i64>,
@@ -362,7 +362,7 @@ impl JitterBuffer {
 
     /// Takes `slip` as [`crate::slip::SlipWatch`] tells it: so many frames count as rendered, but what plays next is the same, and so
     /// comes that much later. Returns the frames of the slip before, if the sender has stood still as long: then nothing is left to catch
-    /// up with. RT: no alloc, no lock, O(1).
+    /// up with. RT: no alloc, no lock, O(bins of the spread).
     pub fn settle(&mut self, slip: i64) -> i64 {
         self.rendered = self.rendered.wrapping_add(slip as u64);
         self.delay = self.delay.wrapping_add(slip);
@@ -774,9 +774,9 @@ impl JitterBuffer {
             }
             Target::Fixed(_) => {
                 let target = self.target_frames() as i64;
+                let aim = target + self.spread.doubted_frames();
                 (
-                    self.prompt_delay()
-                        .map(|prompt| prompt.wrapping_add(target)),
+                    self.prompt_delay().map(|prompt| prompt.wrapping_add(aim)),
                     self.seconds(FIXED_SPARE_SECONDS).max(target),
                 )
             }

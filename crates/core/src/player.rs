@@ -263,7 +263,7 @@ impl Player {
     /// for: so its output's slips are known, by which it renders less than the clock goes on, and do not pass for jitter. Without it,
     /// each makes the delay longer for some 10 s.
     ///
-    /// RT: no alloc, no lock, O(streams).
+    /// RT: no alloc, no lock, O(streams × bins of the spread).
     pub fn keep_time(&mut self, now_ns: u64) {
         if let Some(slip) = self.slips.handle_quantum(self.rendered, now_ns) {
             self.rendered = self.rendered.wrapping_add_signed(slip);

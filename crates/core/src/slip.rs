@@ -14,8 +14,9 @@ use crate::wire::SampleRate;
 const WINDOW_NS: u64 = 125_000_000;
 /// More than a clock of whole milliseconds may be off by.
 const LEAST_SLIP_NS: u64 = 1_250_000;
-/// Beyond it the clock was set, or the host slept.
+/// Beyond it the clock was set, or the host slept. No output takes much into store at once.
 const MOST_SLIP_NS: u64 = 1_000_000_000;
+const MOST_RISE_NS: u64 = 100_000_000;
 /// Sound cards and clocks run apart by less.
 const DRIFT_PPM: u64 = 400;
 
@@ -72,7 +73,12 @@ impl SlipWatch {
     fn judge(&mut self, highest: i64) -> i64 {
         let fallen = self.level.map_or(0, |level| level - highest);
         let frames = |ns| self.frames(ns) as i64;
-        let is_slip = (frames(LEAST_SLIP_NS)..frames(MOST_SLIP_NS)).contains(&fallen.abs());
+        let most = if fallen > 0 {
+            MOST_SLIP_NS
+        } else {
+            MOST_RISE_NS
+        };
+        let is_slip = (frames(LEAST_SLIP_NS)..frames(most)).contains(&fallen.abs());
         if is_slip {
             // It counts as rendered from now on, so the level stays.
             return fallen;
@@ -183,7 +189,7 @@ mod tests {
     fn a_clock_that_is_set_is_no_slip() {
         let mut output = Output::new(128);
         output.run(1.0, 0.0);
-        for frames in [48_000 * 3_600, -48_000 * 7_200] {
+        for frames in [48_000 * 3_600, -48_000 * 7_200, -9_600] {
             output.slip(frames);
             assert_eq!(output.run(5.0, 0.0), []);
         }

@@ -16,6 +16,8 @@ pub const BIN_FRAMES: i64 = 16;
 const BINS: usize = 1_024;
 /// Share of the remembered frames that came later than the prompt ones, which no queue moves.
 const LATER_SHARE: f32 = 0.9;
+/// Frames that must have come since a slip to tell whether the sender stood still too.
+const LEAST_FRAMES: u64 = 2_048;
 
 /// A histogram of arrival delays, weighted by frames, in two generations: each [`turn`](Self::turn) forgets the older.
 ///
@@ -74,13 +76,15 @@ impl Spread {
     }
 
     /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it: by so much delays are
-    /// counted longer from now on, and those of the newest are too short. (In the moment of the slip itself some are counted too short, and
-    /// stay so: that makes no need seem greater.) Returns the slip told by the call before, if the sender has stood still as long, and
+    /// counted longer from now on, and those of the newest are too short, as are some in the moment of the slip itself. Returns the slip told by the call before, if the sender has stood still as long, and
     /// otherwise 0.
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn settle(&mut self, slip: i64) -> i64 {
         move_weights(&mut self.newest, nearest_bins(slip));
+        if slip > 0 {
+            self.lift_before();
+        }
         let stood_still = if self.has_sender_stood_still() {
             let bins = nearest_bins(self.doubted);
             move_weights(&mut self.recent, bins);
@@ -102,22 +106,42 @@ impl Spread {
     /// Whether what came since the doubted slip came later than before by most of that: even the least late of it. A moment's queue may
     /// do the same, but hardly for all that comes.
     fn has_sender_stood_still(&self) -> bool {
-        let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
-        let past = bin_exceeded_by(&past, LATER_SHARE);
+        let frames = || self.newest.iter().map(|&weight| u64::from(weight)).sum();
+        if self.doubted == 0 || LEAST_FRAMES > frames() {
+            return false;
+        }
         let now = self.newest.iter().position(|&weight| weight > 0);
         let least = nearest_bins(self.doubted) * 3 / 4;
-        self.doubted > 0
-            && past
-                .zip(now)
-                .is_some_and(|(past, now)| now as i64 - past > least)
+        self.prompt_bin()
+            .zip(now)
+            .is_some_and(|(past, now)| now as i64 - past > least)
+    }
+
+    /// What came between a slip and the end of its window seems earlier than anything did: it counts as prompt.
+    fn lift_before(&mut self) {
+        if let Some(prompt) = self.prompt_bin() {
+            let (early, rest) = self.before.split_at_mut(prompt as usize);
+            let lifted = early.iter().copied().fold(0, u32::saturating_add);
+            early.fill(0);
+            rest[0] = rest[0].saturating_add(lifted);
+        }
+    }
+
+    /// The bin of the prompt ones of what is remembered.
+    fn prompt_bin(&self) -> Option<i64> {
+        let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
+        bin_exceeded_by(&past, LATER_SHARE)
     }
 
     /// Begins a new generation, and forgets the one before the last.
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn turn(&mut self) {
-        self.join();
-        self.join();
+        // In doubt the newest have to stay apart.
+        if self.doubted == 0 {
+            self.join();
+            self.join();
+        }
         self.older = self.recent;
         self.recent.fill(0);
     }
@@ -227,8 +251,12 @@ mod tests {
         let mut spread = Spread::default();
         let (_, before) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
+        // Half of them before it, half after; then all after it.
+        hear(&mut spread, 0, 0);
+        hear(&mut spread, -320, 0);
         assert_eq!(hear(&mut spread, -320, 320), (0, before));
         assert_eq!(hear(&mut spread, 0, 0), (0, before));
+        assert_eq!(spread.exceeded_by(0.99), spread.exceeded_by(0.9));
         assert_eq!(hear(&mut spread, 480, -480), (0, before));
         assert_eq!(hear(&mut spread, 0, 0), (0, before));
     }
