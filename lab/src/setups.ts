@@ -104,8 +104,6 @@ const pageOf: Record<string, string> = {
   RTC: "rtc-media.html",
 };
 
-const leastBufferFrames = 64;
-
 export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
   A: (stage) => onePage(stage, pageOf.A!),
   B0: (stage) => onePage(stage, pageOf.B0!),
@@ -115,7 +113,7 @@ export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
   RTC: (stage) => twoPages(stage, pageOf.RTC!),
   "Antiphon, messages": (stage) => antiphon(stage, { ...stage.parameters, transport: "port" }),
   // The least buffer there is: what the way itself takes, however much of the sound is lost by that.
-  "Antiphon, least": (stage) => antiphon(stage, { ...stage.parameters, buffer: leastBufferFrames }),
+  "Antiphon, least": (stage) => antiphon(stage, { ...stage.parameters, buffer: 64 }),
   "Antiphon, relayed": (stage) => antiphon(stage, { ...stage.parameters, path: "relay" }),
   Antiphon: (stage) => antiphon(stage, stage.parameters),
 };

@@ -364,8 +364,7 @@ impl JitterBuffer {
     /// comes that much later. Returns the frames of the slip before, if the sender has stood still as long: then nothing is left to catch
     /// up with. RT: no alloc, no lock, O(bins of the spread).
     pub fn settle(&mut self, slip: i64) -> i64 {
-        self.rendered = self.rendered.wrapping_add(slip as u64);
-        self.delay = self.delay.wrapping_add(slip);
+        self.trim(slip.wrapping_neg());
         let is_news = slip != 0 || self.spread.doubted_frames() != 0;
         let stood_still = self.spread.settle(slip);
         if is_news && self.playing {
@@ -768,19 +767,20 @@ impl JitterBuffer {
                     Clocks::Agree => (0, SPARE_FRAMES),
                     Clocks::Matched => (0, SPARE_RESAMPLED_FRAMES),
                 };
-                let margin = margin + self.spread.doubted_frames();
                 let needed = self.needed_delay();
                 (needed.map(|needed| needed.wrapping_add(margin)), tolerated)
             }
             Target::Fixed(_) => {
                 let target = self.target_frames() as i64;
-                let aim = target + self.spread.doubted_frames();
                 (
-                    self.prompt_delay().map(|prompt| prompt.wrapping_add(aim)),
+                    self.prompt_delay()
+                        .map(|prompt| prompt.wrapping_add(target)),
                     self.seconds(FIXED_SPARE_SECONDS).max(target),
                 )
             }
         };
+        // If the sender has stood still too, so much more is needed.
+        let needed = needed.map(|needed| needed.wrapping_add(self.spread.doubted_frames()));
         // A skip that has begun is as good as done.
         let skipping = self.skip.map_or(0, |skip| skip.distance as i64);
         self.excess = needed.map(|needed| self.delay.wrapping_sub(needed).wrapping_sub(skipping));

@@ -75,9 +75,9 @@ impl Spread {
         *weight = weight.saturating_add(u32::from(frames));
     }
 
-    /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it: by so much delays are
-    /// counted longer from now on, and those of the newest are too short, as are some in the moment of the slip itself. Returns the slip told by the call before, if the sender has stood still as long, and
-    /// otherwise 0.
+    /// Takes what came before the last call into what is remembered, and `slip` as [`crate::slip::SlipWatch`] tells it: by so much
+    /// delays are counted longer from now on, and those of the newest are too short, as are some in the moment of the slip itself.
+    /// Returns the slip told by the call before, if the sender has stood still as long, and otherwise 0.
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn settle(&mut self, slip: i64) -> i64 {
@@ -106,15 +106,17 @@ impl Spread {
     /// Whether what came since the doubted slip came later than before by most of that: even the least late of it. A moment's queue may
     /// do the same, but hardly for all that comes.
     fn has_sender_stood_still(&self) -> bool {
-        let frames = || self.newest.iter().map(|&weight| u64::from(weight)).sum();
-        if self.doubted == 0 || LEAST_FRAMES > frames() {
+        if self.doubted == 0 {
             return false;
         }
+        let frames: u64 = self.newest.iter().map(|&weight| u64::from(weight)).sum();
         let now = self.newest.iter().position(|&weight| weight > 0);
         let least = nearest_bins(self.doubted) * 3 / 4;
-        self.prompt_bin()
-            .zip(now)
-            .is_some_and(|(past, now)| now as i64 - past > least)
+        frames >= LEAST_FRAMES
+            && self
+                .prompt_bin()
+                .zip(now)
+                .is_some_and(|(past, now)| now as i64 - past > least)
     }
 
     /// What came between a slip and the end of its window seems earlier than anything did: it counts as prompt.
