@@ -46,6 +46,9 @@ const REACH: f64 = 4.0;
 /// Delays come on a grid, of quanta or of packets. Where jitter moves one in so many of them to another point of it, or more, the mean
 /// follows the clock rather than standing still until all of them move at once.
 const VARIOUS: f64 = 8.0;
+/// Times after which a pattern of arrivals repeats itself, at most; it must be there so often to be believed.
+const LONGEST_PATTERN: usize = 16;
+const LEAST_PATTERNS: usize = 8;
 /// How much less of the grid remains in the mean when jitter is as wide as the grid. Found by trial, as are the next three: so
 /// that errors are claimed honestly in the cases of `tests/drift.rs`.
 const DITHER: f64 = 2.0;
@@ -103,20 +106,20 @@ pub struct DriftEstimator {
     /// Frames output when the window's first and newest packets came.
     began_at: u64,
     newest_at: u64,
-    /// Least delay of what came at `newest_at`, and at the time before in this window.
+    /// Least delay of what came at `newest_at`.
     least: i64,
-    before: Option<i64>,
     /// Delays in this window; those of more than 12 hours count as that.
     samples: Box<[i32]>,
     sampled: usize,
     /// Of the delays, one in so many is kept.
     stride: u32,
     skipped: u32,
-    /// Times at which packets came.
+    /// Times at which packets came, and the least between two of them.
     groups: u64,
-    /// By how much the least delay changed from one of these times to the next.
-    changes: Box<[u32]>,
-    changed: usize,
+    least_interval: u64,
+    /// The least delays of these times, and room for their changes.
+    leasts: Box<[i64]>,
+    changes: Box<[u64]>,
     windows: Box<[Window]>,
     count: usize,
     points: Box<[Point]>,
@@ -136,13 +139,13 @@ impl DriftEstimator {
             began_at: 0,
             newest_at: 0,
             least: i64::MAX,
-            before: None,
             samples: vec![0; SAMPLES].into_boxed_slice(),
             sampled: 0,
             stride: 1,
             skipped: 0,
             groups: 0,
-            changed: 0,
+            least_interval: u64::MAX,
+            leasts: vec![0; SAMPLES].into_boxed_slice(),
             changes: vec![0; SAMPLES].into_boxed_slice(),
             windows: vec![Window::default(); WINDOWS].into_boxed_slice(),
             count: 0,
@@ -186,7 +189,9 @@ impl DriftEstimator {
         if output_frames == self.newest_at {
             self.least = self.least.min(delay);
         } else {
-            self.take_change();
+            self.end_group();
+            let interval = output_frames.wrapping_sub(self.newest_at);
+            self.least_interval = self.least_interval.min(interval);
             (self.newest_at, self.least) = (output_frames, delay);
         }
         self.take_sample(delay);
@@ -197,17 +202,25 @@ impl DriftEstimator {
         self.estimate
     }
 
+    /// By how many frames packets may all at once come later than they did: where they come alike, the player sees only in which of its
+    /// quanta, and clocks that run apart carry them over the edge of one. RT: no alloc, no lock, O(windows).
+    pub fn stair_frames(&self) -> i64 {
+        let windows = &self.windows[..self.count];
+        windows
+            .iter()
+            .fold(0.0, |most: f64, window| most.max(window.stair)) as i64
+    }
+
     fn begin_window(&mut self, window: u64, output_frames: u64) {
         self.window = window;
         self.began_at = output_frames;
         self.newest_at = output_frames;
         self.least = i64::MAX;
-        self.before = None;
         self.sampled = 0;
         self.stride = 1;
         self.skipped = 0;
         self.groups = 0;
-        self.changed = 0;
+        self.least_interval = u64::MAX;
     }
 
     fn take_sample(&mut self, delay: i64) {
@@ -227,37 +240,56 @@ impl DriftEstimator {
         self.sampled += 1;
     }
 
-    /// Compares the most prompt packet of the newest quantum with that of the one before.
-    fn take_change(&mut self) {
-        if let Some(before) = self.before
-            && self.changed < SAMPLES
-        {
-            let change = self.least.abs_diff(before);
-            self.changes[self.changed] = u32::try_from(change).unwrap_or(u32::MAX);
-            self.changed += 1;
+    fn end_group(&mut self) {
+        if let Some(least) = self.leasts.get_mut(self.groups as usize) {
+            *least = self.least;
         }
-        self.before = Some(self.least);
         self.groups += 1;
     }
 
+    /// Puts into `changes`, in order, by how much the most prompt packets' delays changed from one time to another, and returns how
+    /// many there are. Packets that are no whole number of captured blocks come in a pattern that repeats itself: what the pattern does
+    /// is no change.
+    fn find_changes(&mut self) -> usize {
+        let leasts = &self.leasts[..SAMPLES.min(self.groups as usize)];
+        let changing = |lag: usize| {
+            let pairs = leasts.iter().zip(&leasts[lag..]);
+            let count = pairs.filter(|(before, after)| before != after).count();
+            count as f64 / (leasts.len() - lag) as f64
+        };
+        let most = LONGEST_PATTERN.min(leasts.len() / LEAST_PATTERNS);
+        let pattern = (2..=most).map(|lag| (lag, 2.0 * changing(lag))).fold(
+            (1, changing(1)),
+            |best, next| if next.1 < best.1 { next } else { best },
+        );
+        let lag = pattern.0;
+        let changes = leasts.iter().zip(&leasts[lag..]);
+        for (change, (before, after)) in self.changes.iter_mut().zip(changes) {
+            *change = after.abs_diff(*before);
+        }
+        let count = leasts.len() - lag;
+        self.changes[..count].sort_unstable();
+        count
+    }
+
     fn end_window(&mut self) {
-        self.take_change();
+        self.end_group();
         if self.groups < LEAST_GROUPS {
             return;
         }
         let span = self.newest_at.wrapping_sub(self.began_at);
         let interval = span as f64 / (self.groups - 1) as f64;
-        let changes = &mut self.changes[..self.changed];
-        changes.sort_unstable();
+        let changed = self.find_changes();
+        let changes = &self.changes[..changed];
         let same = changes.partition_point(|&change| change == 0);
         let changing = &changes[same..];
         let various = (VARIOUS * changing.len() as f64 / changes.len() as f64).min(1.0);
-        let stair = interval * (1.0 - various);
+        let stair = self.least_interval as f64 * (1.0 - various);
         let (mut grid, mut coarseness) = (stair, stair);
         if let Some(&usual) = changing.get(changing.len() / 4) {
-            let usual = f64::from(usual);
+            let usual = usual as f64;
             let squares = changing.iter().map(|&change| {
-                let change = (f64::from(change) / usual).min(3.0);
+                let change = (change as f64 / usual).min(3.0);
                 change * change / 2.0
             });
             let variance = squares.sum::<f64>() / changes.len() as f64;

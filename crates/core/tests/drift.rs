@@ -71,7 +71,7 @@ fn estimates(conditions: Conditions<'_>, seed: u64, times_s: &[f64]) -> Vec<(Opt
     let base = 1_000.0 + random.unit() * 5_000.0;
     let end_s = times_s.iter().fold(0.0, |a: f64, &b| a.max(b));
     let mut arrivals: Vec<(f64, u64)> = Vec::new();
-    let (mut captured, mut now, mut queue) = (0, 0.0, 0.0);
+    let (mut captured, mut sent_until, mut now, mut queue) = (0, 0, 0.0, 0.0);
     while now < end_s * RATE_HZ {
         let rate_ppm = conditions.ppm + conditions.wander * now / RATE_HZ / 60.0;
         let burst = conditions.capture_burst as f64;
@@ -83,6 +83,7 @@ fn estimates(conditions: Conditions<'_>, seed: u64, times_s: &[f64]) -> Vec<(Opt
             .pause
             .is_some_and(|(from, to)| (from..to).contains(&now_s))
         {
+            sent_until = captured;
             continue;
         }
         if let Jitter::Queue(_, most) = conditions.jitter {
@@ -98,7 +99,9 @@ fn estimates(conditions: Conditions<'_>, seed: u64, times_s: &[f64]) -> Vec<(Opt
             .map(|step| step.frames)
             .sum();
         let sent = now + random.unit() * conditions.scheduling;
-        for packet in (0..conditions.capture_burst / conditions.packet).rev() {
+        while sent_until + conditions.packet <= captured {
+            let timestamp = sent_until;
+            sent_until += conditions.packet;
             if random.unit() < conditions.loss {
                 continue;
             }
@@ -111,8 +114,7 @@ fn estimates(conditions: Conditions<'_>, seed: u64, times_s: &[f64]) -> Vec<(Opt
                     (scale * ((1.0 - unit).powf(-1.0 / 1.5) - 1.0)).min(RATE_HZ)
                 }
             };
-            let end = captured - packet * conditions.packet;
-            arrivals.push((sent + base + stepped + jitter, end - conditions.packet));
+            arrivals.push((sent + base + stepped + jitter, timestamp));
         }
     }
     // What arrives between two bursts of rendering is seen at the second.
@@ -253,6 +255,14 @@ fn drift_is_known_within_3_ppm_in_a_minute() {
             },
         ),
         (
+            "0.1 ms, packets of 240 out of blocks of 128",
+            Conditions {
+                packet: 240,
+                jitter: Jitter::Uniform(0.1 * MS),
+                ..QUIET
+            },
+        ),
+        (
             "5 ms",
             Conditions {
                 jitter: Jitter::Exponential(5.0 * MS),
@@ -367,6 +377,11 @@ fn small_drifts_are_told_from_none() {
         ..QUIET
     };
     check("0 ppm, all delays alike", still);
+    let pattern = Conditions {
+        packet: 240,
+        ..still
+    };
+    check("0 ppm, delays in a pattern", pattern);
 }
 
 /// Bursts of 1,024 on both sides hide the clocks for minutes. That must be said.
