@@ -54,16 +54,11 @@ const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
 /// Having shrunk is regretted when a spread that was forgotten comes again within four minutes; after as long without, the memory
 /// gets shorter again.
 const REGRET_REVIEWS: u32 = 480;
-/// Delay above what is needed that is not worth a skip, with an automatic target.
-const SPARE_FRAMES: i64 = 32;
-/// The same where the clocks are matched by resampling, which takes this away unheard.
-const SPARE_RESAMPLED_FRAMES: i64 = 192;
+/// Delay beyond what is needed and kept that is not worth a skip, with an automatic target, unless the player says otherwise.
+pub const SPARE_FRAMES: i64 = 32;
 /// Delay above what is needed that is not worth a skip with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
 /// drift, stalls and an output that stood still exceed it.
 const FIXED_SPARE_SECONDS: f32 = 0.05;
-/// Kept beyond what is needed until it is known how the clocks run, and so much again is no reason to skip: 50 ppm eat either up in
-/// 14 s. More would be safer with clocks far apart, but everybody would wait for it.
-const MARGIN_SECONDS: f32 = 0.000_7;
 /// Length of the cross-fade of a skip: 2.7 ms at 48 kHz, less where fewer frames are at hand.
 const FADE_FRAMES: usize = 128;
 const LEAST_FADE_FRAMES: usize = 16;
@@ -95,17 +90,6 @@ pub struct JitterCounts {
     pub resyncs: u64,
 }
 
-/// What is known of how the sender's clock runs against the player's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clocks {
-    /// Nothing yet.
-    Unknown,
-    /// They agree within what the buffer absorbs.
-    Agree,
-    /// They differ, and the player resamples: [`JitterBuffer::excess_frames`] is brought to nothing that way.
-    Matched,
-}
-
 /// A skip under way: the frames at the playhead fade into those `distance` later.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
@@ -127,7 +111,9 @@ pub struct JitterBuffer {
     late_before: u64,
     /// What an automatic target starts with.
     expected: i64,
-    clocks: Clocks,
+    /// Delay that an automatic target keeps beyond what the past needed, and what more is not worth a skip.
+    margin: i64,
+    tolerated: i64,
     /// `[channel][slot]`; the frame of media time *t* is in slot *t* mod capacity.
     samples: Box<[f32]>,
     present: Presence,
@@ -188,7 +174,8 @@ impl JitterBuffer {
             owed: 0.0,
             late_before: 0,
             expected: (rate.hz() as f32 * FIRST_TARGET_SECONDS) as i64,
-            clocks: Clocks::Unknown,
+            margin: 0,
+            tolerated: SPARE_FRAMES,
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
             present: Presence::new(capacity_frames),
             received: Received::new(capacity_frames),
@@ -226,7 +213,7 @@ impl JitterBuffer {
         self.budget = DEFAULT_BUDGET;
         (self.owed, self.late_before) = (0.0, 0);
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
-        self.clocks = Clocks::Unknown;
+        (self.margin, self.tolerated) = (0, SPARE_FRAMES);
         self.lead = None;
         (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
         self.reviews_since_widest = 0;
@@ -312,12 +299,18 @@ impl JitterBuffer {
         self.expected = i64::from(frames).min(self.deepest());
     }
 
-    /// Tells what is known of the clocks, for the next review.
-    pub fn set_clocks(&mut self, clocks: Clocks) {
-        self.clocks = clocks;
+    /// How many frames of delay an automatic target shall keep beyond what the past needed, and how many more are not worth a skip. Takes
+    /// effect with the next review.
+    pub fn set_margin(&mut self, frames: i64, tolerated: i64) {
+        (self.margin, self.tolerated) = (frames, tolerated);
     }
 
-    /// By how many frames the delay is longer (or, negative, shorter) than what is needed, as of the last review, which was made
+    /// The share of frames that an automatic target may have concealed because they come late.
+    pub fn budget(&self) -> f32 {
+        self.budget
+    }
+
+    /// By how many frames the delay is longer (or, negative, shorter) than what is needed and kept, as of the last review, which was made
     /// half a second ago or less; `None` before the first, and while nothing plays.
     pub fn excess_frames(&self) -> Option<i64> {
         self.excess.filter(|_| self.playing)
@@ -759,16 +752,11 @@ impl JitterBuffer {
     fn find_spare(&mut self) {
         let (needed, tolerated) = match self.target {
             Target::Auto => {
-                let (margin, tolerated) = match self.clocks {
-                    Clocks::Unknown => {
-                        let margin = self.seconds(MARGIN_SECONDS);
-                        (margin, margin)
-                    }
-                    Clocks::Agree => (0, SPARE_FRAMES),
-                    Clocks::Matched => (0, SPARE_RESAMPLED_FRAMES),
-                };
                 let needed = self.needed_delay();
-                (needed.map(|needed| needed.wrapping_add(margin)), tolerated)
+                (
+                    needed.map(|needed| needed.wrapping_add(self.margin)),
+                    self.tolerated,
+                )
             }
             Target::Fixed(_) => {
                 let target = self.target_frames() as i64;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::conceal::{Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
-use crate::jitter::{Clocks, JitterBuffer, JitterCounts, Target};
+use crate::jitter::{JitterBuffer, JitterCounts, SPARE_FRAMES, Target};
 use crate::mix::Strip;
 use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
@@ -32,13 +32,28 @@ const FOLLOWED_PPM: f32 = 100.0;
 const ABSORBED_PPM: f32 = 1.0;
 /// Greatest difference compensated.
 const MAX_DRIFT_PPM: f32 = 400.0;
-/// Frames by which the delay shall exceed what is needed while the clocks are matched.
-const AIM_FRAMES: i64 = 16;
+/// What sound cards' clocks keep to, as long as nothing better is known.
+const USUAL_PPM: f32 = 300.0;
+/// Clocks that agree are seldom estimated to differ by more, or by as large a share of the error claimed.
+const SEEMING_PPM: f32 = 30.0;
+const SEEMING_SHARE: f32 = 0.4;
+/// Delay that is kept beyond what the past needed until it is known how the clocks run, and as much again is no reason to skip: 50 ppm
+/// eat either up in 14 s. More would be safer with clocks far apart, but everybody would wait for it.
+const MARGIN_SECONDS: f32 = 0.000_7;
+/// The same while the clocks are matched.
+const MATCHED_MARGIN_FRAMES: i64 = 16;
+/// What is no reason to skip while the player resamples, which takes this away unheard.
+const SPARE_RESAMPLED_FRAMES: i64 = 192;
+/// Share of the glitch budget that may go to what the past could not foretell: see [`Stream::stair_margin`].
+const BUDGET_OF_STAIRS: f32 = 0.5;
 /// What is that near the aim is not trimmed: the need is only known so exactly.
 const NEAR_FRAMES: i64 = 12;
 /// A frame off the aim is trimmed in 10 s, but no faster than nobody hears: 300 ppm are half a cent.
 const TRIM_PPM_PER_FRAME: f32 = 2.0;
 const MAX_TRIM_PPM: f32 = 300.0;
+/// The same while the clocks may be apart: then trimming alone has to hold against them, before the margin is eaten up.
+const UNSURE_NEAR_FRAMES: i64 = 20;
+const UNSURE_TRIM_PPM_PER_FRAME: f32 = 10.0;
 /// What is so much older than the newest frame of the other path, or less, was overtaken; otherwise the sender set its clock.
 const OVERTAKEN_FRAMES: i64 = 48_000;
 /// Frames of a stream that a quantum may take besides its own: look-ahead, and what the fastest rate consumes.
@@ -174,6 +189,20 @@ struct Path {
     newest_end: Option<u64>,
     /// Times the sender started anew, as far as this path has told.
     restarts: u32,
+}
+
+/// What is known of how the sender's clock runs against the player's.
+#[derive(Clone, Copy, Debug)]
+enum Clocks {
+    /// Nothing.
+    Unknown,
+    /// They agree within what the buffer absorbs.
+    Agree,
+    /// They seem to differ, nobody knows by how much, or the budget is too strict to wait and see. With an automatic target the player
+    /// resamples where the delay is off its aim.
+    MayBeApart,
+    /// They differ, and the player resamples.
+    Apart(Drift),
 }
 
 /// How a stream's rate is adjusted.
@@ -620,32 +649,78 @@ impl Stream {
             drift.error_ppm <= FOLLOWED_PPM
                 && drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
-        self.jitter.set_clocks(match drift {
-            _ if self.steering.is_following => Clocks::Matched,
+        let clocks = match drift {
+            Some(drift) if self.steering.is_following => Clocks::Apart(drift),
             Some(drift) if drift.error_ppm <= KNOWN_PPM => Clocks::Agree,
+            drift if self.may_be_apart(drift) => Clocks::MayBeApart,
             _ => Clocks::Unknown,
+        };
+        let unsure = (rate.hz() as f32 * MARGIN_SECONDS) as i64;
+        let (margin, tolerated) = match clocks {
+            Clocks::Unknown => (unsure, unsure),
+            Clocks::MayBeApart => (
+                unsure + self.stair_margin(USUAL_PPM),
+                SPARE_RESAMPLED_FRAMES,
+            ),
+            Clocks::Apart(drift) => (
+                MATCHED_MARGIN_FRAMES + self.stair_margin(drift.ppm.abs() + drift.error_ppm),
+                SPARE_RESAMPLED_FRAMES,
+            ),
+            Clocks::Agree => (0, SPARE_FRAMES),
+        };
+        self.jitter.set_margin(margin, tolerated);
+
+        let (drift_ppm, near_frames, ppm_per_frame) = match (clocks, self.jitter.target()) {
+            (Clocks::Apart(drift), _) => (
+                drift.ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM),
+                NEAR_FRAMES,
+                TRIM_PPM_PER_FRAME,
+            ),
+            (Clocks::MayBeApart, Target::Auto) => {
+                (0.0, UNSURE_NEAR_FRAMES, UNSURE_TRIM_PPM_PER_FRAME)
+            }
+            (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
+                self.steering.trim_ppm = 0.0;
+                self.resampler.set_ppm(0.0);
+                return;
+            }
+        };
+        let off_aim = excess.map_or(0, |excess| match self.jitter.target() {
+            Target::Auto => excess,
+            Target::Fixed(_) => excess - *self.steering.fixed_aim_frames.get_or_insert(excess),
         });
-        if !self.steering.is_following {
-            self.steering.trim_ppm = 0.0;
-            self.resampler.set_ppm(0.0);
-            return;
-        }
-        self.resampler.engage();
-        let off_aim = excess.map_or(0, |excess| {
-            excess
-                - match self.jitter.target() {
-                    Target::Auto => AIM_FRAMES,
-                    Target::Fixed(_) => *self.steering.fixed_aim_frames.get_or_insert(excess),
-                }
-        });
-        self.steering.trim_ppm = if off_aim.abs() <= NEAR_FRAMES {
+        self.steering.trim_ppm = if off_aim.abs() <= near_frames {
             0.0
         } else {
-            (off_aim as f32 * TRIM_PPM_PER_FRAME).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
+            (off_aim as f32 * ppm_per_frame).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
         };
-        let drift_ppm = drift.map_or(0.0, |drift| drift.ppm);
-        let ppm = drift_ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM) + self.steering.trim_ppm;
+        let ppm = drift_ppm + self.steering.trim_ppm;
+        if ppm != 0.0 {
+            self.resampler.engage();
+        }
         self.resampler.set_ppm(ppm);
+    }
+
+    /// Whether the delay is held by trimming until it is known how the clocks run: where packets come alike, that takes long, and then all
+    /// come a stair sooner or later at once. Elsewhere it is known before long.
+    fn may_be_apart(&self, drift: Option<Drift>) -> bool {
+        let seem_apart = drift.is_some_and(|drift| {
+            drift.ppm.abs() > (SEEMING_SHARE * drift.error_ppm).max(SEEMING_PPM)
+        });
+        self.stair_margin(USUAL_PPM) > 0 || (seem_apart && self.drift.stair_frames() > 0)
+    }
+
+    /// What an automatic target shall wait for stairs that have not been seen, if the clocks are that much apart.
+    ///
+    /// Where packets come alike, clocks that run apart carry them over the edge of a quantum sooner or later, and then all come a stair
+    /// later. Until that is learnt, it costs as large a share of the frames as the clocks run apart. Most budgets can afford
+    /// that; those that can't wait a stair longer.
+    fn stair_margin(&self, apart_ppm: f32) -> i64 {
+        if apart_ppm * 1e-6 > BUDGET_OF_STAIRS * self.jitter.budget() {
+            self.drift.stair_frames()
+        } else {
+            0
+        }
     }
 
     /// A new aim for the delay: what was made of the old one is forgotten.
