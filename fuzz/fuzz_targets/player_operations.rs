@@ -47,6 +47,10 @@ enum Operation {
     Bytes(u8, Vec<u8>),
     DecodedBytes(u8, Vec<u8>),
     Quantum(u16),
+    /// The host tells the time: so many ms later than before, or earlier.
+    Clock(i16),
+    /// Any time, ns.
+    ClockJump(u64),
     /// As long as nothing but time passes.
     Wait {
         stream: u8,
@@ -67,6 +71,7 @@ struct Tally {
 struct Host {
     player: Player,
     tallies: [Tally; STREAMS],
+    now_ns: u64,
     out: Vec<f32>,
 }
 
@@ -182,6 +187,7 @@ fuzz_target!(|operations: Vec<Operation>| {
             concealment: Concealment::Prediction,
         }),
         tallies: [Tally::default(); STREAMS],
+        now_ns: 0,
         out: Vec::new(),
     };
     for operation in operations.into_iter().take(256) {
@@ -256,6 +262,14 @@ fuzz_target!(|operations: Vec<Operation>| {
             Operation::DecodedBytes(stream, bytes) => host.decoded(id(stream), &bytes),
             Operation::Bytes(stream, bytes) => host.datagram(id(stream), &bytes),
             Operation::Quantum(frames) => host.quantum(1 + usize::from(frames) % 1_024),
+            Operation::Clock(ms) => {
+                host.now_ns = host.now_ns.wrapping_add_signed(1_000_000 * i64::from(ms));
+                host.player.keep_time(host.now_ns);
+            }
+            Operation::ClockJump(ns) => {
+                host.now_ns = ns;
+                host.player.keep_time(ns);
+            }
             Operation::Wait {
                 stream,
                 packets,
