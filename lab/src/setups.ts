@@ -2,7 +2,6 @@
 
 import { type Hearing, listen, quantile } from "./analysis.js";
 import {
-  type PageDelay,
   type PageParameters,
   type PagePeer,
   type PageTrace,
@@ -70,20 +69,19 @@ export interface Direction {
   counters: Counters | null;
   report: Report;
   budget: Budget | null;
-  /** What the page itself says of this direction while the pulses sound; null where it says nothing. */
-  own: OwnDelay | null;
+  /** What the page itself says of this direction while the pulses sound, once a second; empty where it says nothing. */
+  own: OwnLook[];
 }
 
-/** The page's own figure: of the looks at it, the middle one. */
-export interface OwnDelay {
+/** A look at the page's own figure. */
+export interface OwnLook {
+  /** The take's frame that was played then, within about half a second: the device takes its time to start. */
+  frame: number;
   /** Sum of the stages that it knows, and the error that it states. */
   knownMs: number;
   errorMs: number;
   /** Whether it knows all stages. */
   isWhole: boolean;
-  /** Range of all looks. */
-  leastMs: number;
-  mostMs: number;
 }
 
 export interface SetupResult {
@@ -132,7 +130,7 @@ async function onePage(stage: Stage, address: string): Promise<SetupResult> {
     const report = await a!.evaluate(() => page().report());
     const counters = before && after && increments(before, after);
     return {
-      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null, own: null }],
+      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null, own: [] }],
       calibration,
       summary,
       ...about(a!),
@@ -184,32 +182,21 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
 async function readOwnDelays(
   { leadSeconds, pulseSeconds }: Stage,
   ends: readonly Browser[],
-): Promise<(OwnDelay | null)[]> {
-  const looks: PageDelay[][] = ends.map(() => []);
+): Promise<OwnLook[][]> {
+  const looks: OwnLook[][] = ends.map(() => []);
+  const beganMs = performance.now();
   await sleep(leadSeconds * 1000);
   for (let second = 0; second < pulseSeconds; second++) {
     await sleep(1000);
     for (const [index, end] of ends.entries()) {
       const delay = (await readStats(end)).peers[0]?.mouthToEar;
-      if (delay) looks[index]!.push(delay);
+      if (!delay) continue;
+      const { ms, knownMs, errorMs } = delay;
+      const frame = (performance.now() - beganMs) * framesPerMs;
+      looks[index]!.push({ frame, knownMs, errorMs, isWhole: ms !== null });
     }
   }
-  return looks.map(ownDelayOf);
-}
-
-/** Null without a look. */
-export function ownDelayOf(looks: readonly PageDelay[]): OwnDelay | null {
-  const sorted = [...looks].sort((a, b) => a.knownMs - b.knownMs);
-  const middle = sorted[sorted.length >> 1];
-  return middle === undefined
-    ? null
-    : {
-        knownMs: middle.knownMs,
-        errorMs: middle.errorMs,
-        isWhole: middle.ms !== null,
-        leastMs: sorted[0]!.knownMs,
-        mostMs: sorted.at(-1)!.knownMs,
-      };
+  return looks;
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -318,7 +305,7 @@ async function bothWays(
       counters: increments(before[index]!, after[index]!),
       report: { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs },
       budget: null,
-      own: null,
+      own: [],
     });
   }
   return { directions, calibration, summary, ...about(a, b) };
