@@ -18,6 +18,7 @@ enum Operation {
     Pan(u8, f32),
     Mute(u8, bool),
     Solo(u8, bool),
+    Budget(u8, f32),
     /// `None`: automatic.
     Target(u8, Option<u32>),
     /// The next packet of a well-behaved sender, or one so far off it.
@@ -199,6 +200,7 @@ fuzz_target!(|operations: Vec<Operation>| {
             Operation::Pan(s, pan) => host.command(id(s), Command::Pan(id(s) as u32, pan)),
             Operation::Mute(s, muted) => host.command(id(s), Command::Mute(id(s) as u32, muted)),
             Operation::Solo(s, soloed) => host.command(id(s), Command::Solo(id(s) as u32, soloed)),
+            Operation::Budget(s, share) => host.command(id(s), Command::Budget(id(s) as u32, share)),
             Operation::Target(s, frames) => {
                 let target = frames.map_or(Target::Auto, Target::Fixed);
                 host.command(id(s), Command::Target(id(s) as u32, target));

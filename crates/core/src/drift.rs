@@ -22,6 +22,8 @@ const WINDOWS: usize = 256;
 const LEAST_WINDOWS: usize = 12;
 /// Most delays kept of a window. Beyond that, every second one is dropped.
 const SAMPLES: usize = 1_024;
+/// Times at which packets came that are compared in a window; more are left out.
+const GROUPS: usize = 512;
 /// A window in which packets came at fewer times says too little.
 const LEAST_GROUPS: u64 = 4;
 /// Windows are whole bursts of capture, in media time: a burst cut in two would tilt the levels.
@@ -46,7 +48,7 @@ const REACH: f64 = 4.0;
 /// Delays come on a grid, of quanta or of packets. Where jitter moves one in so many of them to another point of it, or more, the mean
 /// follows the clock rather than standing still until all of them move at once.
 const VARIOUS: f64 = 8.0;
-/// Times after which a pattern of arrivals repeats itself, at most; it must be there so often to be believed.
+/// Packets after which a pattern of arrivals repeats itself, at most; it must be there so often to be believed.
 const LONGEST_PATTERN: usize = 16;
 const LEAST_PATTERNS: usize = 8;
 /// How much less of the grid remains in the mean when jitter is as wide as the grid. Found by trial, as are the next three: so
@@ -117,9 +119,9 @@ pub struct DriftEstimator {
     /// Times at which packets came, and the least between two of them.
     groups: u64,
     least_interval: u64,
-    /// The least delays of these times, and room for their changes.
-    leasts: Box<[i64]>,
-    changes: Box<[u64]>,
+    /// Of these times the least delays, and the media times, from the window's first, of what came with them.
+    leasts: Box<[i32]>,
+    ends: Box<[u32]>,
     windows: Box<[Window]>,
     count: usize,
     points: Box<[Point]>,
@@ -145,8 +147,8 @@ impl DriftEstimator {
             skipped: 0,
             groups: 0,
             least_interval: u64::MAX,
-            leasts: vec![0; SAMPLES].into_boxed_slice(),
-            changes: vec![0; SAMPLES].into_boxed_slice(),
+            leasts: vec![0; GROUPS].into_boxed_slice(),
+            ends: vec![0; GROUPS].into_boxed_slice(),
             windows: vec![Window::default(); WINDOWS].into_boxed_slice(),
             count: 0,
             points: vec![Point::default(); WINDOWS].into_boxed_slice(),
@@ -164,7 +166,7 @@ impl DriftEstimator {
 
     /// Takes an arrival: of `frames` frames from `timestamp` on (media time), when `output_frames` frames had been output.
     ///
-    /// RT: no alloc, no lock, O(1), and twice a second O(samples × log samples + windows).
+    /// RT: no alloc, no lock, O(1), and twice a second O(samples × (log samples + 16) + windows).
     pub fn add(&mut self, output_frames: u64, timestamp: u64, frames: u16) {
         let end = timestamp.wrapping_add(u64::from(frames));
         let delay = output_frames.wrapping_sub(end) as i64;
@@ -191,7 +193,10 @@ impl DriftEstimator {
         } else {
             self.end_group();
             let interval = output_frames.wrapping_sub(self.newest_at);
-            self.least_interval = self.least_interval.min(interval);
+            // After a slip the output may seem to go back.
+            if (interval as i64) > 0 {
+                self.least_interval = self.least_interval.min(interval);
+            }
             (self.newest_at, self.least) = (output_frames, delay);
         }
         self.take_sample(delay);
@@ -236,40 +241,61 @@ impl DriftEstimator {
             self.sampled = SAMPLES / 2;
             self.stride *= 2;
         }
-        self.samples[self.sampled] = delay.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+        self.samples[self.sampled] = as_sample(delay);
         self.sampled += 1;
     }
 
     fn end_group(&mut self) {
-        if let Some(least) = self.leasts.get_mut(self.groups as usize) {
-            *least = self.least;
+        let group = self.groups as usize;
+        if group < GROUPS {
+            self.leasts[group] = as_sample(self.least);
+            let passed = self.newest_at.wrapping_sub(self.began_at);
+            self.ends[group] = passed.wrapping_sub(self.least as u64) as u32;
         }
         self.groups += 1;
     }
 
-    /// Puts into `changes`, in order, by how much the most prompt packets' delays changed from one time to another, and returns how
-    /// many there are. Packets that are no whole number of captured blocks come in a pattern that repeats itself: what the pattern does
-    /// is no change.
-    fn find_changes(&mut self) -> usize {
-        let leasts = &self.leasts[..SAMPLES.min(self.groups as usize)];
-        let changing = |lag: usize| {
-            let pairs = leasts.iter().zip(&leasts[lag..]);
-            let count = pairs.filter(|(before, after)| before != after).count();
-            count as f64 / (leasts.len() - lag) as f64
+    /// By how much the most prompt packets' delays changed from one time to another, in order. Packets that are no whole number of
+    /// captured blocks come in a pattern that repeats itself: what the pattern does is no change.
+    fn changes(&mut self) -> &[i32] {
+        let count = GROUPS.min(self.groups as usize);
+        let leasts = &mut self.leasts[..count];
+        let ends = &self.ends[..count];
+        let steps = ends.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+        let step = steps.filter(|&step| step > 0).min().unwrap_or(1);
+        let changing = leasts.windows(2).filter(|pair| pair[0] != pair[1]);
+        let changing = changing.count() as f64 / (count - 1) as f64;
+        let most = LONGEST_PATTERN.min(count / LEAST_PATTERNS) as u32;
+        let (pattern, _) = (2..=most).fold((None, changing), |best, packets| {
+            let distance = step.saturating_mul(packets);
+            let mut pairs = 0;
+            let pairs_changing = pairs_apart(ends, distance)
+                .inspect(|_| pairs += 1)
+                .filter(|&(before, after)| leasts[before] != leasts[after]);
+            let changing = pairs_changing.count() as f64 / f64::from(pairs);
+            // By chance one of so many is somewhat less.
+            if 2 * pairs as usize > count && 2.0 * changing < best.1 {
+                (Some(distance), 2.0 * changing)
+            } else {
+                best
+            }
+        });
+        // In place: what is written was read.
+        let mut changed = 0;
+        let mut change = |before: usize, after: usize| {
+            let change = leasts[after].abs_diff(leasts[before]);
+            leasts[changed] = i32::try_from(change).unwrap_or(i32::MAX);
+            changed += 1;
         };
-        let most = LONGEST_PATTERN.min(leasts.len() / LEAST_PATTERNS);
-        let pattern = (2..=most).map(|lag| (lag, 2.0 * changing(lag))).fold(
-            (1, changing(1)),
-            |best, next| if next.1 < best.1 { next } else { best },
-        );
-        let lag = pattern.0;
-        let changes = leasts.iter().zip(&leasts[lag..]);
-        for (change, (before, after)) in self.changes.iter_mut().zip(changes) {
-            *change = after.abs_diff(*before);
+        match pattern {
+            Some(distance) => {
+                pairs_apart(ends, distance).for_each(|(before, after)| change(before, after));
+            }
+            None => (1..count).for_each(|after| change(after - 1, after)),
         }
-        let count = leasts.len() - lag;
-        self.changes[..count].sort_unstable();
-        count
+        let changes = &mut leasts[..changed];
+        changes.sort_unstable();
+        changes
     }
 
     fn end_window(&mut self) {
@@ -279,17 +305,17 @@ impl DriftEstimator {
         }
         let span = self.newest_at.wrapping_sub(self.began_at);
         let interval = span as f64 / (self.groups - 1) as f64;
-        let changed = self.find_changes();
-        let changes = &self.changes[..changed];
+        let least_interval = (self.least_interval as f64).min(interval);
+        let changes = self.changes();
         let same = changes.partition_point(|&change| change == 0);
         let changing = &changes[same..];
         let various = (VARIOUS * changing.len() as f64 / changes.len() as f64).min(1.0);
-        let stair = self.least_interval as f64 * (1.0 - various);
+        let stair = least_interval * (1.0 - various);
         let (mut grid, mut coarseness) = (stair, stair);
         if let Some(&usual) = changing.get(changing.len() / 4) {
-            let usual = usual as f64;
+            let usual = f64::from(usual);
             let squares = changing.iter().map(|&change| {
-                let change = (change as f64 / usual).min(3.0);
+                let change = (f64::from(change) / usual).min(3.0);
                 change * change / 2.0
             });
             let variance = squares.sum::<f64>() / changes.len() as f64;
@@ -496,6 +522,22 @@ fn rough_slope(windows: &[Window], scratch: &mut [f64]) -> Option<f64> {
 
 fn segments(windows: &[Window]) -> impl Iterator<Item = &[Window]> {
     windows.chunk_by(|one, other| one.segment == other.segment)
+}
+
+/// Pairs of groups, in order, whose media times lie so far apart.
+fn pairs_apart(ends: &[u32], distance: u32) -> impl Iterator<Item = (usize, usize)> {
+    let mut after = 0;
+    ends.iter().enumerate().filter_map(move |(before, &end)| {
+        let ahead = |after: usize| Some(i64::from(ends.get(after)?.wrapping_sub(end) as i32));
+        while ahead(after).is_some_and(|ahead| ahead < distance.into()) {
+            after += 1;
+        }
+        (ahead(after) == Some(distance.into())).then_some((before, after))
+    })
+}
+
+fn as_sample(delay: i64) -> i32 {
+    delay.clamp(i32::MIN.into(), i32::MAX.into()) as i32
 }
 
 fn frames_between(from: &Window, to: &Window) -> f64 {

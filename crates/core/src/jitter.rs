@@ -453,7 +453,7 @@ impl JitterBuffer {
         mut each: impl FnMut(&mut [f32], usize, Run),
     ) -> bool {
         if !self.playing {
-            self.rendered += frames as u64;
+            self.rendered = self.rendered.wrapping_add(frames as u64);
             return false;
         }
         if self.until_review <= 0 {
@@ -488,7 +488,7 @@ impl JitterBuffer {
             self.played_end = playhead.wrapping_add(run as u64);
             self.counts.played_frames += run as u64;
             self.missing_frames = 0;
-            self.rendered += run as u64;
+            self.rendered = self.rendered.wrapping_add(run as u64);
             return Run {
                 frames: run,
                 is_missing: false,
@@ -505,7 +505,7 @@ impl JitterBuffer {
             self.counts.concealed_frames += gap as u64;
             self.missing_frames += gap as u64;
         }
-        self.rendered += gap as u64;
+        self.rendered = self.rendered.wrapping_add(gap as u64);
         Run {
             frames: gap,
             is_missing: true,
@@ -534,7 +534,7 @@ impl JitterBuffer {
                 *sample += (ring[slot] - *sample) * weight;
             }
         }
-        self.rendered += run as u64;
+        self.rendered = self.rendered.wrapping_add(run as u64);
         self.counts.played_frames += run as u64;
         if skip.done + run < skip.fade {
             self.skip = Some(Skip {

@@ -46,6 +46,9 @@ const MATCHED_MARGIN_FRAMES: i64 = 16;
 const SPARE_RESAMPLED_FRAMES: i64 = 192;
 /// Share of the glitch budget that may go to what the past could not foretell: see [`Stream::stair_margin`].
 const BUDGET_OF_STAIRS: f32 = 0.5;
+/// Stairs that come as often as that are remembered by the spread of arrivals under budgets that strict, and need no margin once the drift is
+/// known from them.
+const REMEMBERED_STAIR_SECONDS: f32 = 20.0;
 /// What is that near the aim is not trimmed: the need is only known so exactly.
 const NEAR_FRAMES: i64 = 12;
 /// A frame off the aim is trimmed in 10 s, but no faster than nobody hears: 300 ppm are half a cent.
@@ -333,7 +336,7 @@ impl Player {
     ///
     /// RT: no alloc, no lock, O(streams × buffer / 64).
     pub fn pass(&mut self, frames: u64) {
-        self.rendered += frames;
+        self.rendered = self.rendered.wrapping_add(frames);
         for stream in &mut self.streams {
             stream.jitter.pass(frames);
         }
@@ -422,7 +425,7 @@ impl Player {
             .iter()
             .any(|s| s.id.is_some() && s.strip.is_soloed());
         let mut fits = MAX_FITS_PER_QUANTUM;
-        self.rendered += frames as u64;
+        self.rendered = self.rendered.wrapping_add(frames as u64);
         for stream in self.streams.iter_mut().filter(|stream| stream.id.is_some()) {
             let (input, scratch) = (&mut self.input, &mut self.scratch);
             if !stream.render(&self.kernel, input, scratch, frames, &mut fits) {
@@ -458,7 +461,7 @@ impl Player {
             target_frames: stream.jitter.target_frames(),
             playhead: stream.playhead(),
             drift: stream.drift.estimate(),
-            is_resampled: stream.resampler.is_engaged(),
+            is_resampled: !stream.resampler.is_idle(),
             channels: stream.format.map(|(_, channels)| channels),
             format: stream.format.map(|(format, _)| format),
         })
@@ -651,24 +654,41 @@ impl Stream {
         });
         let clocks = match drift {
             Some(drift) if self.steering.is_following => Clocks::Apart(drift),
-            Some(drift) if drift.error_ppm <= KNOWN_PPM => Clocks::Agree,
-            drift if self.may_be_apart(drift) => Clocks::MayBeApart,
+            Some(drift)
+                if drift.error_ppm <= KNOWN_PPM
+                    && self.stair_margin(drift.ppm.abs() + drift.error_ppm, frames) == 0 =>
+            {
+                Clocks::Agree
+            }
+            drift if self.may_be_apart(drift, frames) => Clocks::MayBeApart,
             _ => Clocks::Unknown,
         };
         let unsure = (rate.hz() as f32 * MARGIN_SECONDS) as i64;
         let (margin, tolerated) = match clocks {
             Clocks::Unknown => (unsure, unsure),
             Clocks::MayBeApart => (
-                unsure + self.stair_margin(USUAL_PPM),
+                unsure + self.stair_margin(USUAL_PPM, frames),
                 SPARE_RESAMPLED_FRAMES,
             ),
-            Clocks::Apart(drift) => (
-                MATCHED_MARGIN_FRAMES + self.stair_margin(drift.ppm.abs() + drift.error_ppm),
-                SPARE_RESAMPLED_FRAMES,
-            ),
+            Clocks::Apart(drift) => {
+                let stair_s = frames as f32 / (drift.ppm.abs() * 1e-6 * rate.hz() as f32);
+                let stair = if stair_s < REMEMBERED_STAIR_SECONDS {
+                    0
+                } else {
+                    self.stair_margin(drift.ppm.abs() + drift.error_ppm, frames)
+                };
+                (MATCHED_MARGIN_FRAMES + stair, SPARE_RESAMPLED_FRAMES)
+            }
             Clocks::Agree => (0, SPARE_FRAMES),
         };
-        self.jitter.set_margin(margin, tolerated);
+        // Who resamples anyway skips nothing that can be trimmed, least of all a margin that is needed no more.
+        let is_engaged = self.resampler.is_engaged();
+        let tolerated_at_all = if is_engaged {
+            SPARE_RESAMPLED_FRAMES + self.stair_margin(USUAL_PPM, frames)
+        } else {
+            tolerated
+        };
+        self.jitter.set_margin(margin, tolerated_at_all);
 
         let (drift_ppm, near_frames, ppm_per_frame) = match (clocks, self.jitter.target()) {
             (Clocks::Apart(drift), _) => (
@@ -678,6 +698,11 @@ impl Stream {
             ),
             (Clocks::MayBeApart, Target::Auto) => {
                 (0.0, UNSURE_NEAR_FRAMES, UNSURE_TRIM_PPM_PER_FRAME)
+            }
+            (Clocks::Unknown | Clocks::Agree, Target::Auto)
+                if is_engaged && excess.is_some_and(|excess| excess > tolerated) =>
+            {
+                (0.0, tolerated, UNSURE_TRIM_PPM_PER_FRAME)
             }
             (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
                 self.steering.trim_ppm = 0.0;
@@ -703,11 +728,12 @@ impl Stream {
 
     /// Whether the delay is held by trimming until it is known how the clocks run: where packets come alike, that takes long, and then all
     /// come a stair sooner or later at once. Elsewhere it is known before long.
-    fn may_be_apart(&self, drift: Option<Drift>) -> bool {
+    fn may_be_apart(&self, drift: Option<Drift>, quantum_frames: usize) -> bool {
         let seem_apart = drift.is_some_and(|drift| {
             drift.ppm.abs() > (SEEMING_SHARE * drift.error_ppm).max(SEEMING_PPM)
         });
-        self.stair_margin(USUAL_PPM) > 0 || (seem_apart && self.drift.stair_frames() > 0)
+        self.stair_margin(USUAL_PPM, quantum_frames) > 0
+            || (seem_apart && self.drift.stair_frames() > 0)
     }
 
     /// What an automatic target shall wait for stairs that have not been seen, if the clocks are that much apart.
@@ -715,9 +741,9 @@ impl Stream {
     /// Where packets come alike, clocks that run apart carry them over the edge of a quantum sooner or later, and then all come a stair
     /// later. Until that is learnt, it costs as large a share of the frames as the clocks run apart. Most budgets can afford
     /// that; those that can't wait a stair longer.
-    fn stair_margin(&self, apart_ppm: f32) -> i64 {
+    fn stair_margin(&self, apart_ppm: f32, quantum_frames: usize) -> i64 {
         if apart_ppm * 1e-6 > BUDGET_OF_STAIRS * self.jitter.budget() {
-            self.drift.stair_frames()
+            self.drift.stair_frames().min(quantum_frames as i64)
         } else {
             0
         }

@@ -377,11 +377,24 @@ fn small_drifts_are_told_from_none() {
         ..QUIET
     };
     check("0 ppm, all delays alike", still);
-    let pattern = Conditions {
-        packet: 240,
-        ..still
-    };
-    check("0 ppm, delays in a pattern", pattern);
+    for (packet, ppm) in [
+        (240, 0.0),
+        (240, 50.0),
+        (240, 200.0),
+        (120, 50.0),
+        (120, 200.0),
+    ] {
+        for loss in [0.0, 0.02] {
+            let pattern = Conditions {
+                packet,
+                ppm,
+                loss,
+                ..still
+            };
+            let name = format!("{ppm} ppm, packets of {packet} in a pattern, {loss} lost");
+            check(&name, pattern);
+        }
+    }
 }
 
 /// Bursts of 1,024 on both sides hide the clocks for minutes. That must be said.
@@ -424,6 +437,10 @@ fn hostile_numbers_do_no_harm() {
     let mut output: u64 = 0;
     for n in 0..400_000u64 {
         output = output.wrapping_add(random.below(1 << (n / 8_000)));
+        if n % 7 == 0 {
+            output = output.wrapping_sub(random.below(1 << (n / 8_000)));
+        }
+        assert!(estimator.stair_frames() >= 0);
         estimator.add(output, random.next() >> (n % 64), random.next() as u16);
         if let Some(drift) = estimator.estimate() {
             assert!(

@@ -342,3 +342,20 @@ fn each_refusal_is_counted_as_what_it_is() {
     player.handle_datagram(9, &good);
     assert_eq!(player.stray_datagrams(), 1);
 }
+
+#[test]
+fn a_host_whose_clock_goes_back_is_borne() {
+    let mut player = player(1, 1, 2_048);
+    player.handle_command(Command::Add(GOOD)).expect("fits");
+    // The slip that the last one tells is negative, and longer than all that was rendered.
+    for now_ms in [500, 625, 501, 450, 575] {
+        player.keep_time(now_ms * 1_000_000);
+    }
+    assert!(player.rendered_frames() > u64::MAX / 2);
+    for n in 0..100 {
+        player.handle_datagram(GOOD, &datagram(&header(n, 64 * u64::from(n), 64)));
+        quantum(&mut player, 64);
+    }
+    assert!(player.rendered_frames() < u64::MAX / 2);
+    assert!(stats(&player, GOOD).jitter.played_frames > 0);
+}

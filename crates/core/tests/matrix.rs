@@ -62,8 +62,9 @@ const LIMITS: [Limits; 8] = [
     Limits { profile: "leo", beyond_percent: 0.06, hard_gaps: 6, excess_ms: 4.5, p99_ms: 32.0, settle_s: 1.5, skips: 4 },
 ];
 
-/// An hour of clocks 200 ppm apart, wandering by 1 ppm a minute, on "fibre".
+/// An hour of clocks so far apart, wandering by 1 ppm a minute, on "fibre".
 struct Hour {
+    ppm: f64,
     /// Otherwise packets take equally long.
     has_jitter: bool,
     budget: f32,
@@ -73,11 +74,13 @@ struct Hour {
 }
 
 #[rustfmt::skip]
-const HOURS: [Hour; 3] = [
+const HOURS: [Hour; 5] = [
     // The goal: not one of either.
-    Hour { has_jitter: false, budget: 0.000_1, skips: 0, concealed_percent: 0.0 },
-    Hour { has_jitter: false, budget: DEFAULT_BUDGET, skips: 2, concealed_percent: 0.001 },
-    Hour { has_jitter: true, budget: DEFAULT_BUDGET, skips: 2, concealed_percent: 0.002 },
+    Hour { ppm: 200.0, has_jitter: false, budget: 0.000_1, skips: 0, concealed_percent: 0.0 },
+    Hour { ppm: 60.0, has_jitter: false, budget: 0.000_1, skips: 0, concealed_percent: 0.0 },
+    Hour { ppm: 0.0, has_jitter: false, budget: 0.000_1, skips: 0, concealed_percent: 0.0 },
+    Hour { ppm: 200.0, has_jitter: false, budget: DEFAULT_BUDGET, skips: 2, concealed_percent: 0.001 },
+    Hour { ppm: 200.0, has_jitter: true, budget: DEFAULT_BUDGET, skips: 2, concealed_percent: 0.002 },
 ];
 
 /// Ten minutes of the profile, with a glitch budget, and what may be concealed beyond the loss, in %. Goal: the budget.
@@ -318,7 +321,7 @@ fn an_hour_of_clocks_apart() {
         };
         let wandering = DeviceConfig {
             wander_ppm: 2.5,
-            ..clock([-200.0, 200.0][n % 2])
+            ..clock([-hour.ppm, hour.ppm][n % 2])
         };
         let right = EndpointConfig {
             capture: wandering,
@@ -338,8 +341,8 @@ fn an_hour_of_clocks_apart() {
         let hour = &HOURS[n / 2];
         for report in reports {
             println!(
-                "jitter {}, budget {}: {report}",
-                hour.has_jitter, hour.budget
+                "{} ppm, jitter {}, budget {}: {report}",
+                hour.ppm, hour.has_jitter, hour.budget
             );
             assert_eq!(
                 (report.lost_frames, report.hard_gaps, report.resyncs),

@@ -621,7 +621,7 @@ function rawCsv(measured: readonly Measured[]): CsvTable {
 
 function runsCsv(measured: readonly Measured[]): CsvTable {
   const columns =
-    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms page_ms page_error_ms page_least_ms page_most_ms page_knows_all page_looks page_looks_within calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
+    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms page_ms page_error_ms page_least_ms page_most_ms page_knows_all page_looks_compared page_looks_within calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
   return {
     columns: columns.split(" "),
     rows: measured.flatMap(({ session, config, setup, result }) =>
