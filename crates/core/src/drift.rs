@@ -263,18 +263,14 @@ impl DriftEstimator {
         let ends = &self.ends[..count];
         let steps = ends.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
         let step = steps.filter(|&step| step > 0).min().unwrap_or(1);
-        let changing = leasts.windows(2).filter(|pair| pair[0] != pair[1]);
-        let changing = changing.count() as f64 / (count - 1) as f64;
+        let neighbours = || (1..count).map(|after| (after - 1, after));
+        let (_, changing) = share_changing(leasts, neighbours());
         let most = LONGEST_PATTERN.min(count / LEAST_PATTERNS) as u32;
         let (pattern, _) = (2..=most).fold((None, changing), |best, packets| {
             let distance = step.saturating_mul(packets);
-            let mut pairs = 0;
-            let pairs_changing = pairs_apart(ends, distance)
-                .inspect(|_| pairs += 1)
-                .filter(|&(before, after)| leasts[before] != leasts[after]);
-            let changing = pairs_changing.count() as f64 / f64::from(pairs);
+            let (pairs, changing) = share_changing(leasts, pairs_apart(ends, distance));
             // By chance one of so many is somewhat less.
-            if 2 * pairs as usize > count && 2.0 * changing < best.1 {
+            if 2 * pairs > count && 2.0 * changing < best.1 {
                 (Some(distance), 2.0 * changing)
             } else {
                 best
@@ -291,7 +287,7 @@ impl DriftEstimator {
             Some(distance) => {
                 pairs_apart(ends, distance).for_each(|(before, after)| change(before, after));
             }
-            None => (1..count).for_each(|after| change(after - 1, after)),
+            None => neighbours().for_each(|(before, after)| change(before, after)),
         }
         let changes = &mut leasts[..changed];
         changes.sort_unstable();
@@ -534,6 +530,16 @@ fn pairs_apart(ends: &[u32], distance: u32) -> impl Iterator<Item = (usize, usiz
         }
         (ahead(after) == Some(distance.into())).then_some((before, after))
     })
+}
+
+/// How many pairs there are, and the share of them whose delays differ.
+fn share_changing(leasts: &[i32], pairs: impl Iterator<Item = (usize, usize)>) -> (usize, f64) {
+    let (mut count, mut changing) = (0, 0);
+    for (before, after) in pairs {
+        count += 1;
+        changing += usize::from(leasts[before] != leasts[after]);
+    }
+    (count, changing as f64 / count as f64)
 }
 
 fn as_sample(delay: i64) -> i32 {

@@ -208,6 +208,11 @@ enum Clocks {
     Apart(Drift),
 }
 
+/// Whether the estimate is more than one of clocks that agree would be, though not yet known.
+fn seem_apart(drift: Option<Drift>) -> bool {
+    drift.is_some_and(|drift| drift.ppm.abs() > (SEEMING_SHARE * drift.error_ppm).max(SEEMING_PPM))
+}
+
 /// How a stream's rate is adjusted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steering {
@@ -652,39 +657,39 @@ impl Stream {
             drift.error_ppm <= FOLLOWED_PPM
                 && drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
+        let stair = self.drift.stair_frames().min(frames as i64);
+        let unknown_stair = self.stair_margin(stair, USUAL_PPM);
+        let stair_if_apart =
+            |drift: Drift| self.stair_margin(stair, drift.ppm.abs() + drift.error_ppm);
         let clocks = match drift {
             Some(drift) if self.steering.is_following => Clocks::Apart(drift),
-            Some(drift)
-                if drift.error_ppm <= KNOWN_PPM
-                    && self.stair_margin(drift.ppm.abs() + drift.error_ppm, frames) == 0 =>
-            {
+            Some(drift) if drift.error_ppm <= KNOWN_PPM && stair_if_apart(drift) == 0 => {
                 Clocks::Agree
             }
-            drift if self.may_be_apart(drift, frames) => Clocks::MayBeApart,
+            // Where packets come alike, it takes long to know how the clocks run, and then all come a stair sooner or later at once:
+            // until then the delay is held by trimming. Elsewhere it is known before long.
+            drift if unknown_stair > 0 || (stair > 0 && seem_apart(drift)) => Clocks::MayBeApart,
             _ => Clocks::Unknown,
         };
         let unsure = (rate.hz() as f32 * MARGIN_SECONDS) as i64;
         let (margin, tolerated) = match clocks {
             Clocks::Unknown => (unsure, unsure),
-            Clocks::MayBeApart => (
-                unsure + self.stair_margin(USUAL_PPM, frames),
-                SPARE_RESAMPLED_FRAMES,
-            ),
+            Clocks::MayBeApart => (unsure + unknown_stair, SPARE_RESAMPLED_FRAMES),
             Clocks::Apart(drift) => {
                 let stair_s = frames as f32 / (drift.ppm.abs() * 1e-6 * rate.hz() as f32);
-                let stair = if stair_s < REMEMBERED_STAIR_SECONDS {
+                let unseen = if stair_s < REMEMBERED_STAIR_SECONDS {
                     0
                 } else {
-                    self.stair_margin(drift.ppm.abs() + drift.error_ppm, frames)
+                    stair_if_apart(drift)
                 };
-                (MATCHED_MARGIN_FRAMES + stair, SPARE_RESAMPLED_FRAMES)
+                (MATCHED_MARGIN_FRAMES + unseen, SPARE_RESAMPLED_FRAMES)
             }
             Clocks::Agree => (0, SPARE_FRAMES),
         };
         // Who resamples anyway skips nothing that can be trimmed, least of all a margin that is needed no more.
         let is_engaged = self.resampler.is_engaged();
         let tolerated_at_all = if is_engaged {
-            SPARE_RESAMPLED_FRAMES + self.stair_margin(USUAL_PPM, frames)
+            SPARE_RESAMPLED_FRAMES + unknown_stair
         } else {
             tolerated
         };
@@ -726,24 +731,14 @@ impl Stream {
         self.resampler.set_ppm(ppm);
     }
 
-    /// Whether the delay is held by trimming until it is known how the clocks run: where packets come alike, that takes long, and then all
-    /// come a stair sooner or later at once. Elsewhere it is known before long.
-    fn may_be_apart(&self, drift: Option<Drift>, quantum_frames: usize) -> bool {
-        let seem_apart = drift.is_some_and(|drift| {
-            drift.ppm.abs() > (SEEMING_SHARE * drift.error_ppm).max(SEEMING_PPM)
-        });
-        self.stair_margin(USUAL_PPM, quantum_frames) > 0
-            || (seem_apart && self.drift.stair_frames() > 0)
-    }
-
-    /// What an automatic target shall wait for stairs that have not been seen, if the clocks are that much apart.
+    /// What an automatic target shall wait for a stair that has not been seen, if the clocks are that much apart.
     ///
     /// Where packets come alike, clocks that run apart carry them over the edge of a quantum sooner or later, and then all come a stair
     /// later. Until that is learnt, it costs as large a share of the frames as the clocks run apart. Most budgets can afford
     /// that; those that can't wait a stair longer.
-    fn stair_margin(&self, apart_ppm: f32, quantum_frames: usize) -> i64 {
+    fn stair_margin(&self, stair: i64, apart_ppm: f32) -> i64 {
         if apart_ppm * 1e-6 > BUDGET_OF_STAIRS * self.jitter.budget() {
-            self.drift.stair_frames().min(quantum_frames as i64)
+            stair
         } else {
             0
         }
