@@ -83,10 +83,11 @@ export const m2e: Experiment = {
               const result = await setups[setup]!(stage);
               measured.push({ session, config, setup, result });
               return result.directions
-                .map(({ name, hearing, own }) => {
+                .map((direction) => {
+                  const { name, hearing } = direction;
                   const ms = shown(quantile(latenciesMs(hearing.hits), 0.5), 1);
-                  const look = middleLook(own);
-                  const page = look && `, its page says ${ownWords(look)}`;
+                  const own = summarise(direction);
+                  const page = own && `, its page says ${ownWords(own.middle)}`;
                   return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
                 })
                 .join(" · ");
@@ -396,39 +397,54 @@ export function compareLooks(looks: readonly OwnLook[], hits: readonly Hit[]): C
   return known(comparisons);
 }
 
-/** The middle one. */
-function middleLook(looks: readonly OwnLook[]): OwnLook | null {
-  return [...looks].sort((a, b) => a.knownMs - b.knownMs)[looks.length >> 1] ?? null;
+/** All looks of a direction in one. */
+interface OwnSummary {
+  /** The middle one. */
+  middle: OwnLook;
+  leastMs: number;
+  mostMs: number;
+  compared: number;
+  within: number;
+  /** The median of those compared; null if there are none. */
+  differenceMs: number | null;
+}
+
+/** Null without a look. */
+function summarise({ own, hearing }: Direction): OwnSummary | null {
+  const sorted = [...own].sort((a, b) => a.knownMs - b.knownMs);
+  const middle = sorted[sorted.length >> 1];
+  if (middle === undefined) return null;
+  const comparisons = compareLooks(own, hearing.hits);
+  const differencesMs = comparisons.map(({ differenceMs }) => differenceMs);
+  return {
+    middle,
+    leastMs: sorted[0]!.knownMs,
+    mostMs: sorted.at(-1)!.knownMs,
+    compared: comparisons.length,
+    within: comparisons.filter(({ isWithin }) => isWithin).length,
+    differenceMs: quantile(differencesMs, 0.5),
+  };
 }
 
 /** The page's own probe beside the device. */
 function ownSection(measured: readonly Measured[]): Section {
   const rows: Cell[][] = measured.flatMap(({ session, config, setup, result }) =>
-    result.directions.flatMap(({ name, hearing, own }): Cell[][] => {
-      const ms = quantile(latenciesMs(hearing.hits), 0.5);
-      const look = middleLook(own);
-      if (look === null || ms === null) return [];
-      const comparisons = compareLooks(own, hearing.hits);
+    result.directions.flatMap((direction): Cell[][] => {
+      const ms = quantile(latenciesMs(direction.hearing.hits), 0.5);
+      const own = summarise(direction);
+      if (own === null || ms === null) return [];
       return [
         [
           config,
           setup,
           session,
-          name,
+          direction.name,
           shown(ms, 1),
-          shown(look.knownMs, 1),
-          shown(look.errorMs, 1),
-          look.isWhole ? "yes" : "no",
-          shown(
-            quantile(
-              comparisons.map(({ differenceMs }) => differenceMs),
-              0.5,
-            ),
-            1,
-          ),
-          comparisons.length > 0
-            ? `${comparisons.filter(({ isWithin }) => isWithin).length} of ${comparisons.length}`
-            : null,
+          shown(own.middle.knownMs, 1),
+          shown(own.middle.errorMs, 1),
+          own.middle.isWhole ? "yes" : "no",
+          shown(own.differenceMs, 1),
+          own.compared > 0 ? `${own.within} of ${own.compared}` : null,
         ],
       ];
     }),
@@ -625,11 +641,11 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
   return {
     columns: columns.split(" "),
     rows: measured.flatMap(({ session, config, setup, result }) =>
-      result.directions.map(({ name, hearing, counters, report, budget, own }): Cell[] => {
+      result.directions.map((direction): Cell[] => {
+        const { name, hearing, counters, report, budget } = direction;
         const ms = latenciesMs(hearing.hits);
         const calibration = known(result.calibration.hits.map((hit) => hit.latencyFrames));
-        const look = middleLook(own);
-        const comparisons = compareLooks(own, hearing.hits);
+        const own = summarise(direction);
         return [
           session,
           config,
@@ -658,20 +674,13 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
           shown(budget?.packetMs ?? null, 3),
           shown(budget?.networkMs ?? null, 3),
           shown(budget?.bufferMs ?? null, 2),
-          shown(look?.knownMs ?? null, 2),
-          shown(look?.errorMs ?? null, 2),
-          ...[0, 1].map((p) =>
-            shown(
-              quantile(
-                own.map(({ knownMs }) => knownMs),
-                p,
-              ),
-              2,
-            ),
-          ),
-          look && (look.isWhole ? "yes" : "no"),
-          comparisons.length,
-          comparisons.filter(({ isWithin }) => isWithin).length,
+          shown(own?.middle.knownMs ?? null, 2),
+          shown(own?.middle.errorMs ?? null, 2),
+          shown(own?.leastMs ?? null, 2),
+          shown(own?.mostMs ?? null, 2),
+          own && (own.middle.isWhole ? "yes" : "no"),
+          own?.compared ?? 0,
+          own?.within ?? 0,
           quantile(calibration, 0),
           quantile(calibration, 1),
           result.summary.xruns,
