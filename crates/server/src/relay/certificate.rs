@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use quinn_proto::{ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig};
 use ring::digest::{SHA256, digest};
 use rustls::{
     pki_types::{
@@ -18,13 +19,11 @@ use rustls::{
     },
     sign::{CertifiedKey, SingleCertAndKey},
 };
-use web_transport_quinn::{
-    ALPN,
-    quinn::{self, crypto::rustls::QuicServerConfig},
-};
 
 use crate::{config::TlsFiles, media::CertificateHash};
 
+/// Its name in TLS (RFC 9114, section 3.1).
+const HTTP3: &[u8] = b"h3";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long certificates of the relay's own are valid, and for how long they are used.
@@ -89,8 +88,8 @@ impl Certificate {
     /// The key is not the certificate's, or of a kind that TLS 1.3 does not know.
     pub(crate) fn server_config(
         &self,
-        transport: &Arc<quinn::TransportConfig>,
-    ) -> Result<quinn::ServerConfig, rustls::Error> {
+        transport: &Arc<TransportConfig>,
+    ) -> Result<ServerConfig, rustls::Error> {
         let provider = rustls::crypto::ring::default_provider();
         let key = CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), &provider)?;
         Ok(server_config(Arc::new(key), transport))
@@ -100,19 +99,19 @@ impl Certificate {
 /// What QUIC needs to show a certificate.
 pub(crate) fn server_config(
     certificate: Arc<CertifiedKey>,
-    transport: &Arc<quinn::TransportConfig>,
-) -> quinn::ServerConfig {
+    transport: &Arc<TransportConfig>,
+) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("ring has cipher suites for TLS 1.3")
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
-    tls.alpn_protocols = vec![ALPN.as_bytes().to_vec()];
+    tls.alpn_protocols = vec![HTTP3.to_vec()];
     // A page opens its lanes once, so that nobody resumes a session of TLS.
     tls.send_tls13_tickets = 0;
     let crypto = QuicServerConfig::try_from(tls).expect("ring has QUIC's initial cipher suite");
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::clone(transport));
     config
 }
@@ -138,10 +137,7 @@ impl Rotation {
     }
 
     /// What QUIC needs to show the one in use.
-    pub(crate) fn server_config(
-        &self,
-        transport: &Arc<quinn::TransportConfig>,
-    ) -> quinn::ServerConfig {
+    pub(crate) fn server_config(&self, transport: &Arc<TransportConfig>) -> ServerConfig {
         let config = self.current.server_config(transport);
         config.expect("the key was made for it, of a kind that ring knows")
     }

@@ -3,17 +3,18 @@
 //! ```text
 //! hub ── media::MediaCommand ──▶ Relay      who may have sessions
 //!                                  │
-//! page ══ QUIC ══▶ session ─────▶ room      one task reads a session's datagrams, and sends on what
-//!                     │ control     │       each listener takes, before it waits again
+//! page ══ QUIC ══▶ connections ─▶ room      the loop reads a packet, and sends on what each
+//!                     │             │       listener takes, before it looks at the next
 //!                     ▼             ▼
-//!                  control        other sessions ══ QUIC ══▶ pages
+//!            session, control     connections ══ QUIC ══▶ other pages
 //! ```
 //!
-//! All of it, QUIC included, runs on one thread of its own with a real-time priority: a datagram meets no other thread, and no lock that
-//! another thread holds, on its way through. A session that does not read only loses its own oldest datagrams.
-//! Why it is so: `docs/adr/0019-relay.md`.
+//! All of it, QUIC included, is one loop on a thread of its own with a real-time priority: a datagram meets no other thread, no other task
+//! and no lock on its way through. A session that does not read only loses its own oldest datagrams.
+//! Why it is so: `docs/adr/0019-relay.md`, `docs/adr/0025-quic-driven-by-the-relay.md`.
 
 mod certificate;
+mod connections;
 pub mod control;
 mod latency;
 mod metrics;
@@ -21,7 +22,7 @@ mod quic;
 mod realtime;
 mod room;
 mod session;
-mod socket;
+mod webtransport;
 
 pub use quic::transport;
 
@@ -30,30 +31,28 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
+    pin::pin,
     rc::Rc,
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use quinn_proto::{ServerConfig, TransportConfig};
 use tokio::{
     runtime::{Builder, LocalOptions},
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task, time,
-};
-use web_transport_quinn::{
-    Session,
-    quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime, TransportConfig},
 };
 
 use self::{
     certificate::{Certificate, Rotation},
+    connections::{Connections, Inbox, Routed},
     latency::Latencies,
     metrics::Snapshot,
     quic::CloseCode,
     room::Room,
     session::Seat,
-    socket::MeasuredSocket,
 };
 use crate::{
     acme::Shown,
@@ -203,7 +202,7 @@ impl BoundRelay {
         Ok(RunningRelay { stop, thread })
     }
 
-    async fn run(self, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+    async fn run(self, mut stopped: oneshot::Receiver<()>) -> io::Result<()> {
         let Self {
             socket,
             identity,
@@ -212,58 +211,74 @@ impl BoundRelay {
             transport,
             public_origin,
             sessions_per_address,
-            end,
+            mut end,
             snapshots,
             ..
         } = self;
-        let socket = Arc::new(MeasuredSocket::new(TokioRuntime.wrap_udp_socket(socket)?));
-        let endpoint = Endpoint::new_with_abstract_socket(
-            EndpointConfig::default(),
-            Some(config),
-            Arc::<MeasuredSocket>::clone(&socket),
-            Arc::new(TokioRuntime),
-        )?;
-        let relay = Rc::new(Relay {
-            start: Instant::now(),
-            socket,
+        let start = Instant::now();
+        let mut relay = Relay {
+            start,
+            connections: Connections::new(socket, config)?,
             public_origin,
             mixes_changed: Rc::default(),
+            mix_due: None,
             mixed: Rc::default(),
-            state: RefCell::new(State {
-                seats: HashMap::new(),
-                rooms: HashMap::new(),
-                admission: Admission::new(sessions_per_address),
-                handshakes: Vec::new(),
-                forward: Latencies::default(),
-                mix: Latencies::default(),
-                lag: Latencies::default(),
-                reported: Default::default(),
-            }),
-        });
-        task::spawn_local(accept(Rc::clone(&relay), endpoint.clone()));
-        task::spawn_local(renew(
-            identity,
-            shown,
-            endpoint.clone(),
-            transport,
-            end.offer,
-        ));
-        task::spawn_local(mix_on_time(Rc::clone(&relay)));
-        task::spawn_local(measure_lag(Rc::clone(&relay)));
-        task::spawn_local(report(Rc::clone(&relay), end.status, snapshots));
-        tokio::select! {
-            _ = stopped => {}
-            () = follow(&relay, end.commands) => {}
+            seats: HashMap::new(),
+            rooms: HashMap::new(),
+            admission: Admission::new(sessions_per_address),
+            handshakes: Vec::new(),
+            forward: Latencies::default(),
+            mix: Latencies::default(),
+            lag: Lag::new(start),
+            reported: Default::default(),
+            reported_at: start,
+            report: None,
+        };
+        let mut inbox = relay.connections.inbox();
+        let (configs, mut new_configs) = mpsc::unbounded_channel();
+        task::spawn_local(renew(identity, shown, configs, transport, end.offer));
+        let mut timer = pin!(time::sleep(Duration::ZERO));
+        let mut stopping = None;
+        loop {
+            tokio::select! {
+                readable = relay.connections.readable() => {
+                    readable?;
+                    relay.handle_packets(&mut inbox)?;
+                }
+                () = &mut timer => {}
+                command = end.commands.recv(), if stopping.is_none() => match command {
+                    Some(command) => relay.handle_command(command),
+                    None => stopping = Some(relay.stop()),
+                },
+                _ = &mut stopped, if stopping.is_none() => stopping = Some(relay.stop()),
+                Some(config) = new_configs.recv(), if stopping.is_none() => {
+                    relay.connections.set_server_config(Some(config));
+                }
+                // Room by room: packets come first.
+                () = task::yield_now(), if relay.report.is_some() => {
+                    if let Some((status, snapshot)) = relay.report_next() {
+                        end.status.send_replace(Arc::new(status));
+                        snapshots.send_replace(Arc::new(snapshot));
+                    }
+                }
+            }
+            let now = Instant::now();
+            relay.handle_timeout(now);
+            relay.connections.transmit_all(now);
+            if let Some(until) = stopping {
+                if relay.connections.is_empty() {
+                    return Ok(());
+                }
+                if now >= until {
+                    tracing::debug!("sessions did not end in time");
+                    return Ok(());
+                }
+            }
+            let next = relay.next_timeout();
+            timer
+                .as_mut()
+                .reset(next.min(stopping.unwrap_or(next)).into());
         }
-        for room in relay.state.borrow().rooms.values() {
-            room.borrow().close_all(CloseCode::Stopping);
-        }
-        // Nobody new while the others take their leave.
-        endpoint.set_server_config(None);
-        if time::timeout(PATIENCE, endpoint.wait_idle()).await.is_err() {
-            tracing::debug!("sessions did not end in time");
-        }
-        Ok(())
     }
 }
 
@@ -290,21 +305,18 @@ impl RunningRelay {
     }
 }
 
-/// What the tasks of the media thread share.
+/// All that the media thread has.
 #[derive(Debug)]
 struct Relay {
     start: Instant,
-    socket: Arc<MeasuredSocket>,
+    connections: Connections,
     public_origin: Option<String>,
-    /// A mix may be due sooner than any was before.
-    mixes_changed: Rc<Notify>,
+    /// The first mix may be due at another time than before.
+    mixes_changed: Rc<Cell<bool>>,
+    /// When the first mix is due, unless that has changed.
+    mix_due: Option<Instant>,
     /// Sources of all mixes.
     mixed: Rc<Cell<usize>>,
-    state: RefCell<State>,
-}
-
-#[derive(Debug)]
-struct State {
     seats: HashMap<Token, Seat>,
     rooms: HashMap<RoomName, Rc<RefCell<Room>>>,
     admission: Admission,
@@ -313,49 +325,137 @@ struct State {
     /// Of rooms that are gone.
     forward: Latencies,
     mix: Latencies,
-    lag: Latencies,
-    /// Lag and transit as of the last report.
+    lag: Lag,
+    /// Lag and transit as of the last report, and when that was.
     reported: (Latencies, Latencies),
+    reported_at: Instant,
+    report: Option<Report>,
+}
+
+/// A report being made.
+#[derive(Debug)]
+struct Report {
+    /// Since the one before.
+    elapsed: Duration,
+    status: MediaStatus,
+    snapshot: Snapshot,
+    /// What is still to be added: the rooms of when it was begun, even if some end meanwhile.
+    rooms: Vec<Rc<RefCell<Room>>>,
+}
+
+/// How late the loop comes round to what is due after [`LAG_INTERVAL`]. Up to 1 ms of it is the grain of its timer.
+#[derive(Debug)]
+struct Lag {
+    due: Instant,
+    latencies: Latencies,
+}
+
+impl Lag {
+    fn new(now: Instant) -> Self {
+        Self {
+            due: now + LAG_INTERVAL,
+            latencies: Latencies::default(),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.due <= now {
+            self.latencies.record(now - self.due);
+            self.due = now + LAG_INTERVAL;
+        }
+    }
 }
 
 impl Relay {
     /// Lets a connection begin its handshake, or not. Each one let in must be given back to [`Relay::handshake_ended`], then to [`Relay::left`].
-    fn admit(&self, address: IpAddr) -> bool {
-        let mut state = self.state.borrow_mut();
+    fn admit(&mut self, address: IpAddr) -> bool {
         let address = site(address);
-        let handshakes = &state.handshakes;
+        let handshakes = &self.handshakes;
         let own = handshakes.iter().filter(|other| **other == address).count();
         let admitted = handshakes.len() < MAX_HANDSHAKES
             && own < HANDSHAKES_PER_ADDRESS
-            && state.admission.handle_opened(address, self.start.elapsed());
+            && self.admission.handle_opened(address, self.start.elapsed());
         if admitted {
-            state.handshakes.push(address);
+            self.handshakes.push(address);
         }
         admitted
     }
 
-    fn handshake_ended(&self, address: IpAddr) {
-        let handshakes = &mut self.state.borrow_mut().handshakes;
+    fn handshake_ended(&mut self, address: IpAddr) {
         let address = site(address);
-        if let Some(index) = handshakes.iter().position(|other| *other == address) {
-            handshakes.swap_remove(index);
+        let mut handshakes = self.handshakes.iter();
+        if let Some(index) = handshakes.position(|other| *other == address) {
+            self.handshakes.swap_remove(index);
         }
     }
 
-    fn left(&self, address: IpAddr) {
-        self.state.borrow_mut().admission.handle_closed(address);
+    fn left(&mut self, address: IpAddr) {
+        self.admission.handle_closed(address);
     }
 
-    /// The place of a session that asks for one, or why it is closed.
-    fn seat(&self, token: Token, session: &Session) -> Result<Seat, CloseCode> {
-        let seat = self.state.borrow().seats.get(&token).cloned();
-        let seat = seat.ok_or(CloseCode::UnknownToken)?;
-        seat.room.borrow_mut().open(seat.stream, session)?;
-        Ok(seat)
+    /// Reads a burst of packets, and does all that each causes before the next.
+    fn handle_packets(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+        self.connections.receive(inbox)?;
+        for (meta, packet) in inbox.packets() {
+            let now = Instant::now();
+            match self.connections.handle_packet(now, meta, packet) {
+                Some(Routed::To(handle)) => self.serve(handle, now),
+                Some(Routed::New(incoming)) => self.handle_incoming(incoming, now),
+                None => {}
+            }
+        }
+        Ok(())
     }
 
-    fn handle_command(&self, command: MediaCommand) {
-        let mut state = self.state.borrow_mut();
+    /// Does what is due by `now`.
+    fn handle_timeout(&mut self, now: Instant) {
+        while let Some(handle) = self.connections.poll_due(now) {
+            self.handle_connection_timeout(handle, now);
+        }
+        // Such a mix misses something, and leaves up to 1 ms late: the timer's grain. What is complete has left before that, with its last frame.
+        if self.next_mix().is_some_and(|due| due <= now) {
+            for room in self.rooms.values() {
+                room.borrow_mut().send_mixes(&mut self.connections);
+            }
+        }
+        self.lag.handle_timeout(now);
+        if self.report.is_none() && self.reported_at + REPORT_INTERVAL <= now {
+            self.begin_report(now);
+        }
+    }
+
+    /// When something is due although nothing comes.
+    fn next_timeout(&mut self) -> Instant {
+        let timeouts = [
+            self.connections.next_timeout(),
+            self.next_mix(),
+            Some(self.reported_at + REPORT_INTERVAL),
+        ];
+        let timeouts = timeouts.into_iter().flatten();
+        timeouts.fold(self.lag.due, Instant::min)
+    }
+
+    /// When the first mix is due.
+    fn next_mix(&mut self) -> Option<Instant> {
+        if self.mixes_changed.take() {
+            let rooms = self.rooms.values();
+            let due = rooms.filter_map(|room| room.borrow().poll_timeout()).min();
+            self.mix_due = due.map(|due| self.start + due);
+        }
+        self.mix_due
+    }
+
+    /// Closes all sessions, and lets nobody new in. Answers how long they may take.
+    fn stop(&mut self) -> Instant {
+        for room in self.rooms.values() {
+            room.borrow()
+                .close_all(CloseCode::Stopping, &mut self.connections);
+        }
+        self.connections.set_server_config(None);
+        Instant::now() + PATIENCE
+    }
+
+    fn handle_command(&mut self, command: MediaCommand) {
         match command {
             MediaCommand::Admit {
                 token,
@@ -369,30 +469,30 @@ impl Relay {
                         room.clone(),
                         sample_rate_hz,
                         self.start,
-                        Arc::clone(&self.socket),
                         Rc::clone(&self.mixes_changed),
                         Rc::clone(&self.mixed),
                     );
                     Rc::new(RefCell::new(room))
                 };
-                let room = Rc::clone(state.rooms.entry(room.clone()).or_insert_with(new));
-                room.borrow_mut().admit(stream, participant);
-                state.seats.insert(token, Seat { room, stream });
+                let room = Rc::clone(self.rooms.entry(room.clone()).or_insert_with(new));
+                room.borrow_mut()
+                    .admit(stream, participant, &mut self.connections);
+                self.seats.insert(token, Seat { room, stream });
             }
             MediaCommand::Withdraw { token } => {
-                let Some(Seat { room, stream }) = state.seats.remove(&token) else {
+                let Some(Seat { room, stream }) = self.seats.remove(&token) else {
                     return;
                 };
                 let mut room = room.borrow_mut();
-                room.withdraw(stream);
+                room.withdraw(stream, &mut self.connections);
                 if room.is_empty() {
-                    state.forward.merge(&room.forward);
-                    state.mix.merge(&room.mix);
-                    state.rooms.remove(&room.name);
+                    self.forward.merge(&room.forward);
+                    self.mix.merge(&room.mix);
+                    self.rooms.remove(&room.name);
                 }
             }
             MediaCommand::Mute { token, muted } => {
-                if let Some(seat) = state.seats.get(&token) {
+                if let Some(seat) = self.seats.get(&token) {
                     seat.room.borrow_mut().mute(seat.stream, muted);
                 }
             }
@@ -400,46 +500,24 @@ impl Relay {
     }
 }
 
-/// Does what the hub says, until it is gone.
-async fn follow(relay: &Relay, mut commands: mpsc::UnboundedReceiver<MediaCommand>) {
-    while let Some(command) = commands.recv().await {
-        relay.handle_command(command);
-    }
-}
-
-/// An address has to prove that it is its own, which costs a round trip: otherwise anyone could use up what another's may open, and have
-/// certificates sent there.
-async fn accept(relay: Rc<Relay>, endpoint: Endpoint) {
-    while let Some(incoming) = endpoint.accept().await {
-        if !incoming.remote_address_validated() {
-            // It fails only for those that are validated.
-            let _ = incoming.retry();
-        } else if relay.admit(incoming.remote_address().ip()) {
-            task::spawn_local(session::serve(Rc::clone(&relay), incoming));
-        } else {
-            incoming.refuse();
-        }
-    }
-}
-
-/// Keeps the certificate fresh. Sessions that are open keep the one that they have.
+/// Keeps the certificate fresh, until nobody takes one any more. Sessions that are open keep the one that they have.
 async fn renew(
     identity: Identity,
     shown: Option<watch::Receiver<Shown>>,
-    endpoint: Endpoint,
+    configs: mpsc::UnboundedSender<ServerConfig>,
     transport: Arc<TransportConfig>,
     offers: watch::Sender<RelayOffer>,
 ) {
     match identity {
         Identity::Files(files) => {
             let reload = async || {
-                endpoint.set_server_config(Some(read(&files, &transport)?));
+                let _ = configs.send(read(&files, &transport)?);
                 Ok(())
             };
             tls::keep_fresh(files.clone(), reload).await;
         }
         Identity::Own(own) => {
-            let rotate = rotate(own, &endpoint, &transport, &offers);
+            let rotate = rotate(own, &configs, &transport, &offers);
             let Some(mut shown) = shown else {
                 return rotate.await;
             };
@@ -456,7 +534,7 @@ async fn renew(
             loop {
                 if let Some(certificate) = shown.borrow_and_update().clone() {
                     let config = certificate::server_config(certificate, &transport);
-                    endpoint.set_server_config(Some(config));
+                    let _ = configs.send(config);
                     offers.send_if_modified(|offer| {
                         !std::mem::take(&mut offer.certificate_hashes).is_empty()
                     });
@@ -472,7 +550,7 @@ async fn renew(
 /// Goes from one certificate of its own to the next, for ever.
 async fn rotate(
     mut own: Rotation,
-    endpoint: &Endpoint,
+    configs: &mpsc::UnboundedSender<ServerConfig>,
     transport: &Arc<TransportConfig>,
     offers: &watch::Sender<RelayOffer>,
 ) {
@@ -483,7 +561,7 @@ async fn rotate(
             continue;
         }
         own.advance(SystemTime::now());
-        endpoint.set_server_config(Some(own.server_config(transport)));
+        let _ = configs.send(own.server_config(transport));
         offers.send_modify(|offer| offer.certificate_hashes = own.hashes());
         tracing::info!("the relay goes on to its next certificate");
     }
@@ -495,87 +573,50 @@ fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<Server
     config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Sends each mix that is due although something is missing in it, or up to 1 ms later: such is the timer's grain. What is complete has left
-/// before that, with its last frame.
-async fn mix_on_time(relay: Rc<Relay>) {
-    loop {
-        let due = {
-            let state = relay.state.borrow();
-            let rooms = state.rooms.values();
-            rooms.filter_map(|room| room.borrow().poll_timeout()).min()
-        };
-        let wait = async {
-            match due {
-                Some(due) => time::sleep_until((relay.start + due).into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = wait => {
-                for room in relay.state.borrow().rooms.values() {
-                    room.borrow_mut().send_mixes();
-                }
-            }
-            () = relay.mixes_changed.notified() => {}
-        }
-    }
-}
-
-async fn measure_lag(relay: Rc<Relay>) {
-    loop {
-        let lag = lag().await;
-        relay.state.borrow_mut().lag.record(lag);
-    }
-}
-
-/// How late the loop comes round to what is due after [`LAG_INTERVAL`]. Up to 1 ms of it is the grain of its timers.
-async fn lag() -> Duration {
-    let due = time::Instant::now() + LAG_INTERVAL;
-    time::sleep_until(due).await;
-    due.elapsed()
-}
-
-/// Makes the snapshots for the operator and for Prometheus, room by room: datagrams come first.
-async fn report(
-    relay: Rc<Relay>,
-    statuses: watch::Sender<Arc<MediaStatus>>,
-    snapshots: watch::Sender<Arc<Snapshot>>,
-) {
-    let mut before = Instant::now();
-    loop {
-        time::sleep(REPORT_INTERVAL).await;
-        let elapsed = before.elapsed();
-        before += elapsed;
-        let transit = relay.socket.transit();
-        let (mut status, mut snapshot, rooms) = relay.state.borrow_mut().report(transit);
-        for room in rooms {
-            room.borrow_mut()
-                .report(elapsed, &mut status, &mut snapshot);
-            task::yield_now().await;
-        }
-        statuses.send_replace(Arc::new(status));
-        snapshots.send_replace(Arc::new(snapshot));
-    }
-}
-
-impl State {
-    /// What is reported of the whole, and the rooms that are to be added: those of now, even if some end meanwhile.
-    fn report(&mut self, transit: Latencies) -> (MediaStatus, Snapshot, Vec<Rc<RefCell<Room>>>) {
+impl Relay {
+    fn begin_report(&mut self, now: Instant) {
+        let elapsed = now - self.reported_at;
+        self.reported_at = now;
+        let transit = self.connections.transit();
+        let lag = &self.lag.latencies;
         let (lag_before, transit_before) = &self.reported;
         let status = MediaStatus {
-            loop_lag_us: self.lag.since(lag_before).quantiles(),
+            loop_lag_us: lag.since(lag_before).quantiles(),
             transit_us: transit.since(transit_before).quantiles(),
             rooms: Vec::with_capacity(self.rooms.len()),
         };
-        self.reported = (self.lag.clone(), transit.clone());
+        self.reported = (lag.clone(), transit.clone());
         let snapshot = Snapshot {
             participants: Vec::with_capacity(self.seats.len()),
             forward: self.forward.clone(),
-            transit,
+            transit: transit.clone(),
             mix: self.mix.clone(),
-            lag: self.lag.clone(),
+            lag: lag.clone(),
         };
-        (status, snapshot, self.rooms.values().cloned().collect())
+        self.report = Some(Report {
+            elapsed,
+            status,
+            snapshot,
+            rooms: self.rooms.values().cloned().collect(),
+        });
+    }
+
+    /// Adds a room to the report for the operator and for Prometheus; gives it when it has all.
+    fn report_next(&mut self) -> Option<(MediaStatus, Snapshot)> {
+        let report = self.report.as_mut()?;
+        if let Some(room) = report.rooms.pop() {
+            room.borrow_mut().report(
+                report.elapsed,
+                &mut report.status,
+                &mut report.snapshot,
+                &mut self.connections,
+            );
+        }
+        if !report.rooms.is_empty() {
+            return None;
+        }
+        let report = self.report.take()?;
+        Some((report.status, report.snapshot))
     }
 }
 
@@ -605,12 +646,15 @@ mod tests {
         running.stop().await.expect("it ends in good order");
     }
 
-    #[tokio::test]
-    async fn the_lag_is_as_long_as_a_stall() {
+    #[test]
+    fn the_lag_is_as_long_as_a_stall() {
         const STALL: Duration = Duration::from_millis(100);
-        let measuring = tokio::spawn(lag());
-        task::yield_now().await;
-        thread::sleep(LAG_INTERVAL + STALL);
-        assert!(measuring.await.expect("it ends") >= STALL);
+        let start = Instant::now();
+        let mut lag = Lag::new(start);
+        lag.handle_timeout(start + LAG_INTERVAL / 2);
+        assert_eq!(lag.latencies.count(), 0, "not due yet");
+        lag.handle_timeout(start + LAG_INTERVAL + STALL);
+        assert_eq!((lag.latencies.count(), lag.latencies.sum()), (1, STALL));
+        assert_eq!(lag.due, start + LAG_INTERVAL + STALL + LAG_INTERVAL);
     }
 }

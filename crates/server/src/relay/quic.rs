@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
+use quinn_proto::TransportConfig;
 use socket2::{Domain, Protocol, Socket, Type};
-use web_transport_quinn::{Session, quinn};
 
 /// A WebTransport datagram begins with the quarter of its session's stream number (RFC 9297). The relay takes one session on each
 /// connection, so that is 0: this byte.
@@ -36,12 +36,8 @@ pub(super) enum CloseCode {
 }
 
 impl CloseCode {
-    /// Tells the page, and lets the session end.
-    pub(super) fn close(self, session: &Session) {
-        session.close(self as u32, self.reason().as_bytes());
-    }
-
-    fn reason(self) -> &'static str {
+    /// In words for the developer of a page.
+    pub(super) fn reason(self) -> &'static str {
         match self {
             Self::UnknownToken => "unknown token",
             Self::MalformedControl => "malformed control",
@@ -69,8 +65,8 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// What every session asks of QUIC.
-pub fn transport() -> quinn::TransportConfig {
-    let mut transport = quinn::TransportConfig::default();
+pub fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
     antiphon_congestion::configure(&mut transport)
         .max_idle_timeout(Some(IDLE.try_into().expect("fits QUIC's milliseconds")))
         .keep_alive_interval(Some(KEEP_ALIVE))

@@ -7,7 +7,6 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     rc::Rc,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,15 +15,14 @@ use antiphon_core::{
     wire::{self, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
 };
 use bytes::{Bytes, BytesMut};
-use tokio::sync::{Notify, watch};
-use web_transport_quinn::{Session, quinn::Connection};
+use quinn_proto::ConnectionHandle;
 
 use super::{
+    connections::Connections,
     control::{ControlError, Listen, Mix, Statistics, Wanted},
     latency::Latencies,
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SESSION_PREFIX},
-    socket::MeasuredSocket,
 };
 use crate::{
     media::{MediaStatus, ParticipantMedia, RoomMedia},
@@ -59,13 +57,12 @@ pub(super) struct Room {
     pub(super) name: RoomName,
     /// When the relay began: the zero of its clock.
     start: Instant,
-    socket: Arc<MeasuredSocket>,
     /// Datagrams that its audio may still cause.
     copies: TokenBucket,
     /// Sources of all mixes of the server.
     mixed: Rc<Cell<usize>>,
-    /// Told when [`Room::poll_timeout`] may be sooner than before.
-    mixes_changed: Rc<Notify>,
+    /// Set when [`Room::poll_timeout`] may be another than before.
+    mixes_changed: Rc<Cell<bool>>,
     participants: BTreeMap<u16, Participant>,
     /// Its clock is the relay's.
     mixer: Mixer,
@@ -81,7 +78,7 @@ pub(super) struct Room {
 struct Participant {
     id: ParticipantId,
     muted: bool,
-    sessions: Vec<Session>,
+    sessions: Vec<ConnectionHandle>,
     /// Which session was used last.
     turn: usize,
     listen: Listen,
@@ -92,7 +89,7 @@ struct Participant {
     /// In whose mixes this one's stream is.
     mixed_for: Vec<u16>,
     /// Who takes this one's stream, as its page is told.
-    wanted: watch::Sender<Wanted>,
+    wanted: Wanted,
     allowance: Allowance,
     mix_share: MixShare,
     counts: Counts,
@@ -186,15 +183,13 @@ impl Room {
         name: RoomName,
         sample_rate_hz: SampleRateHz,
         start: Instant,
-        socket: Arc<MeasuredSocket>,
-        mixes_changed: Rc<Notify>,
+        mixes_changed: Rc<Cell<bool>>,
         mixed: Rc<Cell<usize>>,
     ) -> Self {
         let rate = SampleRate::from_hz(sample_rate_hz.hz());
         Self {
             name,
             start,
-            socket,
             copies: room_copies(start.elapsed()),
             mixed,
             mixes_changed,
@@ -210,7 +205,7 @@ impl Room {
         self.participants.is_empty()
     }
 
-    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId) {
+    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId, connections: &mut Connections) {
         let participant = Participant {
             id,
             muted: false,
@@ -220,10 +215,10 @@ impl Room {
             takes: 0,
             forwarded_to: Vec::new(),
             mixed_for: Vec::new(),
-            wanted: watch::Sender::new(Wanted {
+            wanted: Wanted {
                 listeners: 0,
                 opus: true,
-            }),
+            },
             allowance: Allowance::new(self.start.elapsed()),
             mix_share: MixShare {
                 all: Rc::clone(&self.mixed),
@@ -234,17 +229,17 @@ impl Room {
             mixing: (Duration::ZERO, 0),
         };
         self.participants.insert(stream, participant);
-        self.connect_listeners();
+        self.connect_listeners(connections);
     }
 
-    pub(super) fn withdraw(&mut self, stream: u16) {
+    pub(super) fn withdraw(&mut self, stream: u16, connections: &mut Connections) {
         if let Some(participant) = self.participants.remove(&stream) {
             for session in participant.sessions {
-                CloseCode::Left.close(&session);
+                connections.close(session, CloseCode::Left);
             }
         }
         self.mixer.remove_listener(stream);
-        self.connect_listeners();
+        self.connect_listeners(connections);
     }
 
     pub(super) fn mute(&mut self, stream: u16, muted: bool) {
@@ -253,10 +248,10 @@ impl Room {
         }
     }
 
-    pub(super) fn close_all(&self, code: CloseCode) {
+    pub(super) fn close_all(&self, code: CloseCode, connections: &mut Connections) {
         for participant in self.participants.values() {
             for session in &participant.sessions {
-                code.close(session);
+                connections.close(*session, code);
             }
         }
     }
@@ -265,27 +260,32 @@ impl Room {
     ///
     /// # Errors
     /// It has to be closed: the participant has enough, or has left meanwhile.
-    pub(super) fn open(&mut self, stream: u16, session: &Session) -> Result<(), CloseCode> {
+    pub(super) fn open(&mut self, stream: u16, session: ConnectionHandle) -> Result<(), CloseCode> {
         let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
         if participant.sessions.len() == MAX_SESSIONS {
             return Err(CloseCode::TooManySessions);
         }
-        participant.sessions.push(session.clone());
+        participant.sessions.push(session);
         Ok(())
     }
 
     /// A session has ended. Who has none any more hears nothing, so it takes nothing.
-    pub(super) fn ended(&mut self, stream: u16, session: &Session) {
+    pub(super) fn ended(
+        &mut self,
+        stream: u16,
+        session: ConnectionHandle,
+        connections: &mut Connections,
+    ) {
         let Some(participant) = self.participants.get_mut(&stream) else {
             return;
         };
-        participant.sessions.retain(|other| other != session);
-        participant.counts.lost_before += lost(session);
+        participant.sessions.retain(|other| *other != session);
+        participant.counts.lost_before += lost(session, connections);
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
             participant.mix_share.set(0);
             self.mixer.remove_listener(stream);
-            self.connect_listeners();
+            self.connect_listeners(connections);
         }
     }
 
@@ -297,6 +297,7 @@ impl Room {
         &mut self,
         stream: u16,
         listen: Listen,
+        connections: &mut Connections,
     ) -> Result<(), ControlError> {
         let now = self.start.elapsed();
         let present = self.participants.len();
@@ -324,12 +325,12 @@ impl Room {
             self.mixer.remove_listener(stream);
         }
         participant.listen = listen;
-        self.connect_listeners();
+        self.connect_listeners(connections);
         Ok(())
     }
 
     /// Finds out anew who takes whose stream. Nobody takes their own.
-    fn connect_listeners(&mut self) {
+    fn connect_listeners(&mut self, connections: &mut Connections) {
         for participant in self.participants.values_mut() {
             participant.forwarded_to.clear();
             participant.mixed_for.clear();
@@ -365,45 +366,55 @@ impl Room {
                 }
             }
         }
-        for participant in self.participants.values() {
+        let takes_opus: Vec<u16> = self
+            .participants
+            .iter()
+            .filter(|(_, participant)| participant.listen.opus)
+            .map(|(number, _)| *number)
+            .collect();
+        for participant in self.participants.values_mut() {
             let forwarded_to = &participant.forwarded_to;
             let mixed_for = participant.mixed_for.iter();
             let only_mixed = mixed_for.filter(|listener| !forwarded_to.contains(listener));
-            let takes_opus = |listener| {
-                let listener = self.participants.get(listener);
-                listener.is_some_and(|listener| listener.listen.opus)
-            };
             let now = Wanted {
                 listeners: (forwarded_to.len() + only_mixed.count()) as u32,
-                opus: forwarded_to.iter().all(takes_opus),
+                opus: forwarded_to
+                    .iter()
+                    .all(|listener| takes_opus.binary_search(listener).is_ok()),
             };
-            participant.wanted.send_if_modified(|wanted| {
-                let changed = *wanted != now;
-                *wanted = now;
-                changed
-            });
+            if participant.wanted != now {
+                participant.wanted = now;
+                for session in &participant.sessions {
+                    connections.tell(*session, now);
+                }
+            }
         }
         // Perhaps only who has left was waited for.
-        self.send_mixes();
-        self.mixes_changed.notify_one();
+        self.send_mixes(connections);
+        self.mixes_changed.set(true);
     }
 
-    /// Tells who takes a participant's stream, now and on every change.
-    pub(super) fn wanted(&self, stream: u16) -> Option<watch::Receiver<Wanted>> {
-        Some(self.participants.get(&stream)?.wanted.subscribe())
+    /// Who takes a participant's stream. Its sessions are told on every change.
+    pub(super) fn wanted(&self, stream: u16) -> Option<Wanted> {
+        Some(self.participants.get(&stream)?.wanted)
     }
 
     /// What a participant's page is told, on this session.
-    pub(super) fn statistics(&mut self, stream: u16, session: &Session) -> Option<Statistics> {
+    pub(super) fn statistics(
+        &mut self,
+        stream: u16,
+        session: ConnectionHandle,
+        connections: &mut Connections,
+    ) -> Option<Statistics> {
         let participant = self.participants.get_mut(&stream)?;
-        let rtt_us = session.rtt().as_micros();
+        let rtt_us = connections.get(session)?.quic.rtt().as_micros();
         let (mixing, mixes) = std::mem::take(&mut participant.mixing);
         Some(Statistics {
             rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
             forwarded: participant.counts.sent,
             aged: participant.counts.aged,
             over_rate: participant.counts.over_rate,
-            lost: participant.lost(),
+            lost: participant.lost(connections),
             mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
         })
     }
@@ -412,9 +423,10 @@ impl Room {
     pub(super) fn handle_datagram(
         &mut self,
         from: u16,
-        session: &Session,
+        session: ConnectionHandle,
         raw: Bytes,
         arrived: Instant,
+        connections: &mut Connections,
     ) {
         let clock = arrived.duration_since(self.start);
         let Some(sender) = self.participants.get_mut(&from) else {
@@ -435,7 +447,7 @@ impl Room {
                 let listeners = sender.forwarded_to.len() + sender.mixed_for.len();
                 let copies = &mut self.copies;
                 if sender.allowance.copies(listeners, copies, clock) {
-                    self.handle_audio(from, raw, arrived);
+                    self.handle_audio(from, raw, arrived, connections);
                 } else {
                     sender.counts.over_rate += 1;
                 }
@@ -443,11 +455,11 @@ impl Room {
             Some((Kind::Probe, 0)) => {
                 let reply = answered(raw, clock);
                 // A session that has just ended needs no reply.
-                let _ = Connection::send_datagram(session, reply);
+                connections.send_datagram(session, reply);
             }
             Some((kind, to)) if kind != Kind::Audio && (1..MIX_STREAM).contains(&to) => {
                 if let Some(receiver) = self.participants.get_mut(&to) {
-                    receiver.send(numbered(raw, kind, from));
+                    receiver.send(numbered(raw, kind, from), connections);
                 }
             }
             _ => sender.counts.malformed += 1,
@@ -455,7 +467,16 @@ impl Room {
     }
 
     /// Audio goes to those who take it as it is, then into the mixes; each of these leaves at once if this was all that it waited for.
-    fn handle_audio(&mut self, from: u16, raw: Bytes, arrived: Instant) {
+    ///
+    /// To one listener it leaves before anything else is done. To several it leaves with all that came in the same burst, which then shares
+    /// packets and system calls.
+    fn handle_audio(
+        &mut self,
+        from: u16,
+        raw: Bytes,
+        arrived: Instant,
+        connections: &mut Connections,
+    ) {
         let Some(sender) = self.participants.get_mut(&from) else {
             return;
         };
@@ -466,11 +487,15 @@ impl Room {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            let session = participant.send(outgoing.clone());
+            let session = participant.send(outgoing.clone(), connections);
             if forwarded_to.last() == Some(listener) {
-                self.forward.record(arrived.elapsed());
+                let now = Instant::now();
+                self.forward.record(now.duration_since(arrived));
                 if let Some(session) = session {
-                    self.socket.follow(session.remote_address());
+                    connections.follow(session);
+                    if forwarded_to.len() == 1 {
+                        connections.transmit(session, now);
+                    }
                 }
             }
         }
@@ -480,12 +505,12 @@ impl Room {
         if is_mixed {
             let clock = arrived.duration_since(self.start);
             self.mixer.handle_audio(from, &outgoing[1..], clock);
-            self.send_mixes();
+            self.send_mixes(connections);
         }
     }
 
     /// Sends what is complete or due of the mixes by now.
-    pub(super) fn send_mixes(&mut self) {
+    pub(super) fn send_mixes(&mut self, connections: &mut Connections) {
         let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
         while let Some(mixed) = self
             .mixer
@@ -494,11 +519,17 @@ impl Room {
             let Some(listener) = self.participants.get_mut(&mixed.listener) else {
                 continue;
             };
-            listener.send(Bytes::copy_from_slice(&outgoing[..1 + mixed.length]));
+            self.mixes_changed.set(true);
+            let outgoing = Bytes::copy_from_slice(&outgoing[..1 + mixed.length]);
+            let session = listener.send(outgoing, connections);
+            let now = Instant::now();
             if let Some(complete_at) = mixed.complete_at {
-                let latency = self.start.elapsed().saturating_sub(complete_at);
+                let latency = now.duration_since(self.start).saturating_sub(complete_at);
                 self.mix.record(latency);
                 listener.mixing = (listener.mixing.0 + latency, listener.mixing.1 + 1);
+            }
+            if let Some(session) = session {
+                connections.transmit(session, now);
             }
         }
     }
@@ -514,6 +545,7 @@ impl Room {
         elapsed: Duration,
         status: &mut MediaStatus,
         snapshot: &mut Snapshot,
+        connections: &mut Connections,
     ) {
         snapshot.forward.merge(&self.forward);
         snapshot.mix.merge(&self.mix);
@@ -528,11 +560,11 @@ impl Room {
                     room: format!("{:?}", self.name),
                     participant: format!("{:?}", participant.id),
                     counts: participant.counts,
-                    lost: participant.lost(),
+                    lost: participant.lost(connections),
                 });
             }
             if !participant.sessions.is_empty() {
-                participants.push(participant.report(*number, elapsed));
+                participants.push(participant.report(*number, elapsed, connections));
             }
         }
         if !participants.is_empty() {
@@ -549,29 +581,41 @@ impl Room {
 impl Participant {
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
     /// waits on that session. Answers which it was.
-    fn send(&mut self, outgoing: Bytes) -> Option<&Session> {
+    fn send(&mut self, outgoing: Bytes, connections: &mut Connections) -> Option<ConnectionHandle> {
         let count = self.sessions.len();
         self.turn = (self.turn + 1) % count.max(1);
-        let in_turn = (0..count).map(|index| &self.sessions[(self.turn + index) % count]);
-        let with_room =
-            in_turn.map(|session| (Connection::datagram_send_buffer_space(session), session));
+        let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
+        let with_room = in_turn.map(|session| (connections.datagram_space(session), session));
         let (room, session) = with_room.min_by_key(|(room, _)| Reverse(*room))?;
         if room < outgoing.len() {
             self.counts.aged += 1;
         }
         // It fails only if the session has just ended.
-        Connection::send_datagram(session, outgoing).ok()?;
+        if !connections.send_datagram(session, outgoing) {
+            return None;
+        }
         self.counts.sent += 1;
         Some(session)
     }
 
-    fn lost(&self) -> u64 {
-        self.counts.lost_before + self.sessions.iter().map(lost).sum::<u64>()
+    fn lost(&self, connections: &mut Connections) -> u64 {
+        let now = self
+            .sessions
+            .iter()
+            .map(|session| lost(*session, connections));
+        self.counts.lost_before + now.sum::<u64>()
     }
 
-    fn report(&mut self, stream: u16, elapsed: Duration) -> ParticipantMedia {
+    fn report(
+        &mut self,
+        stream: u16,
+        elapsed: Duration,
+        connections: &mut Connections,
+    ) -> ParticipantMedia {
         let per_s = |now: u64, before: u64| ((now - before) as f64 / elapsed.as_secs_f64()) as u32;
-        let quickest = self.sessions.iter().map(|session| session.rtt()).min();
+        let sessions = self.sessions.iter();
+        let rtts = sessions.filter_map(|session| Some(connections.get(*session)?.quic.rtt()));
+        let quickest = rtts.min();
         let report = ParticipantMedia {
             participant: self.id,
             stream,
@@ -581,7 +625,7 @@ impl Participant {
             rtt_us: quickest.map(|rtt| rtt.as_micros() as u32),
             packets_in_per_s: per_s(self.counts.received, self.reported.received),
             packets_out_per_s: per_s(self.counts.sent, self.reported.sent),
-            lost: self.lost(),
+            lost: self.lost(connections),
             aged: self.counts.aged,
             over_rate: self.counts.over_rate,
         };
@@ -591,8 +635,9 @@ impl Participant {
 }
 
 /// Packets that QUIC sent on a session and found lost.
-fn lost(session: &Session) -> u64 {
-    Connection::stats(session).path.lost_packets
+fn lost(session: ConnectionHandle, connections: &mut Connections) -> u64 {
+    let connection = connections.get(session);
+    connection.map_or(0, |connection| connection.quic.stats().path.lost_packets)
 }
 
 /// The datagram with its sender's number in it. Copied only where QUIC still needs the bytes for another.

@@ -1,28 +1,32 @@
-//! One session: the handshake, then its datagrams and its control stream, each read by a task of its own.
+//! One session: the handshake, then its datagrams and its control stream.
 
-use std::{cell::RefCell, rc::Rc, time::Duration, time::Instant};
+use std::{
+    cell::RefCell,
+    net::IpAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
-use tokio::{
-    sync::watch,
-    task,
-    time::{self, MissedTickBehavior},
-};
-use web_transport_quinn::{
-    RecvStream, Request, SendStream, Session,
-    http::{HeaderMap, StatusCode, header},
-    quinn::{Connection, Incoming},
-};
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Buf, Bytes};
+use quinn_proto::{ConnectionHandle, Event, Incoming};
+use web_transport_proto::ConnectRequest;
 
 use super::{
     Relay,
+    connections::{Connection, Connections},
     control::{ControlError, Lines, PageMessage, RelayMessage, Wanted, parse},
     quic::CloseCode,
     room::Room,
+    webtransport::WebEvent,
 };
 use crate::media::Token;
 
 /// How long a connection may take to become a session.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a page may take to end a session that was closed, at least; and in round trips.
+const FAREWELL: Duration = Duration::from_millis(100);
+const FAREWELL_RTTS: u32 = 3;
 /// How often a page is told its statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
 
@@ -33,72 +37,387 @@ pub(super) struct Seat {
     pub(super) stream: u16,
 }
 
-/// Makes a session of a connection that was admitted, and serves it to its end.
-pub(super) async fn serve(relay: Rc<Relay>, incoming: Incoming) {
-    // A session may move to another address later.
-    let address = incoming.remote_address().ip();
-    let opened = time::timeout(HANDSHAKE, open(&relay, incoming)).await;
-    relay.handshake_ended(address);
-    if let Ok(Some((session, token))) = opened {
-        attend(&relay, session, token).await;
-    }
-    relay.left(address);
+/// What the relay knows of a connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Where it came from at first: it may move to another address later.
+    address: IpAddr,
+    stage: Stage,
+    seat: Option<Seat>,
+    control: Option<Control>,
 }
 
-async fn attend(relay: &Relay, session: Session, token: Token) {
-    let seat = match relay.seat(token, &session) {
-        Ok(seat) => seat,
-        Err(code) => {
-            tracing::info!(?code, "refused a session");
-            code.close(&session);
-            session.closed().await;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It has so long to become a session.
+    Handshake(Instant),
+    Open,
+    /// It was told to end, and has so long to do so.
+    Closing(Instant, CloseCode),
+    /// Nobody counts on it any more.
+    Ended,
+}
+
+/// What is said on a control stream.
+#[derive(Debug)]
+struct Control {
+    lines: Lines,
+    /// What the page does not take yet.
+    unsent: Bytes,
+    /// To be told as soon as it does.
+    wanted: Option<Wanted>,
+    statistics_at: Instant,
+}
+
+impl Session {
+    /// Of a connection that was admitted.
+    pub(super) fn new(address: IpAddr, now: Instant) -> Self {
+        Self {
+            address,
+            stage: Stage::Handshake(now + HANDSHAKE),
+            seat: None,
+            control: None,
+        }
+    }
+
+    /// Whether nobody counts on it any more.
+    pub(super) fn is_ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    /// When there is something to do although nothing comes.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Handshake(until) | Stage::Closing(until, _) => Some(until),
+            Stage::Open => Some(self.control.as_ref()?.statistics_at),
+            Stage::Ended => None,
+        }
+    }
+}
+
+impl Connections {
+    /// Tells a page why its session is over, and lets it end.
+    pub(super) fn close(&mut self, handle: ConnectionHandle, code: CloseCode) {
+        if let Some(connection) = self.get(handle)
+            && connection.session.stage == Stage::Open
+        {
+            let until = Instant::now() + FAREWELL.max(connection.quic.rtt() * FAREWELL_RTTS);
+            connection.session.stage = Stage::Closing(until, code);
+            let Connection { quic, web, .. } = connection;
+            web.close(quic, code as u32, code.reason());
+            self.touch(handle);
+        }
+    }
+
+    /// Tells a page who takes its participant's stream, if this is the session that it wants to be told on.
+    pub(super) fn tell(&mut self, handle: ConnectionHandle, wanted: Wanted) {
+        if let Some(connection) = self.get(handle)
+            && let Some(control) = &mut connection.session.control
+        {
+            control.wanted = Some(wanted);
+            connection.say();
+            self.touch(handle);
+        }
+    }
+}
+
+impl Connection {
+    /// Says what is to be said, as far as the page takes it.
+    fn say(&mut self) {
+        let Self {
+            quic, web, session, ..
+        } = self;
+        let Some(control) = &mut session.control else {
+            return;
+        };
+        loop {
+            if control.unsent.is_empty() {
+                let Some(wanted) = control.wanted.take() else {
+                    return;
+                };
+                control.unsent = RelayMessage::Wanted(wanted).to_line().into();
+            }
+            match web.write(quic, &control.unsent) {
+                Some(0) => return,
+                Some(written) => control.unsent.advance(written),
+                // It does not want to be told. What it says is still heard.
+                None => {
+                    control.unsent.clear();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Relay {
+    /// An address has to prove that it is its own, which costs a round trip: otherwise anyone could use up what another's may open, and
+    /// have certificates sent there.
+    pub(super) fn handle_incoming(&mut self, incoming: Incoming, now: Instant) {
+        let address = incoming.remote_address().ip();
+        if !incoming.remote_address_validated() {
+            self.connections.retry(incoming);
+        } else if self.admit(address) {
+            let session = Session::new(address, now);
+            if self.connections.accept(incoming, session, now).is_none() {
+                self.handshake_ended(address);
+                self.left(address);
+            }
+        } else {
+            self.connections.refuse(incoming);
+        }
+    }
+
+    /// Does all that has happened to a connection by `now`.
+    pub(super) fn serve(&mut self, handle: ConnectionHandle, now: Instant) {
+        while let Some(event) = self.connections.poll(handle) {
+            match event {
+                Event::DatagramReceived => self.handle_datagrams(handle, now),
+                Event::Stream(event) => {
+                    if let Some(Connection { quic, web, .. }) = self.connections.get(handle) {
+                        web.handle(quic, event);
+                    }
+                }
+                Event::Connected => {
+                    if let Some(Connection { quic, web, .. }) = self.connections.get(handle) {
+                        web.open(quic);
+                    }
+                }
+                Event::ConnectionLost { .. } => self.ended(handle),
+                Event::HandshakeDataReady | Event::DatagramsUnblocked => {}
+            }
+            while let Some(event) = self
+                .connections
+                .get(handle)
+                .and_then(|connection| connection.web.poll())
+            {
+                self.handle_web_event(handle, event, now);
+            }
+        }
+    }
+
+    fn handle_datagrams(&mut self, handle: ConnectionHandle, now: Instant) {
+        let Some(connection) = self.connections.get(handle) else {
+            return;
+        };
+        let is_open = connection.session.stage == Stage::Open;
+        let seat = connection.session.seat.clone().filter(|_| is_open);
+        while let Some(connection) = self.connections.get(handle)
+            && let Some(raw) = connection.quic.datagrams().recv()
+        {
+            if let Some(Seat { room, stream }) = &seat {
+                room.borrow_mut()
+                    .handle_datagram(*stream, handle, raw, now, &mut self.connections);
+            }
+        }
+    }
+
+    fn handle_web_event(&mut self, handle: ConnectionHandle, event: WebEvent, now: Instant) {
+        match event {
+            WebEvent::Requested(request) => self.handle_request(handle, &request),
+            WebEvent::Opened => self.begin_control(handle, now),
+            WebEvent::Received(bytes) => {
+                if let Err(error) = self.hear(handle, &bytes) {
+                    tracing::info!(%error, "closed a session");
+                    let code = match error {
+                        ControlError::ServerFull => CloseCode::ServerFull,
+                        _ => CloseCode::MalformedControl,
+                    };
+                    self.connections.close(handle, code);
+                }
+            }
+            WebEvent::Writable => {
+                if let Some(connection) = self.connections.get(handle) {
+                    connection.say();
+                }
+            }
+            WebEvent::Finished => {
+                if let Some(connection) = self.connections.get(handle) {
+                    connection.session.control = None;
+                }
+            }
+            WebEvent::Closed(code) => {
+                if let Some(connection) = self.connections.get(handle) {
+                    connection.quic.close(now, code, Bytes::new());
+                }
+                self.ended(handle);
+            }
+        }
+    }
+
+    fn handle_request(&mut self, handle: ConnectionHandle, request: &ConnectRequest) {
+        let own = self.public_origin.as_deref();
+        let answer = if !is_own_origin(&request.headers, request.url.host_str(), own) {
+            tracing::warn!("refused a page of another site");
+            Err(StatusCode::FORBIDDEN)
+        } else {
+            let path = request.url.path().strip_prefix("/relay/");
+            // What is no token at all is as unknown as any other.
+            path.map(|token| token.parse().unwrap_or_else(|_| Token::random()))
+                .ok_or(StatusCode::NOT_FOUND)
+        };
+        let Some(connection) = self.connections.get(handle) else {
+            return;
+        };
+        let Connection {
+            quic, web, session, ..
+        } = connection;
+        match answer {
+            // The handshake's time goes on until the page is gone.
+            Err(status) => web.reject(quic, status),
+            Ok(token) => {
+                web.accept(quic);
+                session.stage = Stage::Open;
+                let address = session.address;
+                self.handshake_ended(address);
+                self.take_seat(handle, token);
+            }
+        }
+    }
+
+    /// Gives a session its participant's place, or closes it.
+    fn take_seat(&mut self, handle: ConnectionHandle, token: Token) {
+        let seat = self.seats.get(&token).cloned();
+        let seated = seat.ok_or(CloseCode::UnknownToken).and_then(|seat| {
+            seat.room.borrow_mut().open(seat.stream, handle)?;
+            Ok(seat)
+        });
+        match (seated, self.connections.get(handle)) {
+            (Ok(seat), Some(connection)) => connection.session.seat = Some(seat),
+            (Ok(_), None) => {}
+            (Err(code), _) => {
+                tracing::info!(?code, "refused a session");
+                self.connections.close(handle, code);
+            }
+        }
+    }
+
+    fn begin_control(&mut self, handle: ConnectionHandle, now: Instant) {
+        let Some(connection) = self.connections.get(handle) else {
+            return;
+        };
+        let Some(Seat { room, stream }) = &connection.session.seat else {
+            return;
+        };
+        connection.session.control = Some(Control {
+            lines: Lines::default(),
+            unsent: Bytes::new(),
+            wanted: room.borrow().wanted(*stream),
+            statistics_at: now + STATISTICS,
+        });
+        connection.say();
+    }
+
+    /// A page that breaks the rules, or asks for more than the server has, loses the session.
+    fn hear(&mut self, handle: ConnectionHandle, bytes: &[u8]) -> Result<(), ControlError> {
+        let mut heard = bytes;
+        loop {
+            let Some(connection) = self.connections.get(handle) else {
+                return Ok(());
+            };
+            let Session {
+                stage: Stage::Open,
+                seat: Some(seat),
+                control: Some(control),
+                ..
+            } = &mut connection.session
+            else {
+                return Ok(());
+            };
+            control.lines.push(std::mem::take(&mut heard));
+            let Some(line) = control.lines.next()? else {
+                return Ok(());
+            };
+            let PageMessage::Listen(listen) = parse(&line)?;
+            let Seat { room, stream } = seat.clone();
+            room.borrow_mut()
+                .handle_listen(stream, listen, &mut self.connections)?;
+        }
+    }
+
+    /// Does what is due on a connection by `now`.
+    pub(super) fn handle_connection_timeout(&mut self, handle: ConnectionHandle, now: Instant) {
+        let Some(connection) = self.connections.get(handle) else {
+            return;
+        };
+        connection.quic.handle_timeout(now);
+        if connection.session.timeout().is_some_and(|due| due <= now) {
+            match connection.session.stage {
+                Stage::Open => self.tell_statistics(handle, now),
+                Stage::Handshake(_) | Stage::Closing(..) => {
+                    connection.quic.close(now, 0_u32.into(), Bytes::new());
+                    self.ended(handle);
+                }
+                Stage::Ended => {}
+            }
+        }
+        self.serve(handle, now);
+    }
+
+    fn tell_statistics(&mut self, handle: ConnectionHandle, now: Instant) {
+        let Some(connection) = self.connections.get(handle) else {
+            return;
+        };
+        let Session {
+            seat: Some(seat),
+            control: Some(control),
+            ..
+        } = &mut connection.session
+        else {
+            return;
+        };
+        control.statistics_at = now + STATISTICS;
+        // A page that does not read hears the next ones.
+        if !control.unsent.is_empty() {
             return;
         }
-    };
-    let controlled = task::spawn_local(control(seat.clone(), session.clone()));
-    while let Ok(datagram) = Connection::read_datagram(&session).await {
-        let arrived = Instant::now();
-        seat.room
+        let Seat { room, stream } = seat.clone();
+        let statistics = room
             .borrow_mut()
-            .handle_datagram(seat.stream, &session, datagram, arrived);
-    }
-    controlled.abort();
-    seat.room.borrow_mut().ended(seat.stream, &session);
-}
-
-/// The handshakes of QUIC and of WebTransport. None if either failed, or was refused.
-async fn open(relay: &Relay, incoming: Incoming) -> Option<(Session, Token)> {
-    let connection = incoming.await.ok()?;
-    let request = Request::accept(connection.clone()).await.ok()?;
-    let status = if !is_own_origin(&request.headers, request.url.host_str(), relay) {
-        tracing::warn!("refused a page of another site");
-        StatusCode::FORBIDDEN
-    } else {
-        let path = request.url.path().strip_prefix("/relay/");
-        // What is no token at all is as unknown as any other.
-        match path.map(|token| token.parse().unwrap_or_else(|_| Token::random())) {
-            Some(token) => return Some((request.ok().await.ok()?, token)),
-            None => StatusCode::NOT_FOUND,
+            .statistics(stream, handle, &mut self.connections);
+        if let Some(statistics) = statistics
+            && let Some(connection) = self.connections.get(handle)
+            && let Some(control) = &mut connection.session.control
+        {
+            control.unsent = RelayMessage::Statistics(statistics).to_line().into();
+            connection.say();
         }
-    };
-    let _ = request.reject(status).await;
-    // Letting go of the connection would end it before the answer is there.
-    connection.closed().await;
-    None
+    }
+
+    /// A connection is over, for everyone but QUIC.
+    fn ended(&mut self, handle: ConnectionHandle) {
+        let Some(Connection { session, .. }) = self.connections.get(handle) else {
+            return;
+        };
+        let stage = std::mem::replace(&mut session.stage, Stage::Ended);
+        let (address, seat) = (session.address, session.seat.take());
+        session.control = None;
+        if stage == Stage::Ended {
+            return;
+        }
+        if matches!(stage, Stage::Handshake(_)) {
+            self.handshake_ended(address);
+        }
+        self.left(address);
+        if let Some(Seat { room, stream }) = seat {
+            room.borrow_mut()
+                .ended(stream, handle, &mut self.connections);
+        }
+        self.connections.touch(handle);
+    }
 }
 
 /// Whether the page comes from the host that it connects to, which is also the server's (a page at `localhost` connects to 127.0.0.1). Their ports differ where a firewall maps them, so
 /// only the names are compared; the token is what proves anything. Programs other than browsers send no origin, and may.
-fn is_own_origin(headers: &HeaderMap, host: Option<&str>, relay: &Relay) -> bool {
+fn is_own_origin(headers: &HeaderMap, host: Option<&str>, public_origin: Option<&str>) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return true;
     };
     let Ok(origin) = origin.to_str() else {
         return false;
     };
-    let own = relay.public_origin.as_deref();
     let origin_host = host_of(origin);
-    own.is_some_and(|own| own.eq_ignore_ascii_case(origin))
+    public_origin.is_some_and(|own| own.eq_ignore_ascii_case(origin))
         || (host.is_some() && host == origin_host)
         || (host == Some("127.0.0.1") && origin_host == Some("localhost"))
 }
@@ -109,75 +428,6 @@ fn host_of(origin: &str) -> Option<&str> {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(host),
         _ => Some(authority),
-    }
-}
-
-/// The control streams of a session, one after the other. A page that breaks the rules, or asks for more than the server has, loses the session.
-async fn control(seat: Seat, session: Session) {
-    while let Ok((sender, receiver)) = session.accept_bi().await {
-        let Some(wanted) = seat.room.borrow().wanted(seat.stream) else {
-            return;
-        };
-        let told = async {
-            tell(&seat, &session, wanted, sender).await;
-            // A page that does not want to be told still has its say.
-            std::future::pending().await
-        };
-        let heard = tokio::select! {
-            heard = hear(&seat, receiver) => heard,
-            () = told => Ok(()),
-        };
-        if let Err(error) = heard {
-            tracing::info!(%error, "closed a session");
-            let code = match error {
-                ControlError::ServerFull => CloseCode::ServerFull,
-                _ => CloseCode::MalformedControl,
-            };
-            return code.close(&session);
-        }
-    }
-}
-
-async fn hear(seat: &Seat, mut receiver: RecvStream) -> Result<(), ControlError> {
-    let mut lines = Lines::default();
-    let mut chunk = [0; 2_048];
-    while let Ok(Some(length)) = receiver.read(&mut chunk).await {
-        lines.push(&chunk[..length]);
-        while let Some(line) = lines.next()? {
-            let PageMessage::Listen(listen) = parse(&line)?;
-            seat.room.borrow_mut().handle_listen(seat.stream, listen)?;
-        }
-    }
-    Ok(())
-}
-
-async fn tell(
-    seat: &Seat,
-    session: &Session,
-    mut wanted: watch::Receiver<Wanted>,
-    mut sender: SendStream,
-) {
-    let mut ticks = time::interval_at(time::Instant::now() + STATISTICS, STATISTICS);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    wanted.mark_changed();
-    loop {
-        let message = tokio::select! {
-            changed = wanted.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                RelayMessage::Wanted(*wanted.borrow_and_update())
-            }
-            _ = ticks.tick() => {
-                let Some(statistics) = seat.room.borrow_mut().statistics(seat.stream, session) else {
-                    return;
-                };
-                RelayMessage::Statistics(statistics)
-            }
-        };
-        if sender.write_all(&message.to_line()).await.is_err() {
-            return;
-        }
     }
 }
 
