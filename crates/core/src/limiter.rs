@@ -34,6 +34,10 @@ impl Limiter {
     ///
     /// RT: no alloc, no lock, O(channels × frames).
     pub fn process(&mut self, mix: &mut [f32], frames: usize) {
+        let is_over = |any: bool, sample: &f32| any | (sample.abs() > THRESHOLD);
+        if self.gain == 1.0 && !mix.iter().fold(false, is_over) {
+            return;
+        }
         for frame in 0..frames {
             let channels = mix[frame..].iter().step_by(frames);
             let peak = channels.fold(0.0, |peak: f32, sample| peak.max(sample.abs()));
