@@ -295,6 +295,7 @@ mod tests {
                 "web_transport_proto::connect",
                 "quinn::connection",
                 "quinn_proto::connection",
+                "quinn_udp::imp",
                 "rustls::server::hs",
                 "hyper::proto::h1",
             ] {

@@ -195,7 +195,7 @@ pub struct RoomMedia {
     pub room: RoomName,
     /// From a datagram's arrival until its last copy was handed to QUIC; none if nothing was forwarded.
     pub forward_us: Option<Quantiles>,
-    /// From the last frame a mix needed until its datagram was handed to QUIC; none if nothing was mixed.
+    /// From the last frame a mix needed until its datagram was written to the socket; none if nothing was mixed.
     pub mix_us: Option<Quantiles>,
     /// Those with a session, in any order.
     pub participants: Vec<ParticipantMedia>,

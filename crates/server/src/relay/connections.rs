@@ -66,7 +66,7 @@ pub(super) enum Routed {
     /// Something has happened to this connection.
     To(ConnectionHandle),
     /// Someone begins a connection: to be accepted, refused or sent a retry.
-    New(Incoming),
+    New(Box<Incoming>),
 }
 
 /// Room for one burst of packets.
@@ -174,7 +174,7 @@ impl Connections {
                 self.touch(handle);
                 Some(Routed::To(handle))
             }
-            DatagramEvent::NewConnection(incoming) => Some(Routed::New(incoming)),
+            DatagramEvent::NewConnection(incoming) => Some(Routed::New(Box::new(incoming))),
             DatagramEvent::Response(transmit) => {
                 self.send(&transmit);
                 None

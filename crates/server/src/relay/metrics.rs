@@ -63,12 +63,12 @@ impl Collector for RelayMetrics {
             ),
             (
                 "relay_transit_latency",
-                "From reading a datagram from the socket until its last copy was written to it, of those that were followed",
+                "From reading a datagram from the socket, with all that came at the same moment, until its last copy was written there",
                 &snapshot.transit,
             ),
             (
                 "relay_mix_latency",
-                "From the last frame a mix needed until its datagram was handed to QUIC",
+                "From the last frame a mix needed until its datagram was written to the socket",
                 &snapshot.mix,
             ),
             (

@@ -400,7 +400,7 @@ impl Relay {
             let now = Instant::now();
             match self.connections.handle_packet(now, meta, packet) {
                 Some(Routed::To(handle)) => self.serve(handle, now),
-                Some(Routed::New(incoming)) => self.handle_incoming(incoming, now),
+                Some(Routed::New(incoming)) => self.handle_incoming(*incoming, now),
                 None => {}
             }
         }

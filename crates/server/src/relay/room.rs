@@ -68,7 +68,7 @@ pub(super) struct Room {
     mixer: Mixer,
     /// From a datagram's arrival until its last copy was handed to QUIC.
     pub(super) forward: Latencies,
-    /// From the last frame a mix needed until its datagram was handed to QUIC.
+    /// From the last frame a mix needed until its datagram was written to the socket.
     pub(super) mix: Latencies,
     /// Both as of the last report.
     reported: (Latencies, Latencies),
@@ -521,15 +521,13 @@ impl Room {
             };
             self.mixes_changed.set(true);
             let outgoing = Bytes::copy_from_slice(&outgoing[..1 + mixed.length]);
-            let session = listener.send(outgoing, connections);
-            let now = Instant::now();
+            if let Some(session) = listener.send(outgoing, connections) {
+                connections.transmit(session, Instant::now());
+            }
             if let Some(complete_at) = mixed.complete_at {
-                let latency = now.duration_since(self.start).saturating_sub(complete_at);
+                let latency = self.start.elapsed().saturating_sub(complete_at);
                 self.mix.record(latency);
                 listener.mixing = (listener.mixing.0 + latency, listener.mixing.1 + 1);
-            }
-            if let Some(session) = session {
-                connections.transmit(session, now);
             }
         }
     }

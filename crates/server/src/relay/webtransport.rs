@@ -82,10 +82,19 @@ enum Next {
     Wait,
     /// It is known what it is; there may be more in what has come.
     Is(Role),
-    /// It is of no use.
-    Refuse(u32),
+    /// It is over, one way or the other.
+    End(End),
     /// The connection is over.
     Close(VarInt),
+}
+
+/// How the server ends its part of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The client has said all, and so has the server.
+    Finish,
+    /// It is of no use.
+    Refuse(u32),
 }
 
 impl WebTransport {
@@ -133,13 +142,11 @@ impl WebTransport {
         self.respond(quic, StatusCode::OK);
         self.is_accepted = true;
         // Streams may have overtaken the request.
-        for id in self
-            .streams
-            .iter()
-            .map(|stream| stream.id)
-            .collect::<Vec<_>>()
-        {
-            self.understand(quic, id);
+        let ids: Vec<_> = self.streams.iter().map(|stream| stream.id).collect();
+        for id in ids {
+            if let Some(end) = self.understand(id) {
+                end.apply(quic, id);
+            }
         }
     }
 
@@ -147,7 +154,7 @@ impl WebTransport {
     pub(super) fn reject(&mut self, quic: &mut Connection, status: StatusCode) {
         self.respond(quic, status);
         if let Some(id) = self.request {
-            finish(quic, id);
+            End::Finish.apply(quic, id);
         }
     }
 
@@ -173,7 +180,7 @@ impl WebTransport {
         web_transport_proto::VarInt::from_u32(capsule.len() as u32).encode(&mut frame);
         frame.extend_from_slice(&capsule);
         self.write_all(quic, id, &frame);
-        finish(quic, id);
+        End::Finish.apply(quic, id);
         true
     }
 
@@ -219,41 +226,39 @@ impl WebTransport {
         }
         // Whoever calls lets the connection send.
         let _ = chunks.finalize();
-        self.understand(quic, id);
+        if let Some(end) = self.understand(id) {
+            end.apply(quic, id);
+        }
     }
 
-    /// Goes on with what has come of a stream.
-    fn understand(&mut self, quic: &mut Connection, id: StreamId) {
-        while let Some(index) = self.streams.iter().position(|stream| stream.id == id) {
-            if self.is_closed {
-                return;
-            }
+    /// Goes on with what has come of a stream. Answers how it ends, if it does.
+    fn understand(&mut self, id: StreamId) -> Option<End> {
+        let index = self.streams.iter().position(|stream| stream.id == id)?;
+        while !self.is_closed {
             let next = match (self.streams[index].role, id.dir()) {
                 (Role::Unknown, Dir::Uni) => self.begin_uni(index),
                 (Role::Unknown, Dir::Bi) => self.begin_bi(index),
                 (Role::Http, _) => self.skip(index),
                 (Role::Request, _) => self.read_capsules(index),
-                (Role::Session, _) => self.hand_on(quic, index),
+                (Role::Session, _) => self.hand_on(index),
             };
             match next {
                 Next::Is(role) => self.streams[index].role = role,
-                Next::Refuse(code) => {
+                Next::End(end) => {
                     self.streams.swap_remove(index);
-                    refuse(quic, id, code);
+                    return Some(end);
                 }
                 Next::Close(code) => self.close_with(code),
                 Next::Wait => {
-                    let Some(stream) = self.streams.get(index).filter(|stream| stream.id == id)
-                    else {
-                        return;
-                    };
+                    let stream = &self.streams[index];
                     if stream.is_finished || stream.held.len() > MAX_HELD {
                         self.close_with(general_protocol_error());
                     }
-                    return;
+                    return None;
                 }
             }
         }
+        None
     }
 
     fn begin_uni(&mut self, index: usize) -> Next {
@@ -271,7 +276,7 @@ impl WebTransport {
                 Ok(_) | Err(_) => Next::Close(general_protocol_error()),
             },
             Ok(StreamUni::QPACK_ENCODER | StreamUni::QPACK_DECODER) => Next::Is(Role::Http),
-            Ok(_) => Next::Refuse(STREAM_CREATION_ERROR),
+            Ok(_) => Next::End(End::Refuse(STREAM_CREATION_ERROR)),
         }
     }
 
@@ -293,13 +298,13 @@ impl WebTransport {
                     self.events.push_back(WebEvent::Opened);
                     Next::Is(Role::Session)
                 }
-                _ if stream.is_finished => Next::Refuse(REQUEST_REJECTED),
+                _ if stream.is_finished => Next::End(End::Refuse(REQUEST_REJECTED)),
                 _ => Next::Wait,
             };
         }
         let mut rest = &stream.held[..];
         match ConnectRequest::decode(&mut rest) {
-            Ok(_) if self.request.is_some() => Next::Refuse(REQUEST_REJECTED),
+            Ok(_) if self.request.is_some() => Next::End(End::Refuse(REQUEST_REJECTED)),
             Ok(request) => {
                 let begin = stream.held.len() - rest.len();
                 stream.held.advance(begin);
@@ -349,22 +354,38 @@ impl WebTransport {
         }
     }
 
-    fn hand_on(&mut self, quic: &mut Connection, index: usize) -> Next {
+    fn hand_on(&mut self, index: usize) -> Next {
         let stream = &mut self.streams[index];
         let is_current = self.stream == Some(stream.id);
         let bytes = stream.held.split().freeze();
         if is_current && !bytes.is_empty() {
             self.events.push_back(WebEvent::Received(bytes));
         }
-        if stream.is_finished {
-            finish(quic, stream.id);
-            self.streams.swap_remove(index);
-            if is_current {
-                self.stream = None;
-                self.events.push_back(WebEvent::Finished);
+        if !stream.is_finished {
+            return Next::Wait;
+        }
+        if is_current {
+            self.stream = None;
+            self.events.push_back(WebEvent::Finished);
+        }
+        Next::End(End::Finish)
+    }
+}
+
+impl End {
+    /// The stream may be over already.
+    fn apply(self, quic: &mut Connection, id: StreamId) {
+        match self {
+            Self::Finish => {
+                let _ = quic.send_stream(id).finish();
+            }
+            Self::Refuse(code) => {
+                let _ = quic.recv_stream(id).stop(code.into());
+                if id.dir() == Dir::Bi {
+                    let _ = quic.send_stream(id).reset(code.into());
+                }
             }
         }
-        Next::Wait
     }
 }
 
@@ -377,15 +398,254 @@ fn general_protocol_error() -> VarInt {
     VarInt::from_u64(GENERAL_PROTOCOL_ERROR).expect("short")
 }
 
-/// Ends what the server writes to a stream. It may be over already.
-fn finish(quic: &mut Connection, id: StreamId) {
-    let _ = quic.send_stream(id).finish();
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use quinn_proto::Side;
+    use web_transport_proto::VarInt as WebVarInt;
 
-/// Ends a stream both ways. It may be over already.
-fn refuse(quic: &mut Connection, id: StreamId, code: u32) {
-    let _ = quic.recv_stream(id).stop(code.into());
-    if id.dir() == Dir::Bi {
-        let _ = quic.send_stream(id).reset(code.into());
+    /// Streams that a client opens.
+    fn uni(index: u64) -> StreamId {
+        StreamId::new(Side::Client, Dir::Uni, index)
+    }
+
+    fn bi(index: u64) -> StreamId {
+        StreamId::new(Side::Client, Dir::Bi, index)
+    }
+
+    fn settings() -> Vec<u8> {
+        let mut settings = Settings::default();
+        settings.enable_webtransport(1);
+        let mut bytes = Vec::new();
+        settings.encode(&mut bytes);
+        bytes
+    }
+
+    fn request() -> Vec<u8> {
+        let url: url::Url = "https://music.example.org/relay/1".parse().expect("a URL");
+        let mut bytes = Vec::new();
+        let encoded = ConnectRequest::new(url).encode(&mut bytes);
+        encoded.expect("a request");
+        bytes
+    }
+
+    /// The beginning of a stream of the session, then what is said on it.
+    fn said(session: StreamId, what: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Frame::WEBTRANSPORT.encode(&mut bytes);
+        let session = WebVarInt::try_from(u64::from(session)).expect("short");
+        session.encode(&mut bytes);
+        bytes.extend_from_slice(what);
+        bytes
+    }
+
+    fn in_frame(frame: Frame, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        WebVarInt::try_from(payload.len())
+            .expect("short")
+            .encode(&mut bytes);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    fn closing(code: u32) -> Vec<u8> {
+        let reason = "bye".to_owned();
+        let mut capsule = Vec::new();
+        Capsule::CloseWebTransportSession { code, reason }.encode(&mut capsule);
+        in_frame(Frame::DATA, &capsule)
+    }
+
+    /// QUIC's part of [`WebTransport::read`], and the answer to a request.
+    fn take(web: &mut WebTransport, id: StreamId, bytes: &[u8], is_finished: bool) -> Option<End> {
+        if !web.streams.iter().any(|stream| stream.id == id) {
+            web.streams.push(Stream {
+                id,
+                role: Role::Unknown,
+                held: BytesMut::new(),
+                is_finished: false,
+            });
+        }
+        let stream = web.streams.iter_mut().find(|stream| stream.id == id)?;
+        stream.held.extend_from_slice(bytes);
+        stream.is_finished |= is_finished;
+        web.understand(id)
+    }
+
+    fn events(web: &mut WebTransport) -> Vec<String> {
+        let mut events = Vec::new();
+        while let Some(event) = web.poll() {
+            match event {
+                WebEvent::Requested(request) => events.push(request.url.path().to_owned()),
+                WebEvent::Received(bytes) => match events.last_mut() {
+                    // However it was cut.
+                    Some(last) if last.starts_with("heard ") => {
+                        last.push_str(&String::from_utf8_lossy(&bytes));
+                    }
+                    _ => events.push(format!("heard {}", String::from_utf8_lossy(&bytes))),
+                },
+                other => events.push(format!("{other:?}")),
+            }
+        }
+        events
+    }
+
+    /// With its session accepted.
+    fn in_session() -> WebTransport {
+        let mut web = WebTransport::default();
+        take(&mut web, uni(0), &settings(), false);
+        take(&mut web, bi(0), &request(), false);
+        assert_eq!(events(&mut web), ["/relay/1"]);
+        web.is_accepted = true;
+        web
+    }
+
+    fn closed_with(code: u64) -> String {
+        format!("Closed({code})")
+    }
+
+    #[test]
+    fn a_session_is_asked_for_once_the_settings_are_there() {
+        let mut web = WebTransport::default();
+        take(&mut web, bi(0), &request(), false);
+        assert_eq!(events(&mut web), [] as [&str; 0]);
+        let ends: [_; 3] = [
+            take(&mut web, uni(0), &settings(), false),
+            take(&mut web, uni(1), &[2], false),
+            take(&mut web, uni(2), &[3, 1, 2, 3], false),
+        ];
+        assert_eq!(ends, [None; 3], "what HTTP/3 keeps open stays open");
+        assert_eq!(events(&mut web), ["/relay/1"]);
+    }
+
+    #[test]
+    fn what_is_said_in_the_session_is_handed_on_to_its_end() {
+        let mut web = in_session();
+        assert_eq!(take(&mut web, bi(1), &said(bi(0), b"one"), false), None);
+        let end = take(&mut web, bi(1), b", two", true);
+        assert_eq!(end, Some(End::Finish));
+        assert_eq!(events(&mut web), ["Opened", "heard one, two", "Finished"]);
+        take(&mut web, bi(2), &said(bi(0), b"three"), false);
+        assert_eq!(events(&mut web), ["Opened", "heard three"]);
+    }
+
+    #[test]
+    fn a_stream_that_overtakes_its_request_waits_for_the_answer() {
+        let mut web = WebTransport::default();
+        take(&mut web, bi(1), &said(bi(0), b"early"), false);
+        take(&mut web, uni(0), &settings(), false);
+        take(&mut web, bi(0), &request(), false);
+        assert_eq!(events(&mut web), ["/relay/1"]);
+        web.is_accepted = true;
+        assert_eq!(web.understand(bi(1)), None);
+        assert_eq!(events(&mut web), ["Opened", "heard early"]);
+    }
+
+    #[test]
+    fn the_client_ends_its_session_with_a_code_or_without() {
+        let grease = in_frame(Frame(WebVarInt::from_u32(0x21)), b"any");
+        let unknown = in_frame(Frame::DATA, &[0x3f, 2, 1, 2]);
+        for (bytes, is_finished, code) in [
+            ([grease, unknown, closing(7)].concat(), false, 7),
+            (closing(0), true, 0),
+            (Vec::new(), true, 0),
+        ] {
+            let mut web = in_session();
+            take(&mut web, bi(0), &bytes, is_finished);
+            assert_eq!(events(&mut web), [closed_with(error_to_http3(code))]);
+        }
+    }
+
+    #[test]
+    fn what_breaks_the_rules_ends_the_connection() {
+        let wrong_request = in_frame(Frame::HEADERS, b"\xff\xff\xff");
+        let without_webtransport = [0, 4, 2, 1, 0].to_vec();
+        for (name, id, bytes, is_finished) in [
+            ("settings twice", uni(3), settings(), false),
+            (
+                "settings without WebTransport",
+                uni(4),
+                without_webtransport,
+                false,
+            ),
+            ("its first stream ended", uni(0), Vec::new(), true),
+            ("another session's stream", bi(1), said(bi(5), b""), false),
+            ("no request", bi(1), wrong_request, false),
+            (
+                "no end of a frame",
+                bi(0),
+                in_frame(Frame::DATA, &[0; 40_000])[..39_000].to_vec(),
+                false,
+            ),
+            ("a beginning without an end", bi(1), vec![0x40], true),
+        ] {
+            let mut web = in_session();
+            take(&mut web, id, &bytes, is_finished);
+            let closed = [closed_with(GENERAL_PROTOCOL_ERROR)];
+            assert_eq!(events(&mut web), closed, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_refused_and_the_session_goes_on() {
+        let mut web = in_session();
+        let second = take(&mut web, bi(1), &request(), false);
+        assert_eq!(second, Some(End::Refuse(REQUEST_REJECTED)));
+        let pushed = take(&mut web, uni(3), &[1], false);
+        assert_eq!(pushed, Some(End::Refuse(STREAM_CREATION_ERROR)));
+        assert_eq!(events(&mut web), [] as [&str; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_how_a_stream_is_cut(cuts in prop::collection::vec(1_usize..9, 1..200)) {
+            let mut web = WebTransport::default();
+            let mut cuts = cuts.into_iter().cycle();
+            let mut feed = |web: &mut WebTransport, id, bytes: &[u8]| {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let (piece, later) = rest.split_at(cuts.next().expect("cycles").min(rest.len()));
+                    rest = later;
+                    prop_assert_eq!(take(web, id, piece, false), None);
+                }
+                Ok(())
+            };
+            feed(&mut web, bi(0), &request())?;
+            feed(&mut web, uni(0), &settings())?;
+            web.is_accepted = true;
+            feed(&mut web, bi(1), &said(bi(0), b"what is said"))?;
+            feed(&mut web, bi(0), &closing(3))?;
+            prop_assert_eq!(
+                events(&mut web),
+                ["/relay/1", "Opened", "heard what is said", &closed_with(error_to_http3(3))]
+            );
+        }
+
+        #[test]
+        fn whatever_comes_it_holds_little_and_says_at_most_once_that_it_is_over(
+            pieces in prop::collection::vec(
+                (0_u64..6, prop::collection::vec(any::<u8>(), 0..60), 0_usize..12, any::<bool>()), 0..60,
+            ),
+        ) {
+            let beginnings = [
+                settings(), request(), said(bi(0), b""), closing(1), vec![0x54], vec![0x40, 0x41],
+                in_frame(Frame::HEADERS, b"?"), in_frame(Frame::DATA, b"??"), vec![2],
+            ];
+            let mut web = WebTransport::default();
+            let mut closed = 0;
+            for (stream, bytes, beginning, is_finished) in pieces {
+                let id = if stream < 3 { bi(stream) } else { uni(stream - 3) };
+                let begin = beginnings.get(beginning).cloned().unwrap_or_default();
+                take(&mut web, id, &[begin, bytes].concat(), is_finished);
+                while let Some(event) = web.poll() {
+                    closed += usize::from(matches!(event, WebEvent::Closed(_)));
+                    web.is_accepted |= matches!(event, WebEvent::Requested(_));
+                }
+                let held = web.streams.iter().map(|stream| stream.held.len());
+                prop_assert!(web.is_closed || held.max() <= Some(MAX_HELD));
+            }
+            prop_assert!(closed <= 1);
+        }
     }
 }
