@@ -546,17 +546,8 @@ fn certificate_files(folder: &Path) -> (TlsFiles, rcgen::Certificate) {
     (files, made.cert)
 }
 
-/// Linux has all of 127.0.0.0/8.
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn an_address_that_begins_handshakes_keeps_nobody_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (files, certificate) = certificate_files(folder.path());
-    let config = RelayConfig {
-        tls: Some(files),
-        ..RelayConfig::default()
-    };
-    let relay = Relay::start_as(&Config::default(), &config, Lifetime::default());
+/// What QUIC without WebTransport needs to connect to who shows this certificate.
+fn http3(certificate: &rcgen::Certificate) -> quinn::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate.der().clone()).expect("a root");
     let mut tls = rustls::ClientConfig::builder_with_provider(
@@ -568,7 +559,73 @@ async fn an_address_that_begins_handshakes_keeps_nobody_out() {
     .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.into()];
     let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).expect("a configuration");
-    let tls = quinn::ClientConfig::new(Arc::new(tls));
+    quinn::ClientConfig::new(Arc::new(tls))
+}
+
+#[tokio::test]
+async fn who_breaks_http3_or_asks_for_nothing_is_closed_and_nobody_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (files, certificate) = certificate_files(folder.path());
+    let config = RelayConfig {
+        tls: Some(files),
+        ..RelayConfig::default()
+    };
+    let relay = Relay::start_as(&Config::default(), &config, Lifetime::default());
+    let tls = http3(&certificate);
+    let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).expect("binds");
+    let connect = async || {
+        let connecting = endpoint.connect_with(tls.clone(), relay.address, "localhost");
+        connecting.expect("begins").await.expect("admitted")
+    };
+    let code_of = async |connection: quinn::Connection| {
+        let closed = timeout(SOON, connection.closed()).await;
+        match closed.expect("in time") {
+            quinn::ConnectionError::ApplicationClosed(closed) => closed.error_code.into_inner(),
+            other => panic!("{other}"),
+        }
+    };
+    let well = connect().await;
+    let silent = connect().await;
+    for begin in [
+        // Settings without WebTransport, and a frame that has no place there.
+        &[0, 4, 2, 1, 0][..],
+        &[0, 0, 1, 9],
+    ] {
+        let broken = connect().await;
+        let mut stream = broken.open_uni().await.expect("a stream");
+        stream.write_all(begin).await.expect("written");
+        assert_eq!(code_of(broken).await, 0x101);
+    }
+    let broken = connect().await;
+    let (mut stream, _answer) = broken.open_bi().await.expect("a stream");
+    stream
+        .write_all(b"GET / HTTP/1.1\r\n\r\n")
+        .await
+        .expect("written");
+    stream.finish().expect("open");
+    assert_eq!(code_of(broken).await, 0x101);
+    let session = Session::connect(well, relay.request(relay.admit(1))).await;
+    let session = session.expect("a session");
+    session
+        .send_datagram(Bytes::copy_from_slice(&probe(0, 1)))
+        .expect("sent");
+    let reply = timeout(SOON, session.read_datagram()).await;
+    assert_eq!(reply.expect("in time").expect("a reply")[4], 1);
+    assert_eq!(code_of(silent).await, 0, "its time was over");
+}
+
+/// Linux has all of 127.0.0.0/8.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_address_that_begins_handshakes_keeps_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (files, certificate) = certificate_files(folder.path());
+    let config = RelayConfig {
+        tls: Some(files),
+        ..RelayConfig::default()
+    };
+    let relay = Relay::start_as(&Config::default(), &config, Lifetime::default());
+    let tls = http3(&certificate);
     let connect = async |from: [u8; 4]| {
         let endpoint = quinn::Endpoint::client((from, 0).into()).expect("binds");
         let connecting = endpoint.connect_with(tls.clone(), relay.address, "localhost");

@@ -205,6 +205,7 @@ impl Connections {
                 if self.slots.len() <= handle.0 {
                     self.slots.resize_with(handle.0 + 1, || None);
                 }
+                debug_assert!(self.slots[handle.0].is_none(), "QUIC has let go of it");
                 self.slots[handle.0] = Some(Box::new(connection));
                 self.touch(handle);
                 Some(handle)
@@ -324,6 +325,7 @@ impl Connections {
                 self.transmit(handle, now);
             }
         }
+        debug_assert!(self.touched.is_empty(), "to send touches nobody");
         self.touched = touched;
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Buf, Bytes};
-use quinn_proto::{ConnectionHandle, Event, Incoming};
+use quinn_proto::{ConnectionHandle, Event, Incoming, VarInt};
 use web_transport_proto::ConnectRequest;
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     control::{ControlError, Lines, PageMessage, RelayMessage, Wanted, parse},
     quic::CloseCode,
     room::Room,
-    webtransport::WebEvent,
+    webtransport::{WebEvent, session_error},
 };
 use crate::media::Token;
 
@@ -236,12 +236,7 @@ impl Relay {
                     connection.session.control = None;
                 }
             }
-            WebEvent::Closed(code) => {
-                if let Some(connection) = self.connections.get(handle) {
-                    connection.quic.close(now, code, Bytes::new());
-                }
-                self.ended(handle);
-            }
+            WebEvent::Closed(code) => self.end(handle, code, now),
         }
     }
 
@@ -262,6 +257,9 @@ impl Relay {
         let Connection {
             quic, web, session, ..
         } = connection;
+        if !matches!(session.stage, Stage::Handshake(_)) {
+            return;
+        }
         match answer {
             // The handshake's time goes on until the page is gone.
             Err(status) => web.reject(quic, status),
@@ -344,10 +342,8 @@ impl Relay {
         if connection.session.timeout().is_some_and(|due| due <= now) {
             match connection.session.stage {
                 Stage::Open => self.tell_statistics(handle, now),
-                Stage::Handshake(_) | Stage::Closing(..) => {
-                    connection.quic.close(now, 0_u32.into(), Bytes::new());
-                    self.ended(handle);
-                }
+                Stage::Handshake(_) => self.end(handle, 0_u32.into(), now),
+                Stage::Closing(_, code) => self.end(handle, session_error(code as u32), now),
                 Stage::Ended => {}
             }
         }
@@ -382,6 +378,14 @@ impl Relay {
             control.unsent = RelayMessage::Statistics(statistics).to_line().into();
             connection.say();
         }
+    }
+
+    /// Ends a connection, whatever its page may still have to say.
+    fn end(&mut self, handle: ConnectionHandle, code: VarInt, now: Instant) {
+        if let Some(connection) = self.connections.get(handle) {
+            connection.quic.close(now, code, Bytes::new());
+        }
+        self.ended(handle);
     }
 
     /// A connection is over, for everyone but QUIC.

@@ -390,7 +390,7 @@ impl End {
 }
 
 /// The client's code, as HTTP/3 carries it.
-fn session_error(code: u32) -> VarInt {
+pub(super) fn session_error(code: u32) -> VarInt {
     VarInt::from_u64(error_to_http3(code)).expect("such a code has 48 bits")
 }
 
