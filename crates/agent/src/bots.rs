@@ -260,10 +260,9 @@ impl Band {
             let samples = music::part(part, rate.hz());
             let mut bytes = vec![0; samples.len() * 2 * config.channels];
             for channel in 0..config.channels {
-                let samples = samples.iter().copied();
                 pcm::encode_channel(
                     SampleFormat::S16,
-                    samples,
+                    &samples,
                     channel,
                     config.channels,
                     &mut bytes,

@@ -493,7 +493,7 @@ fn pcm_vectors() -> Value {
     for format in FORMATS {
         for sample in samples {
             let mut bytes = vec![0; format.bytes()];
-            pcm::encode_channel(format, [sample].into_iter(), 0, 1, &mut bytes);
+            pcm::encode_channel(format, &[sample], 0, 1, &mut bytes);
             encode.push(json!({
                 "bits": format.bits(),
                 "sample_f32": hex(&sample.to_le_bytes()),

@@ -306,14 +306,15 @@ impl Rendition {
         for channel in 0..channels {
             let ring = &queue[channel * queue_frames..][..queue_frames];
             let slot = self.polled as usize % queue_frames;
-            let run = ring[slot..].iter().chain(ring).copied().take(frames);
-            pcm::encode_channel(
-                format,
-                run,
-                channel,
-                channels,
-                &mut out[AUDIO_HEADER_BYTES..length],
-            );
+            let until_wrap = frames.min(queue_frames - slot);
+            let (first, second) = out[AUDIO_HEADER_BYTES..length]
+                .split_at_mut(until_wrap * channels * format.bytes());
+            for (run, out) in [
+                (&ring[slot..][..until_wrap], first),
+                (&ring[..frames - until_wrap], second),
+            ] {
+                pcm::encode_channel(format, run, channel, channels, out);
+            }
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.polled += frames as u64;

@@ -168,7 +168,7 @@ fn every_sample_is_converted_as_it_stands() {
     for case in golden["encode"].as_array().expect("is a list") {
         let format = format_of(case).expect("a format");
         let mut out = vec![0xee; format.bytes()];
-        pcm::encode_channel(format, [sample_of(case)].into_iter(), 0, 1, &mut out);
+        pcm::encode_channel(format, &[sample_of(case)], 0, 1, &mut out);
         assert_eq!(out, bytes(text(case, "bytes")), "{case}");
     }
     for case in golden["decode"].as_array().expect("is a list") {
