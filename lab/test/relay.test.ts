@@ -79,15 +79,21 @@ describe("through the server", () => {
   });
 
   // Both decoders that are none of a browser: the mixer's and the native participant's.
-  it("carries Opus, mixed to a page and forwarded to a musician without a browser, sides apart and as loud", async (context) => {
-    const pages = await meet("chromium", "chromium", { path: "mix", bits: "opus" });
-    await until(pages, (peer) => peer.path === "mix", "come mixed by the server");
-    await expectSound(context, async () => {
-      const wrong = await wrongPulses();
-      expect((await readStats(pages[0])).relay).toMatchObject({ sent: { format: "opus" } });
-      return wrong;
-    });
-  });
+  it.for<[BrowserName, string]>([
+    ["chromium", "127.0.0.1"],
+    ["firefox", "localhost"],
+  ])(
+    "carries Opus of %s, mixed to a page and forwarded to a musician without a browser, sides apart and as loud",
+    async ([one, host], context) => {
+      const pages = await meet(one, "chromium", { path: "mix", bits: "opus" }, host);
+      await until(pages, (peer) => peer.path === "mix", "come mixed by the server");
+      await expectSound(context, async () => {
+        const wrong = await wrongPulses();
+        expect((await readStats(pages[0])).relay).toMatchObject({ sent: { format: "opus" } });
+        return wrong;
+      });
+    },
+  );
 
   it("comes to each as its musician has chosen, and directly again where the server that mixes is gone", async (context) => {
     // A needs no relay for itself: it opens a session because B asks for its sound there.
