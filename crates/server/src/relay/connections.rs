@@ -18,10 +18,9 @@ use quinn_proto::{
     ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, Event, Incoming,
     ServerConfig, Transmit,
 };
-use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
-use tokio::{io::Interest, net::UdpSocket};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
 
-use super::{latency::Latencies, session::Session, webtransport::WebTransport};
+use super::{latency::Latencies, session::Session, socket::Socket, webtransport::WebTransport};
 
 /// Packets of one connection in one system call, where the operating system takes several.
 const MAX_SEGMENTS: usize = 10;
@@ -29,7 +28,7 @@ const MAX_SEGMENTS: usize = 10;
 /// All connections of the relay's socket.
 #[derive(Debug)]
 pub(super) struct Connections {
-    socket: UdpSocket,
+    socket: Socket,
     udp: UdpSocketState,
     endpoint: Endpoint,
     /// By handle.
@@ -80,7 +79,7 @@ impl Connections {
     /// Nobody is connected yet to the socket.
     pub(super) fn new(socket: net::UdpSocket, config: ServerConfig) -> io::Result<Self> {
         let udp = UdpSocketState::new((&socket).into())?;
-        let socket = UdpSocket::from_std(socket)?;
+        let socket = Socket::new(socket)?;
         let may_probe_mtu = !udp.may_fragment();
         let own = Arc::new(EndpointConfig::default());
         Ok(Self {
@@ -135,10 +134,9 @@ impl Connections {
             .map(IoSliceMut::new);
         let mut parts: [_; BATCH_SIZE] =
             std::array::from_fn(|_| parts.next().expect("as many parts"));
-        let received = self.socket.try_io(Interest::READABLE, || {
-            self.udp
-                .recv((&self.socket).into(), &mut parts, &mut inbox.packets)
-        });
+        let received = self
+            .socket
+            .try_read(|socket| self.udp.recv(socket, &mut parts, &mut inbox.packets));
         match received {
             Ok(count) => inbox.count = count,
             // What the network says of one peer says nothing of the others, and may be forged.
@@ -149,8 +147,8 @@ impl Connections {
         self.burst = Instant::now();
         if inbox.count < BATCH_SIZE && BATCH_SIZE > 1 {
             // That was all: the system says so when more comes, and need not be asked.
-            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = self.socket.try_io(Interest::READABLE, nothing);
+            let nothing = |_: UdpSockRef<'_>| Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.socket.try_read(nothing);
         }
         Ok(())
     }
@@ -389,7 +387,7 @@ impl Inbox {
 }
 
 /// What finds the system's buffer full is lost, as it would be in any full queue on the way; so is what no route leads to.
-fn write(socket: &UdpSocket, udp: &UdpSocketState, transmit: &Transmit, buffer: &[u8]) {
+fn write(socket: &Socket, udp: &UdpSocketState, transmit: &Transmit, buffer: &[u8]) {
     let ecn = transmit.ecn;
     let transmit = quinn_udp::Transmit {
         destination: transmit.destination,
@@ -398,7 +396,7 @@ fn write(socket: &UdpSocket, udp: &UdpSocketState, transmit: &Transmit, buffer: 
         segment_size: transmit.segment_size,
         src_ip: transmit.src_ip,
     };
-    if let Err(error) = udp.send(socket.into(), &transmit) {
+    if let Err(error) = udp.send(socket.udp(), &transmit) {
         tracing::debug!(%error, "a packet was lost on its way into the network");
     }
 }

@@ -22,6 +22,7 @@ mod quic;
 mod realtime;
 mod room;
 mod session;
+mod socket;
 mod webtransport;
 
 pub use quic::transport;
