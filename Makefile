@@ -52,9 +52,10 @@ lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
 	tsc -b web lab
 
-bench: build lab-build ## Measures on this machine: ring, engine, mouth to ear (keeps the last under results/)
+bench: build lab-build ## Measures on this machine: ring, engine, mixer, mouth to ear (keeps the last under results/)
 	node packages/ring/bench/bench.mjs
 	cargo bench --locked -p antiphon-core
+	cargo bench --locked -p antiphon-server --bench mixer
 	node lab/dist/lab.js m2e --setups A,RTC,Antiphon $(ARGS)
 
 examples: .cache/toolchain ## Writes sounds with lost packets, before and after, to listen to (ARGS="FOLDER --json FILE")
