@@ -73,6 +73,7 @@ export interface PageDelay {
   ms: number | null;
   knownMs: number;
   errorMs: number;
+  offsetErrorMs: number;
   stages: { name: string; ms: number | null; source: string }[];
 }
 

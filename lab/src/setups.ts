@@ -80,8 +80,12 @@ export interface OwnLook {
   /** Sum of the stages that it knows, and the error that it states. */
   knownMs: number;
   errorMs: number;
+  /** Part of that: of the offset between the two clocks. */
+  offsetErrorMs: number;
   /** Whether it knows all stages. */
   isWhole: boolean;
+  /** The stages, from microphone to ear; null where one is unknown. */
+  stagesMs: (number | null)[];
 }
 
 export interface SetupResult {
@@ -191,9 +195,10 @@ async function readOwnDelays(
     for (const [index, end] of ends.entries()) {
       const delay = (await readStats(end)).peers[0]?.mouthToEar;
       if (!delay) continue;
-      const { ms, knownMs, errorMs } = delay;
+      const { ms, knownMs, errorMs, offsetErrorMs, stages } = delay;
       const frame = (performance.now() - beganMs) * framesPerMs;
-      looks[index]!.push({ frame, knownMs, errorMs, isWhole: ms !== null });
+      const stagesMs = stages.map((stage) => stage.ms);
+      looks[index]!.push({ frame, knownMs, errorMs, offsetErrorMs, isWhole: ms !== null, stagesMs });
     }
   }
   return looks;

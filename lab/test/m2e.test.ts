@@ -15,7 +15,9 @@ const look = (seconds: number, knownMs: number, errorMs: number, isWhole = true)
   frame: seconds * 1_000 * framesPerMs,
   knownMs,
   errorMs,
+  offsetErrorMs: 0,
   isWhole,
+  stagesMs: [knownMs],
 });
 
 it("compares each look at the page with what was heard around that time", () => {

@@ -165,7 +165,11 @@ function conclude(
   return {
     findings: findingsOf(measured, goalTable),
     sections,
-    tables: { "raw.csv": rawCsv(measured), "runs.csv": runsCsv(measured) },
+    tables: {
+      "raw.csv": rawCsv(measured),
+      "looks.csv": looksCsv(measured),
+      "runs.csv": runsCsv(measured),
+    },
     versions: { browsers: [...new Set(measured.map(({ result }) => result.browserVersion))].join(", ") },
     doubts: [...calibrationDoubts(measured.map(({ result }) => result)), ...halvesDoubts(measured, options)],
   };
@@ -388,13 +392,18 @@ export interface Comparison {
 /** The looks at a page that knows all stages, around which pulses were heard. */
 export function compareLooks(looks: readonly OwnLook[], hits: readonly Hit[]): Comparison[] {
   const comparisons = looks.map(({ frame, knownMs, errorMs, isWhole }): Comparison | null => {
-    const around = hits.filter(({ pulse }) => Math.abs(pulse.frame - frame) <= aroundMs * framesPerMs);
-    const heardMs = quantile(latenciesMs(around), 0.5);
+    const heardMs = heardAround(frame, hits);
     if (heardMs === null || !isWhole) return null;
     const differenceMs = knownMs - heardMs;
     return { differenceMs, isWithin: Math.abs(differenceMs) <= errorMs + ownGoalMs };
   });
   return known(comparisons);
+}
+
+/** What the device heard about when the take's `frame` was played; null: nothing. */
+function heardAround(frame: number, hits: readonly Hit[]): number | null {
+  const around = hits.filter(({ pulse }) => Math.abs(pulse.frame - frame) <= aroundMs * framesPerMs);
+  return quantile(latenciesMs(around), 0.5);
 }
 
 /** All looks of a direction in one. */
@@ -629,6 +638,31 @@ function rawCsv(measured: readonly Measured[]): CsvTable {
           latencyFrames,
           shown(likeness, 4),
           shown(crosstalkDb, 1),
+        ]),
+      ),
+    ),
+  };
+}
+
+/** Every look at the page's own figure, stage by stage. */
+function looksCsv(measured: readonly Measured[]): CsvTable {
+  const columns =
+    "session config setup direction take_frame device_ms page_ms error_ms offset_error_ms input_ms capture_ms packet_ms network_ms buffer_ms playout_ms output_ms";
+  return {
+    columns: columns.split(" "),
+    rows: measured.flatMap(({ session, config, setup, result }) =>
+      result.directions.flatMap(({ name, hearing, own }) =>
+        own.map((look): Cell[] => [
+          session,
+          config,
+          setup,
+          name,
+          Math.round(look.frame),
+          shown(heardAround(look.frame, hearing.hits), 2),
+          shown(look.knownMs, 2),
+          shown(look.errorMs, 2),
+          shown(look.offsetErrorMs, 2),
+          ...look.stagesMs.map((ms) => shown(ms, 2)),
         ]),
       ),
     ),
