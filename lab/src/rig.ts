@@ -47,6 +47,8 @@ export interface DeviceSummary {
   sample_rate_hz: number;
   quantum_frames: number;
   frames: number;
+  /** When the takes began, ms since the epoch, some 5 ms late at most; null if they were too short to see. */
+  began_ms: number | null;
   xruns: number;
   clock_gaps: number;
   /** Frames the graph ran without the device: sounds under way seem that much faster. */

@@ -75,7 +75,7 @@ export interface Direction {
 
 /** A look at the page's own figure. */
 export interface OwnLook {
-  /** The take's frame that was played then, within about half a second: the device takes its time to start. */
+  /** The take's frame that was played then, within some 10 ms. */
   frame: number;
   /** Sum of the stages that it knows, and the error that it states. */
   knownMs: number;
@@ -174,21 +174,28 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
       readOwnDelays(stage, [a, b]),
     ]);
     const [ab, ba] = result.directions;
-    ab!.own = ownB!;
-    ba!.own = ownA!;
+    const { began_ms } = result.summary;
+    const placed = (looks: Look[]): OwnLook[] =>
+      began_ms === null
+        ? []
+        : looks.map(({ atMs, ...own }) => ({ frame: (atMs - began_ms) * framesPerMs, ...own }));
+    ab!.own = placed(ownB!);
+    ba!.own = placed(ownA!);
     ab!.budget = budgetOf(traceA!, traceB!, targetFrames.get(b)!);
     ba!.budget = budgetOf(traceB!, traceA!, targetFrames.get(a)!);
     return result;
   });
 }
 
+/** The same before it is known when the take began. `atMs`: since the epoch. */
+type Look = Omit<OwnLook, "frame"> & { atMs: number };
+
 /** What each page says of what it hears, looked at once a second while the pulses sound. */
 async function readOwnDelays(
   { leadSeconds, pulseSeconds }: Stage,
   ends: readonly Browser[],
-): Promise<OwnLook[][]> {
-  const looks: OwnLook[][] = ends.map(() => []);
-  const beganMs = performance.now();
+): Promise<Look[][]> {
+  const looks: Look[][] = ends.map(() => []);
   await sleep(leadSeconds * 1000);
   for (let second = 0; second < pulseSeconds; second++) {
     await sleep(1000);
@@ -196,9 +203,15 @@ async function readOwnDelays(
       const delay = (await readStats(end)).peers[0]?.mouthToEar;
       if (!delay) continue;
       const { ms, knownMs, errorMs, offsetErrorMs, stages } = delay;
-      const frame = (performance.now() - beganMs) * framesPerMs;
       const stagesMs = stages.map((stage) => stage.ms);
-      looks[index]!.push({ frame, knownMs, errorMs, offsetErrorMs, isWhole: ms !== null, stagesMs });
+      looks[index]!.push({
+        atMs: Date.now(),
+        knownMs,
+        errorMs,
+        offsetErrorMs,
+        isWhole: ms !== null,
+        stagesMs,
+      });
     }
   }
   return looks;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 
@@ -33,9 +33,8 @@ Every --play is paired with the --connect-out that has the same place in the com
 
 A take is a WAV file of 16, 24 or 32 bits or float, at the rate of the graph; its channels go to the ports in order.
 Recordings are 32-bit float. The summary is JSON on standard output (or --summary FILE); counters cover the run only.
-missed_frames are
-frames the graph ran without the device: a sound under way at that moment seems faster by as much. List all ports with:
-pw-jack antiphon-device --list";
+began_ms is when the takes began, in ms since 1970, at most some 5 ms late. missed_frames are frames the graph ran without the
+device: a sound under way at that moment seems faster by as much. List all ports with: pw-jack antiphon-device --list";
 
 /// Plays takes and records what is heard, sample-accurately, on one clock.
 #[derive(Parser)]
@@ -150,6 +149,7 @@ fn run(args: &Args) -> Result<(), String> {
         inputs,
         run: Run::new(frames, settle_frames, Arc::clone(&progress)),
     };
+    let mut began_ms = None;
     let (device, played) = client.run(device, || -> Result<u32, String> {
         for (source, target) in &links {
             connect(&client, source, target, args.wait_seconds)?;
@@ -168,6 +168,10 @@ fn run(args: &Args) -> Result<(), String> {
                 );
             }
             std::thread::sleep(Duration::from_millis(5));
+            if began_ms.is_none() && progress.running.load(Ordering::Relaxed) {
+                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+                began_ms = since_epoch.ok().map(|since| since.as_millis() as u64);
+            }
         }
         Ok(client.quantum_frames())
     })?;
@@ -183,6 +187,7 @@ fn run(args: &Args) -> Result<(), String> {
         "sample_rate_hz": rate_hz,
         "quantum_frames": quantum_frames,
         "frames": frames,
+        "began_ms": began_ms,
         "xruns": progress.xruns.load(Ordering::Relaxed),
         "clock_gaps": device.run.clock_gaps,
         "missed_frames": device.run.missed_frames,

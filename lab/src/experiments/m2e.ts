@@ -33,7 +33,7 @@ const agreementMs = 3;
 /** The page's own figure may be off by so much beyond the error that it states. */
 const ownGoalMs = 1;
 /** The page's figure is compared with the pulses so long before and after it. */
-const aroundMs = 1_000;
+const aroundMs = 500;
 
 /** Figures that the paper gives in words (its sections 4 and 5); the rest of it is in pictures. */
 const published: { config: string; setup: string; label: string; ms: number }[] = [
@@ -460,8 +460,8 @@ function ownSection(measured: readonly Measured[]): Section {
   );
   return {
     heading: "The page's own figure",
-    method: `While the pulses sound, both pages are asked once a second for the mouth-to-ear delay that they show their musician (window.antiphon.stats, mouthToEar), which they work out from their clocks and their browsers' words, without the device. Of each direction's looks the middle one is shown, with the error that the page states for it. Each look is also compared with the median of the pulses from ${aroundMs / 1000} s before to ${aroundMs / 1000} s after it: the difference is the median of these, and a look is within the goal if it is off by no more than ${ownGoalMs} ms beyond the error it states.`,
-    uncertainty: `A look and its pulses are simultaneous within half a second. Where the delay changes within ${aroundMs / 1000} s, both follow it in their own time.`,
+    method: `While the pulses sound, both pages are asked once a second for the mouth-to-ear delay that they show their musician (window.antiphon.stats, mouthToEar), which they work out from their clocks and their browsers' words, without the device. Of each direction's looks the middle one is shown, with the error that the page states for it. Each look is also compared with the median of the pulses from ${aroundMs} ms before to ${aroundMs} ms after it: the difference is the median of these, and a look is within the goal if it is off by no more than ${ownGoalMs} ms beyond the error it states.`,
+    uncertainty: `A look and its pulses are simultaneous within 10 ms. Where the delay changes within ${aroundMs} ms, the median of the pulses is that of before or after.`,
     figures: [],
     tables: [
       {
