@@ -55,8 +55,13 @@ const TRACK_BUFFERS = 200;
  * (docs/adr/0014-measured-mouth-to-ear.md).
  */
 export const TELLS_OUTPUT = !navigator.userAgent.includes("Firefox/");
-/** Looks at the output that its lines are taken from: two seconds of them. Their error is told by ten: a system's word of its output settles slowly. */
-const OUTPUT_LOOKS = 20;
+/**
+ * Looks at the output that its lines are taken from. When frames are rendered is known to a block of the device alone, so the least of two
+ * seconds counts; when they leave, the browser says within a millisecond, and half a second of it follows an output that stood still.
+ * The error is told by ten seconds: a system's word of its output settles slowly.
+ */
+const RENDERED_LOOKS = 20;
+const PLAYED_LOOKS = 5;
 const OUTPUT_LOOKS_FOR_ERROR = 100;
 
 /** Share of sound that may be concealed for being late. */
@@ -276,10 +281,10 @@ export class Sound {
 
   /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
   outputClock(device: DeviceDelay | null): OutputClock | null {
-    const renderedLineMs = this.#renderedLines.least(OUTPUT_LOOKS);
+    const renderedLineMs = this.#renderedLines.least(RENDERED_LOOKS);
     if (renderedLineMs === null) return null;
     const playedLine = TELLS_OUTPUT
-      ? this.#playedLines.middle(OUTPUT_LOOKS)
+      ? this.#playedLines.middle(PLAYED_LOOKS)
       : // All that is known of a frame's leaving is that it was rendered before; `device` has the rest.
         { ms: renderedLineMs, errorMs: renderedLineMs - this.#renderedLines.least()! };
     return playedLine && { playedLine, renderedLineMs, device };
