@@ -217,6 +217,32 @@ export async function readStats(page: Browser): Promise<PageStats> {
   return stats;
 }
 
+/** A page's stats, and when it was asked, in ms since the epoch. */
+export interface KeptStats {
+  atMs: number;
+  stats: PageStats;
+}
+
+/**
+ * Has a page keep its stats, one every second, until it is asked to hand them over. To be asked for them from outside delays its sound: the
+ * browser's processes and ours then work on both processors for some 0.1 s, the first time most of all.
+ */
+export async function keepStats(page: Browser): Promise<() => Promise<KeptStats[]>> {
+  await readStats(page);
+  await page.evaluate(() => {
+    const { antiphon } = window as unknown as { antiphon: { stats(): PageStats } };
+    const kept: KeptStats[] = [];
+    const timer = setInterval(() => kept.push({ atMs: Date.now(), stats: antiphon.stats() }), 1000);
+    Object.assign(window, {
+      handOverStats: () => {
+        clearInterval(timer);
+        return kept;
+      },
+    });
+  });
+  return () => page.evaluate(() => (window as unknown as { handOverStats(): KeptStats[] }).handOverStats());
+}
+
 /** What the lab reads of `window.antiphon.trace()`, version 1: columns, times in ms since the epoch. */
 export interface PageTrace {
   version: 1;

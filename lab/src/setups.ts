@@ -2,6 +2,8 @@
 
 import { type Hearing, listen, quantile } from "./analysis.js";
 import {
+  type KeptStats,
+  keepStats,
   type PageParameters,
   type PagePeer,
   type PageTrace,
@@ -154,67 +156,52 @@ async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
 
 async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
   return withRoom({ ...stage, parameters }, async ([a, b]) => {
+    const handOver = await Promise.all([a, b].map(keepStats));
     await sleep(stage.settleSeconds * 1000);
-    // Before the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
-    stage.rig.favourSound();
+    const result = await bothWays(stage, a, b, { report: readStats });
+    const [keptA, keptB] = await Promise.all(handOver.map((kept) => kept()));
+    // After the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
     const [traceA, traceB] = await Promise.all(
       [a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds))),
     );
-    // Kept when the counters are read for the last time: when the device ends, it disturbs the browsers.
-    const targetFrames = new Map<Browser, number>();
-    const [result, [ownA, ownB]] = await Promise.all([
-      bothWays(stage, a, b, {
-        count: async (end) => {
-          const [peer] = (await readStats(end)).peers;
-          targetFrames.set(end, peer!.targetFrames);
-          return countersOf(peer!);
-        },
-        report: readStats,
-      }),
-      readOwnDelays(stage, [a, b]),
-    ]);
     const [ab, ba] = result.directions;
-    const { began_ms } = result.summary;
-    const placed = (looks: Look[]): OwnLook[] =>
-      began_ms === null
-        ? []
-        : looks.map(({ atMs, ...own }) => ({ frame: (atMs - began_ms) * framesPerMs, ...own }));
-    ab!.own = placed(ownB!);
-    ba!.own = placed(ownA!);
-    ab!.budget = budgetOf(traceA!, traceB!, targetFrames.get(b)!);
-    ba!.budget = budgetOf(traceB!, traceA!, targetFrames.get(a)!);
+    for (const [direction, kept, sent, received] of [
+      [ab!, keptB!, traceA!, traceB!],
+      [ba!, keptA!, traceB!, traceA!],
+    ] as const) {
+      const { own, counters, targetFrames } = during(stage, result.summary, kept);
+      Object.assign(direction, { own, counters, budget: budgetOf(sent, received, targetFrames) });
+    }
     return result;
   });
 }
 
-/** The same before it is known when the take began. `atMs`: since the epoch. */
-type Look = Omit<OwnLook, "frame"> & { atMs: number };
-
-/** What each page says of what it hears, looked at once a second while the pulses sound. */
-async function readOwnDelays(
-  { leadSeconds, pulseSeconds }: Stage,
-  ends: readonly Browser[],
-): Promise<Look[][]> {
-  const looks: Look[][] = ends.map(() => []);
-  await sleep(leadSeconds * 1000);
-  for (let second = 0; second < pulseSeconds; second++) {
-    await sleep(1000);
-    for (const [index, end] of ends.entries()) {
-      const delay = (await readStats(end)).peers[0]?.mouthToEar;
-      if (!delay) continue;
-      const { ms, knownMs, errorMs, offsetErrorMs, stages } = delay;
-      const stagesMs = stages.map((stage) => stage.ms);
-      looks[index]!.push({
-        atMs: Date.now(),
-        knownMs,
-        errorMs,
-        offsetErrorMs,
-        isWhole: ms !== null,
-        stagesMs,
-      });
-    }
-  }
-  return looks;
+/** What a page said of its peer while pulses and tone sounded. */
+export function during(
+  { leadSeconds, pulseSeconds, steadySeconds }: Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">,
+  { began_ms: beganMs }: Pick<DeviceSummary, "began_ms">,
+  kept: readonly KeptStats[],
+): { own: OwnLook[]; counters: Counters; targetFrames: number } {
+  if (beganMs === null) throw new Error("the device does not say when its takes began");
+  const seconds = ({ atMs }: KeptStats) => (atMs - beganMs) / 1000;
+  const tonesEnd = leadSeconds + pulseSeconds + steadySeconds;
+  const before = kept.findLast((one) => seconds(one) <= leadSeconds)?.stats.peers[0];
+  const after = kept.findLast((one) => seconds(one) <= tonesEnd)?.stats.peers[0];
+  if (!before || !after) throw new Error("the page kept no stats of its peer");
+  const sounding = kept.filter(
+    (one) => seconds(one) > leadSeconds && seconds(one) <= leadSeconds + pulseSeconds,
+  );
+  const own = sounding.flatMap(({ atMs, stats }): OwnLook[] => {
+    const delay = stats.peers[0]?.mouthToEar;
+    if (!delay) return [];
+    const { ms, knownMs, errorMs, offsetErrorMs, stages } = delay;
+    const frame = (atMs - beganMs) * framesPerMs;
+    return [
+      { frame, knownMs, errorMs, offsetErrorMs, isWhole: ms !== null, stagesMs: stages.map((one) => one.ms) },
+    ];
+  });
+  const counters = increments(countersOf(before), countersOf(after));
+  return { own, counters, targetFrames: after.targetFrames };
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -303,15 +290,16 @@ async function bothWays(
   stage: Stage,
   a: Browser,
   b: Browser,
-  read: { count(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
+  read: { count?(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
 ): Promise<SetupResult> {
   const [ab, ba] = scores(stage);
-  const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
+  const { count } = read;
+  const [{ heard, calibration, summary }, counted] = await Promise.all([
     pass(stage, [
       { score: ab!, from: "A", to: "B" },
       { score: ba!, from: "B", to: "A" },
     ]),
-    readAround(stage, () => Promise.all([read.count(b), read.count(a)])),
+    count ? readAround(stage, () => Promise.all([count(b), count(a)])) : null,
   ]);
   const directions: Direction[] = [];
   for (const [index, end] of [b, a].entries()) {
@@ -320,7 +308,7 @@ async function bothWays(
     directions.push({
       name: index === 0 ? "A to B" : "B to A",
       hearing: heard[index]!,
-      counters: increments(before[index]!, after[index]!),
+      counters: counted && increments(counted[0][index]!, counted[1][index]!),
       report: { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs },
       budget: null,
       own: [],

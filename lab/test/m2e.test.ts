@@ -1,6 +1,8 @@
 import { expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
+import type { KeptStats, PagePeer, PageStats } from "../src/antiphon.js";
 import { compareLooks } from "../src/experiments/m2e.js";
+import { during } from "../src/setups.js";
 import { framesPerMs } from "../src/units.js";
 
 /** A pulse every 125 ms for 8 s; after 4 s the delay goes from 20 to 40 ms, and one pulse is missed. */
@@ -29,4 +31,32 @@ it("compares each look at the page with what was heard around that time", () => 
 
 it("leaves out looks that know only a part, and those without a pulse", () => {
   expect(compareLooks([look(2, 3, 0, false), look(20, 40, 0)], hits)).toEqual([]);
+});
+
+/** A page that plays 48,000 frames a second from 1,000 s on, of which it conceals one. */
+const kept = (second: number): KeptStats => {
+  const delay = { ms: second, knownMs: second, errorMs: 1, offsetErrorMs: 0.5, stages: [] };
+  const peer = {
+    playedFrames: 48_000 * second,
+    concealedFrames: second,
+    targetFrames: second,
+    mouthToEar: delay,
+  };
+  return {
+    atMs: (1_000 + second) * 1_000,
+    stats: { peers: [peer as unknown as PagePeer] } as PageStats,
+  };
+};
+
+it("takes of what a page kept what it said while pulses and tone sounded", () => {
+  const stage = { leadSeconds: 2.5, pulseSeconds: 3, steadySeconds: 1 };
+  const all = Array.from({ length: 12 }, (_, n) => kept(n + 1));
+  const { own, counters, targetFrames } = during(stage, { began_ms: 1_001_000 }, all);
+  expect(own.map(({ frame, knownMs }) => [frame / framesPerMs / 1_000, knownMs])).toEqual([
+    [3, 4],
+    [4, 5],
+    [5, 6],
+  ]);
+  expect([counters.playedFrames, counters.concealedFrames, targetFrames]).toEqual([4 * 48_000, 4, 7]);
+  expect(() => during(stage, { began_ms: 1_020_000 }, all)).toThrow("kept no stats");
 });

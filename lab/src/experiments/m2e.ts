@@ -460,7 +460,7 @@ function ownSection(measured: readonly Measured[]): Section {
   );
   return {
     heading: "The page's own figure",
-    method: `While the pulses sound, both pages are asked once a second for the mouth-to-ear delay that they show their musician (window.antiphon.stats, mouthToEar), which they work out from their clocks and their browsers' words, without the device. Of each direction's looks the middle one is shown, with the error that the page states for it. Each look is also compared with the median of the pulses from ${aroundMs} ms before to ${aroundMs} ms after it: the difference is the median of these, and a look is within the goal if it is off by no more than ${ownGoalMs} ms beyond the error it states.`,
+    method: `Once a second both pages keep the mouth-to-ear delay that they show their musician (window.antiphon.stats, mouthToEar), and hand it all over in the end, for to be asked meanwhile delays their sound. They work it out from their clocks and their browsers' words, without the device. Of each direction's looks the middle one is shown, with the error that the page states for it. Each look is also compared with the median of the pulses from ${aroundMs} ms before to ${aroundMs} ms after it: the difference is the median of these, and a look is within the goal if it is off by no more than ${ownGoalMs} ms beyond the error it states.`,
     uncertainty: `A look and its pulses are simultaneous within 10 ms. Where the delay changes within ${aroundMs} ms, the median of the pulses is that of before or after.`,
     figures: [],
     tables: [
@@ -521,7 +521,7 @@ function budgetSection(measured: readonly Measured[]): Section {
     method:
       "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aims at. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
     uncertainty:
-      "Capture, packet and network are medians of 3 s of packets, traced before the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
+      "Capture, packet and network are medians of 3 s of packets, traced after the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
     figures: [
       {
         kind: "waterfall",
