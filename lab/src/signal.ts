@@ -18,6 +18,8 @@ export const pulseFrames = codeLength * chipFrames;
 export const intervalFrames = 12_000;
 /** Quarter of full scale. */
 const amplitude = 0.25;
+/** Evenly spread up to it: its power is a third of its square. */
+const noiseAmplitude = 0.005;
 
 /** Who plays. Voices may sound at the same time without being confused. */
 export type Voice = 0 | 1;
@@ -49,7 +51,10 @@ export interface ScoreOptions {
   sampleRateHz: number;
   pulseSeconds: number;
   steadySeconds: number;
-  /** Silence at the beginning, for what the start of the playing itself disturbs. */
+  /**
+   * Noise at −51 dB at the beginning, as microphones have it, for what the start of the playing itself disturbs. Not silence: the first sound
+   * that a page hears has browser and page do what they had not done before, and their sound waits for it.
+   */
   leadSeconds?: number;
   /** Silence at the end, for what is still under way. */
   tailSeconds?: number;
@@ -67,6 +72,7 @@ export function writeScore({
   const from = lead + Math.round(pulseSeconds * sampleRateHz);
   const to = from + Math.round(steadySeconds * sampleRateHz);
   const take = [0, 1].map(() => new Float32Array(to + Math.round(tailSeconds * sampleRateHz)));
+  addNoise(take, lead);
   const pulses: Pulse[] = [];
   for (let turn = 0; ; turn++) {
     const frame = lead + (turn * intervalFrames) / 2 + 480;
@@ -83,6 +89,16 @@ export function writeScore({
       take[side]![n] = Math.round(Math.sin(step * (n - from)) * amplitude * 32_768) / 32_768;
   }
   return { take, pulses, steady: { from, to, hz } };
+}
+
+/** The same in each run, of 16 bits. */
+function addNoise(take: Take, frames: number): void {
+  let state = 1;
+  for (const channel of take)
+    for (let n = 0; n < frames; n++) {
+      state = (Math.imul(state, 1_664_525) + 1_013_904_223) | 0;
+      channel[n] = Math.round((state / 2 ** 31) * noiseAmplitude * 32_768) / 32_768;
+    }
 }
 
 /** A score with other material, stereo, in place of the steady tone. */

@@ -113,7 +113,7 @@ function conclude(
     heading: "Latency",
     method:
       "Setups A, B0, B1, C0, C1 are those of the JackTrip-WebRTC paper: A connects microphone and speaker by the audio graph, B adds the paper's two worklets and its fixed de-jitter buffer of eight blocks (21.34 ms), C a data channel between two browsers; 0 hands audio between threads by messages, 1 by shared memory. A device plays coded pulses, 4 a second on each side, into a virtual microphone and finds them in what the virtual speaker plays, in one callback with one clock. " +
-      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of silence, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved. Nothing is subtracted.`,
+      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of quiet noise, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved. Nothing is subtracted.`,
     uncertainty:
       "Each pulse is exact to one frame (0.02 ms) by calibration. What varies is the browser: it starts its streams at a phase of its own, so the medians of sessions differ by milliseconds, most of all in setup A. Both browsers, the rig and the server share this machine's processors; converters and drivers of real sound cards are not in the figures.",
     figures: [
