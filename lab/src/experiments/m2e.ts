@@ -27,6 +27,8 @@ const concealedGoal = 0.001;
 /** What the way through the server may add, on the loopback. */
 const relayedGoalMs = 1.5;
 
+/** Half a minute after its start Chromium does what it had put off, and sound waits for it, setup A's too: what a listener hears once is not measured. */
+const startupSeconds = 30;
 /** Medians of the two halves of one measurement may differ by so much. */
 const agreementMs = 3;
 
@@ -65,7 +67,12 @@ export const m2e: Experiment = {
     const sessions = options.sessions ?? (options.quick ? 1 : 3);
     const timing = options.quick
       ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 3, steadySeconds: 1 }
-      : { settleSeconds: 2, leadSeconds: 12, pulseSeconds: options.seconds ?? 20, steadySeconds: 5 };
+      : {
+          settleSeconds: startupSeconds,
+          leadSeconds: 12,
+          pulseSeconds: options.seconds ?? 20,
+          steadySeconds: 5,
+        };
     const { settleSeconds, leadSeconds, pulseSeconds, steadySeconds } = timing;
     const seconds = 8 + settleSeconds + leadSeconds + pulseSeconds + steadySeconds;
 
