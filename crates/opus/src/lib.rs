@@ -1,6 +1,6 @@
-//! Opus outside the browser: a sender's packets into frames for the engine, as the page does it with WebCodecs.
+//! Opus outside the browser: a sender's packets into frames for the engine, and an engine's frames into packets, as the page does it with WebCodecs.
 //!
-//! A [`Receiver`] decodes what comes by one path from one sender: packets of one duration in order of media time, each once, and
+//! An [`Encoder`] makes the packets of one stream. A [`Receiver`] decodes what comes by one path from one sender: packets of one duration in order of media time, each once, and
 //! those of different durations apart, because both are sent for a moment where that changes. It makes up nothing for what is lost:
 //! the engine conceals that, whatever the format.
 //!
@@ -10,6 +10,10 @@
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+
+mod encoder;
+
+pub use encoder::{Encoder, FEED_FRAMES};
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
