@@ -2,13 +2,17 @@
 //!
 //! The formats are *rungs*, the chosen one first (rung 0), each cheaper than the one before. What they are is the host's to say.
 //! When lanes back up the order is fixed: copies go off, then lanes are added, then the format steps down. It steps up again after
-//! a calm time, longer after each attempt that failed.
+//! a calm time, longer after each attempt that failed. Many lanes together may send more than a path carries before one of them backs up;
+//! then the listener loses so much that it steps down for that. Lanes that did not prevent a step down were added in vain: the host takes
+//! them away, and no more are added until all is well again.
 //!
 //! Copies hide the loss they are for: while they are sent, the listener reports none. So now and then they are switched off for a
 //! moment to look, the less often the more often that was in vain. `docs/adr/0015-redundancy-and-degradation.md`.
 
 /// More than this share of a review's datagrams found every lane crowded: the lanes back up.
 const CROWDED_SHARE: f32 = 0.01;
+/// Loss above this is congestion, not chance, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6).
+const CONGESTED_SHARE: f32 = 0.1;
 /// Reviews in a row with lanes that back up, before the format steps down.
 const DOWN_REVIEWS: u32 = 2;
 /// Calm before the format steps up. Doubled after each attempt that failed.
@@ -105,6 +109,11 @@ pub struct Ladder {
     crowded_reviews: u32,
     /// Since lanes last backed up or the format changed.
     calm_ms: u32,
+    /// Since the format changed.
+    changed_ms: u32,
+    /// Lanes were added since the chosen format was proven; and the format stepped down all the same.
+    has_added_lanes: bool,
+    is_in_vain: bool,
     climb: Backoff,
     /// The last step was up, and is not proven yet.
     is_attempt: bool,
@@ -123,6 +132,9 @@ impl Ladder {
             rung: 0,
             crowded_reviews: 0,
             calm_ms: 0,
+            changed_ms: 0,
+            has_added_lanes: false,
+            is_in_vain: false,
             climb: CLIMB,
             is_attempt: false,
             copies: Copies::Off,
@@ -144,14 +156,21 @@ impl Ladder {
     pub fn review(&mut self, seen: &Observation) -> Decision {
         let elapsed_ms = seen.elapsed_ms.min(MAX_ELAPSED_MS);
         self.copies_ms = self.copies_ms.saturating_add(elapsed_ms);
+        self.changed_ms = self.changed_ms.saturating_add(elapsed_ms);
         let is_crowded = seen.crowded as f32 > seen.offered as f32 * CROWDED_SHARE;
+        let is_heavy = seen.lost_share.unwrap_or(0.0) > CONGESTED_SHARE;
+        let can_step = self.rung + 1 < self.rungs;
+        // Not before the listener's report is of what is sent now.
+        let is_congested = is_heavy && can_step && self.changed_ms > SETTLED_MS;
+        let rung = self.rung;
         let mut add_lanes = false;
-        if is_crowded {
+        if is_crowded || is_congested {
             self.calm_ms = 0;
             if self.sends_copies() {
                 self.rest();
-            } else if seen.can_add_lanes {
+            } else if seen.can_add_lanes && !is_congested && !self.is_in_vain {
                 add_lanes = true;
+                self.has_added_lanes = true;
             } else {
                 self.crowded_reviews += 1;
                 if self.crowded_reviews >= DOWN_REVIEWS {
@@ -161,9 +180,19 @@ impl Ladder {
         } else {
             self.crowded_reviews = 0;
             self.calm_ms = self.calm_ms.saturating_add(elapsed_ms);
-            self.step_up();
+            if !is_heavy {
+                self.step_up();
+            }
+            if self.rung == 0 && self.calm_ms >= PROVEN_MS {
+                (self.has_added_lanes, self.is_in_vain) = (false, false);
+            }
         }
-        self.review_copies(seen);
+        if self.rung != rung {
+            self.changed_ms = 0;
+        }
+        // On the last rung copies are all that is left.
+        let may_copy = seen.can_copy && !(is_heavy && can_step);
+        self.review_copies(seen, may_copy);
         Decision {
             rung: self.rung,
             copies: self.sends_copies(),
@@ -177,6 +206,7 @@ impl Ladder {
             return;
         }
         self.rung += 1;
+        self.is_in_vain |= self.has_added_lanes;
         if self.is_attempt {
             self.climb.double();
         }
@@ -195,10 +225,10 @@ impl Ladder {
         }
     }
 
-    fn review_copies(&mut self, seen: &Observation) {
+    fn review_copies(&mut self, seen: &Observation, may_copy: bool) {
         let lost = seen.lost_share.unwrap_or(0.0);
         // Lanes that back up drop, and the listener counts that as lost: no reason to send more.
-        let may_begin = seen.can_copy && self.calm_ms >= SETTLED_MS;
+        let may_begin = may_copy && self.calm_ms >= SETTLED_MS;
         match self.copies {
             Copies::On { .. } if !seen.can_copy => self.turn(Copies::Off),
             // The loss that copies are to be measured by is still coming in.
@@ -310,6 +340,46 @@ mod tests {
         }
         assert_eq!(ladder.review(&CROWDED).rung, 0);
         assert_eq!(ladder.review(&CROWDED).rung, 1);
+    }
+
+    #[test]
+    fn lanes_in_vain_are_not_added_again_until_the_chosen_format_is_proven() {
+        let mut ladder = Ladder::new(2);
+        let crowded = Observation {
+            can_add_lanes: true,
+            ..CROWDED
+        };
+        assert!(ladder.review(&crowded).add_lanes);
+        // As many as there may be; then they are taken away again.
+        assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
+        let up = until(&mut ladder, CALM, 99, |now| now.rung == 0);
+        assert_eq!(up, Some(10));
+        let now = until(&mut ladder, crowded, 9, |now| {
+            now.add_lanes || now.rung == 1
+        });
+        assert_eq!((now, ladder.rung), (Some(2), 1), "at once");
+        until(&mut ladder, CALM, 200, |_| false);
+        assert!(ladder.review(&crowded).add_lanes);
+    }
+
+    #[test]
+    fn heavy_loss_steps_down_once_for_each_report_of_what_is_sent_now() {
+        let mut ladder = Ladder::new(3);
+        let seen = Observation {
+            can_add_lanes: true,
+            ..lossy(0.3)
+        };
+        // Neither lanes nor copies, which would add to it.
+        let steps: [_; 24] = core::array::from_fn(|_| ladder.review(&seen));
+        let down = |rung| steps.iter().position(|now| now.rung == rung);
+        assert_eq!((down(1), down(2)), (Some(7), Some(15)));
+        assert!(steps.iter().all(|now| !now.add_lanes));
+        assert!(steps[..16].iter().all(|now| !now.copies));
+        // Chance, after all: then copies are all that is left.
+        assert!(steps[23].copies);
+        let mut ladder = Ladder::new(3);
+        let all_right = until(&mut ladder, lossy(0.09), 100, |now| now.rung > 0);
+        assert_eq!(all_right, None);
     }
 
     #[test]

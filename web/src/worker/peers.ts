@@ -683,6 +683,8 @@ export class Peers {
     if (lanes === 0) return;
     const { copies, addsLanes } = this.#sending;
     const rungs = this.#rungsOf(peer);
+    const stepBefore = this.#stepOf(peer);
+    const lanesBefore = Math.max(lanes, peer.lanesWanted);
     const decision = peer.ladder?.review({
       elapsedMs,
       offered,
@@ -692,13 +694,16 @@ export class Peers {
       canCopy:
         copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayed(peer)),
       // Lanes that were asked for and do not come are not waited for.
-      canAddLanes: addsLanes && Math.max(lanes, peer.lanesWanted) < maxLanes(stream),
+      canAddLanes: addsLanes && lanesBefore < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
     peer.copies = copies === "on" || decision.copies;
     if (crowded > 0) peer.crowdedAtMs = nowMs;
     if (decision.addLanes) {
-      this.#wantLanes(stream, peer, Math.min(maxLanes(stream), Math.max(lanes, peer.lanesWanted) * 2));
+      this.#wantLanes(stream, peer, Math.min(maxLanes(stream), lanesBefore * 2));
+    } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
+      // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
+      this.#wantLanes(stream, peer, CALM_LANES);
     } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
       peer.crowdedAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);

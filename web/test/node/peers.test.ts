@@ -369,11 +369,11 @@ describe("the ladder", { timeout: 60_000 }, () => {
     expect(covered.length).toBeGreaterThan(1000);
   });
 
-  it("adds lanes before it steps down, and does not wait for lanes that do not come", () => {
+  it("adds lanes before it steps down, does not wait for lanes that do not come, and takes back those that did not help", () => {
     const path = new Path(2, sendingOf({ addsLanes: true }));
     path.run(2, 10e6);
     path.run(12, 100_000);
-    expect(path.said).toEqual([4, 8].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
+    expect(path.said).toEqual([4, 8, 2].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
     expect(path.sent.rung).toBeGreaterThan(0);
   });
 
