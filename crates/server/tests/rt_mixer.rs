@@ -1,13 +1,16 @@
 //! What the mixer takes of memory, counted by the allocator itself: nothing while datagrams come and go, and so much for each participant.
 #![allow(unsafe_code, reason = "an allocator is unsafe by nature")]
 
+mod mixing;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
 use antiphon_core::wire::{AUDIO_HEADER_BYTES, MAX_DATAGRAM_BYTES, OpusHeader};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
-use antiphon_server::mixer::{Mixer, Source};
+use antiphon_server::mixer::Mixer;
+use mixing::room;
 
 /// What is left of the goal, 256 KiB for all that the server keeps of a participant, after some 80 KiB for QUIC and signalling.
 const MOST_BYTES: usize = 176 * 1_024;
@@ -46,25 +49,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// A mixer in which so many take a mix of all others.
-fn room(participants: u16) -> Mixer {
-    let mut mixer = Mixer::new(SampleRate::Hz48000);
-    for listener in 1..=participants {
-        mixer.set_listener(listener, SampleFormat::S16, 128);
-        let others = (1..=participants).filter(|&other| other != listener);
-        let sources: Vec<Source> = others
-            .map(|stream| Source {
-                stream,
-                gain: 0.5,
-                pan: 0.0,
-                muted: false,
-            })
-            .collect();
-        mixer.set_sources(listener, &sources, Duration::ZERO);
-    }
-    mixer
-}
 
 #[test]
 fn nothing_allocates_while_datagrams_come_and_go() {

@@ -18,7 +18,7 @@ use quinn_proto::{
     ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, Event, Incoming,
     ServerConfig, Transmit,
 };
-use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
 
 use super::{latency::Latencies, session::Session, socket::Socket, webtransport::WebTransport};
 
@@ -146,9 +146,7 @@ impl Connections {
         }
         self.burst = Instant::now();
         if inbox.count < BATCH_SIZE && BATCH_SIZE > 1 {
-            // That was all: the system says so when more comes, and need not be asked.
-            let nothing = |_: UdpSockRef<'_>| Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = self.socket.try_read(nothing);
+            self.socket.was_emptied();
         }
         Ok(())
     }

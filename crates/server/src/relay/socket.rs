@@ -45,6 +45,12 @@ impl Socket {
         self.0.try_io(Interest::READABLE, read)
     }
 
+    /// Tells the event loop that all was read: it says so when more comes, and need not be asked until then.
+    pub(super) fn was_emptied(&self) {
+        let nothing = |_: UdpSockRef<'_>| Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = self.try_read(nothing);
+    }
+
     /// For what does not wait.
     pub(super) fn udp(&self) -> UdpSockRef<'_> {
         (&self.0).into()
