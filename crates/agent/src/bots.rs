@@ -333,7 +333,7 @@ impl Band {
                 *to = *from;
             }
             bot.sent_ns.borrow_mut()[sequence as usize % REMEMBERED] = now_ns();
-            if relay.send(datagram.into()) {
+            if relay.send(datagram.into()).is_some() {
                 counts.sent += 1;
             } else {
                 counts.dropped += 1;
@@ -466,7 +466,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                     }
                     _ => {}
                 },
-                RelayEvent::Wanted(listeners) => bot.listeners.set(Some(listeners)),
+                RelayEvent::Wanted(listeners, _) => bot.listeners.set(Some(listeners)),
                 RelayEvent::Changed => bot.listeners.set(None),
                 RelayEvent::Statistics(_) => {}
             },

@@ -2,9 +2,11 @@
 //!
 //! A stream's clock is a *line*: the time of its frame 0; frame *n* follows n / rate later.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
 use std::time::Instant;
+
+use crate::outgoing::Rung;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -120,7 +122,8 @@ pub struct CaptureClock {
     frames: u64,
     lines: Recent,
     blocks: Recent,
-    sent: Recent,
+    /// By the format in which they were sent.
+    sent: HashMap<Rung, Recent>,
     least: Option<i64>,
     group_end_ns: Option<u64>,
 }
@@ -146,7 +149,7 @@ impl CaptureClock {
             frames: 0,
             lines: Recent::new(GROUPS),
             blocks: Recent::new(256),
-            sent: Recent::new(256),
+            sent: HashMap::new(),
             least: None,
             group_end_ns: None,
         }
@@ -169,17 +172,18 @@ impl CaptureClock {
         self.group_end_ns = Some(now_ns + GROUP_NS);
     }
 
-    /// A datagram whose first frame has this media time is handed to a lane.
-    pub fn sent(&mut self, frame: u64, now_ns: u64) {
+    /// A datagram of that format whose first frame has this media time is handed to a lane.
+    pub fn sent(&mut self, rung: Rung, frame: u64, now_ns: u64) {
         // The newest line will do: the middle of all of them is asked for twice a second, this hundreds of times.
         if let Some(&line) = self.lines.values.back() {
             let captured = line + (frame as f64 * self.frame_ns) as i64;
-            self.sent.add(now_ns as i64 - captured);
+            let sent = self.sent.entry(rung).or_insert_with(|| Recent::new(256));
+            sent.add(now_ns as i64 - captured);
         }
     }
 
-    /// `None` until frames have been captured and sent for a moment.
-    pub fn read(&self) -> Option<CaptureReading> {
+    /// For who hears that format; `None` until frames have been captured, and sent in it, for a moment.
+    pub fn read(&self, rung: Rung) -> Option<CaptureReading> {
         let line = self.lines.middle()?;
         let captured = Estimate {
             ns: line.ns + (self.frames as f64 * self.frame_ns) as i64,
@@ -189,7 +193,7 @@ impl CaptureClock {
             frame: self.frames,
             captured,
             block_ns: self.blocks.middle()?.ns,
-            send_ns: self.sent.middle()?.ns,
+            send_ns: self.sent.get(&rung)?.middle()?.ns,
         })
     }
 }
@@ -220,9 +224,10 @@ mod tests {
             let ideal = 5_000_000 + block * 64 * 1_000_000 / 48;
             let handed = ideal + (block % 2) * 300_000;
             clock.add(64, handed, handed + 100_000);
-            clock.sent((block - 1) * 64, handed + 150_000);
+            clock.sent(Rung::Main, (block - 1) * 64, handed + 150_000);
         }
-        let reading = clock.read().expect("known");
+        assert!(clock.read(Rung::Narrow).is_none());
+        let reading = clock.read(Rung::Main).expect("known");
         assert_eq!(reading.frame, 199 * 64);
         let truth = 5_000_000 + 199 * 64 * 1_000_000i64 / 48;
         assert!((reading.captured.ns - truth).abs() < 2_000, "{reading:?}");

@@ -5,7 +5,7 @@
 //! (`gather`). What has failed is made anew: no ICE restart is offered,
 //! though a page's is answered.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,8 +33,10 @@ use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
+use crate::backlog::Backlog;
 use crate::clock::now_ns;
 use crate::gather::{self, Gathered, Gatherer, Server, Transport};
+use crate::outgoing::Sent;
 use crate::signalling::IceServer;
 
 /// Most lanes of a pair.
@@ -43,6 +45,10 @@ pub const MAX_LANES: usize = 8;
 const CHANNEL_STREAM: u16 = 0;
 /// What a lane may hold that is not acknowledged yet, in bytes; what comes beyond it is dropped.
 const MAX_OUTSTANDING_BYTES: usize = 128 * 1_024;
+/// A lane whose oldest datagram has waited for longer is no use: what would queue behind it is better dropped. As in the page.
+const MAX_WAIT_NS: u64 = 100_000_000;
+/// A wait that says that the path is too slow.
+const CROWDED_NS: u64 = 25_000_000;
 /// Inputs that may wait for a lane's task.
 const INBOX: usize = 512;
 /// SCTP's packets, in bytes: as browsers have it, so that they pass through whatever a path puts around them.
@@ -118,7 +124,7 @@ type Failure = Box<dyn std::error::Error>;
 #[derive(Debug, Default)]
 struct Shared {
     is_open: Cell<bool>,
-    backlog_bytes: Cell<usize>,
+    backlog: RefCell<Backlog>,
 }
 
 #[derive(Debug)]
@@ -143,6 +149,7 @@ pub struct Direct {
     /// One side makes all offers, so that they never cross.
     offers: bool,
     wanted: usize,
+    wanted_by_peer: usize,
     lanes: BTreeMap<usize, Lane>,
     turn: usize,
     /// Until then the peer's negotiations so far have used up what it may ask for in the long run, ns of the local clock.
@@ -182,6 +189,7 @@ impl Direct {
             peer: peer.into(),
             offers: own_id > peer,
             wanted: lanes.clamp(1, MAX_LANES),
+            wanted_by_peer: 1,
             lanes: BTreeMap::new(),
             turn: 0,
             negotiated_ns: 0,
@@ -191,7 +199,7 @@ impl Direct {
             dropped: 0,
             is_wanted: true,
         };
-        direct.adjust(direct.wanted, now_ns());
+        direct.adjust(now_ns());
         direct
     }
 
@@ -203,16 +211,33 @@ impl Direct {
     /// The peer may have forgotten this one: what it said is forgotten here too, and lanes that are not `alive` are made anew.
     pub fn meet_again(&mut self, alive: bool, now_ns: u64) {
         self.is_wanted = true;
+        self.wanted_by_peer = 1;
         if !alive {
             self.lanes.clear();
-            self.adjust(self.wanted, now_ns);
+            self.adjust(now_ns);
         }
     }
 
-    fn adjust(&mut self, count: usize, now_ns: u64) {
+    /// This end's wish, 1 to [`MAX_LANES`]; the greater of both ends' is granted.
+    pub fn want_lanes(&mut self, count: usize, now_ns: u64) {
+        self.wanted = count.clamp(1, MAX_LANES);
+        if self.offers {
+            self.adjust(now_ns);
+        } else {
+            self.signal(json!({"kind": "lanes", "count": self.wanted}));
+        }
+    }
+
+    /// How many lanes this end wishes.
+    pub fn wanted_lanes(&self) -> usize {
+        self.wanted
+    }
+
+    fn adjust(&mut self, now_ns: u64) {
         if !self.offers {
             return;
         }
+        let count = self.wanted.max(self.wanted_by_peer);
         for number in 0..count {
             if !self.lanes.contains_key(&number) && self.may_negotiate(now_ns) {
                 self.offer_anew(number);
@@ -317,7 +342,8 @@ impl Direct {
             }
             (Some("lanes"), _) if self.offers => {
                 let count = number("count").unwrap_or(1).clamp(1, MAX_LANES as u64) as usize;
-                self.adjust(count.max(self.wanted), now_ns);
+                self.wanted_by_peer = count;
+                self.adjust(now_ns);
             }
             (Some("direct"), _) => {
                 self.is_wanted = data.get("wanted") != Some(&Value::Bool(false));
@@ -381,25 +407,52 @@ impl Direct {
         self.lanes.values().any(|lane| lane.shared.is_open.get())
     }
 
-    /// Sends a datagram on the lane with the least backlog, in turns among equals. False if it was dropped.
-    pub fn send(&mut self, datagram: Bytes) -> bool {
-        self.turn = self.turn.wrapping_add(1);
-        let count = self.lanes.len();
-        let mut lanes: Vec<&Lane> = self.lanes.values().collect();
-        if count > 0 {
-            lanes.rotate_left(self.turn % count);
+    /// Sends a datagram on the lane with the least backlog, in turns among equals. `None` if it was dropped, or no lane is open.
+    pub fn send(&mut self, datagram: Bytes) -> Option<Sent> {
+        if !self.is_open() {
+            return None;
         }
-        let best = lanes
-            .into_iter()
-            .filter(|lane| lane.shared.is_open.get())
-            .min_by_key(|lane| lane.shared.backlog_bytes.get());
-        let Some(lane) = best else { return false };
-        let has_room = lane.shared.backlog_bytes.get() <= MAX_OUTSTANDING_BYTES;
-        let is_sent = has_room && lane.inbox.try_send(Input::Send(datagram)).is_ok();
-        if !is_sent {
+        self.turn = self.turn.wrapping_add(1);
+        let sent = self
+            .least_backlog(|_, backlog| {
+                backlog.wait_ns() <= MAX_WAIT_NS && backlog.outstanding() <= MAX_OUTSTANDING_BYTES
+            })
+            .and_then(|(lane, of)| {
+                let is_crowded = of.shared.backlog.borrow().wait_ns() > CROWDED_NS;
+                (of.inbox.try_send(Input::Send(datagram)).is_ok())
+                    .then_some(Sent { lane, is_crowded })
+            });
+        if sent.is_none() {
             self.dropped += 1;
         }
-        is_sent
+        sent
+    }
+
+    /// Sends a datagram once more, on another lane than `first`, if there is one on which nothing waits.
+    pub fn send_copy(&self, first: usize, datagram: Bytes) -> bool {
+        let other =
+            self.least_backlog(|lane, backlog| lane != first && backlog.wait_ns() <= CROWDED_NS);
+        other.is_some_and(|(_, lane)| lane.inbox.try_send(Input::Send(datagram)).is_ok())
+    }
+
+    /// Of the open lanes that `fit`, the one with the least backlog, in turns among equals.
+    fn least_backlog(&self, fit: impl Fn(usize, &Backlog) -> bool) -> Option<(usize, &Lane)> {
+        let count = self.lanes.len();
+        let in_turn = (self.lanes.iter().cycle()).skip(self.turn % count.max(1));
+        in_turn
+            .take(count)
+            .map(|(&number, lane)| (number, lane))
+            .filter(|(number, lane)| {
+                lane.shared.is_open.get() && fit(*number, &lane.shared.backlog.borrow())
+            })
+            .min_by_key(|(_, lane)| lane.shared.backlog.borrow().outstanding())
+    }
+
+    /// Finds out how long datagrams wait on the lanes. To be called by a timer, never while sending.
+    pub fn take_stock(&self, now_ns: u64) {
+        for lane in self.lanes.values() {
+            lane.shared.backlog.borrow_mut().take_stock(now_ns);
+        }
     }
 
     /// Sends a datagram on that lane: a probe, or its reply.
@@ -456,6 +509,7 @@ impl Task {
         let (mut connection, channel) = new_connection()?;
         let mut gatherer = Gatherer::default();
         let mut has_described = false;
+        let mut has_heard = false;
         for (local, _) in sockets.iter().filter(|_| !self.is_relayed) {
             connection.add_local_candidate(host(*local)?)?;
         }
@@ -506,6 +560,10 @@ impl Task {
                     peer_addr,
                     ..
                 } = packet.transport;
+                self.shared
+                    .backlog
+                    .borrow_mut()
+                    .handle_packet(packet.message.len());
                 let socket = sockets.iter().find(|(local, _)| *local == local_addr);
                 if let Some((_, socket)) = socket {
                     // A full socket buffer loses it, as the network may.
@@ -539,7 +597,12 @@ impl Task {
                 }
             }
             if let Some(channel) = connection.data_channel(channel) {
-                self.shared.backlog_bytes.set(channel.outstanding_bytes());
+                let outstanding = channel.outstanding_bytes();
+                let mut backlog = self.shared.backlog.borrow_mut();
+                backlog.set_outstanding(outstanding);
+                if std::mem::take(&mut has_heard) {
+                    backlog.take_stock(now_ns());
+                }
             }
             let now = Instant::now();
             let deadlines = [connection.poll_timeout(), gatherer.poll_timeout()];
@@ -565,7 +628,11 @@ impl Task {
                 None => return Ok(()),
                 Some(Input::Send(datagram)) => {
                     if let Some(mut channel) = connection.data_channel(channel) {
-                        let _ = channel.send(Instant::now(), BytesMut::from(&datagram[..]));
+                        let bytes = BytesMut::from(&datagram[..]);
+                        if channel.send(Instant::now(), bytes).is_ok() {
+                            let mut backlog = self.shared.backlog.borrow_mut();
+                            backlog.add(datagram.len(), now_ns());
+                        }
                     }
                 }
                 Some(Input::Packet(local_addr, peer_addr, message)) => {
@@ -573,6 +640,7 @@ impl Task {
                         continue;
                     }
                     handle_packet(&mut connection, local_addr, peer_addr, message);
+                    has_heard = true;
                 }
                 Some(Input::Description(description)) => {
                     let description: RTCSessionDescription = serde_json::from_value(description)?;
@@ -1244,6 +1312,29 @@ mod tests {
             assert!(epoch(&offerer) > Some(last));
         };
         LocalSet::new().run_until(asking).await;
+    }
+
+    #[tokio::test]
+    async fn the_greater_wish_for_lanes_is_granted() {
+        let wish = async {
+            let [mut offering, mut other] =
+                [("b", "a"), ("a", "b")].map(|(own, peer)| End::new(own, peer, &[], false));
+            offering.direct.want_lanes(3, 0);
+            assert_eq!(offering.direct.lanes.len(), 3);
+            let mut wish = |offering: &mut End, count| {
+                other.direct.want_lanes(count, 0);
+                while let Ok(DirectEvent::Signal { data, .. }) = other.told.try_recv() {
+                    offering.direct.handle_signal(&data, 0);
+                }
+                offering.direct.lanes.len()
+            };
+            assert_eq!(wish(&mut offering, 5), 5);
+            offering.direct.want_lanes(1, 0);
+            assert_eq!(offering.direct.lanes.len(), 5);
+            assert_eq!(wish(&mut offering, 2), 2);
+            assert_eq!(wish(&mut offering, 100), MAX_LANES);
+        };
+        LocalSet::new().run_until(wish).await;
     }
 
     #[tokio::test]

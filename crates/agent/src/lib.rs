@@ -8,6 +8,7 @@
 //! `docs/architecture.md` has the picture.
 #![warn(missing_docs)]
 
+mod backlog;
 pub mod bots;
 pub mod clock;
 pub mod direct;
@@ -15,6 +16,7 @@ pub mod duplex;
 mod gather;
 pub mod link;
 pub mod music;
+pub mod outgoing;
 pub mod participant;
 pub mod priority;
 pub mod relay;

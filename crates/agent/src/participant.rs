@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use antiphon_core::path::{self, Asked, ListenerObservation, Pin, Route, SenderObservation};
 use antiphon_core::wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe};
-use antiphon_core::{
-    Command, SampleFormat, SampleRate, Sender, SenderConfig, StreamId, StreamStats, Target,
-};
+use antiphon_core::{Command, SampleFormat, SampleRate, StreamId, StreamStats, Target};
 use antiphon_opus::{Received, Receiver};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -22,9 +20,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{CaptureClock, Recent, now_ns};
-use crate::direct::{Direct, DirectEvent};
+use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
+use crate::outgoing::{Choice, Copies, Lanes, Listener, Outgoing, Rung};
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
 use crate::report::Reports;
@@ -33,7 +32,10 @@ use crate::signalling::{
     self, FromServer, Hello, IceServer, RelayAddress, RemoteParticipant, Secret, SignallingEvent,
     ToServer, Welcome,
 };
-use crate::status::{HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, Signalling, Status};
+use crate::status::{
+    HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, SentStatus, Signalling, Status,
+    format_name,
+};
 use crate::wake::Sleeper;
 
 /// Events that may wait for the network thread.
@@ -42,8 +44,12 @@ const QUEUE: usize = 2_048;
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two probes of a lane.
 const PROBE_TICKS: u64 = 5;
+/// Ticks between two looks at what each listener's path can carry.
+const FORMAT_TICKS: u64 = 10;
 /// What "in the last seconds" means in a report, in ticks.
 const RECENT_TICKS: usize = 40;
+/// Where their number is found by itself; no fewer, for a copy needs a second one.
+const FIRST_LANES: usize = 2;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
@@ -100,6 +106,12 @@ pub struct ParticipantConfig {
     pub format: SampleFormat,
     /// Frames per packet, 16 to 512.
     pub packet_frames: usize,
+    /// Opus instead of samples, kbit/s; where that can't be, samples.
+    pub opus_kbps: Option<u32>,
+    /// The format may step down for a listener whose path cannot carry it.
+    pub adapts: bool,
+    /// Whether every datagram is sent twice.
+    pub copies: Copies,
     /// Of every jitter buffer.
     pub target: Target,
     /// Share of frames that an automatic target may have concealed.
@@ -108,8 +120,23 @@ pub struct ParticipantConfig {
     pub path: Path,
     /// Sessions with the relay, 1 to 4.
     pub sessions: usize,
-    /// Lanes to each peer, 1 to 8.
-    pub lanes: usize,
+    /// Lanes to each peer, 1 to 8; `None`: two, and more where these back up.
+    pub lanes: Option<usize>,
+}
+
+impl ParticipantConfig {
+    /// What is to be sent.
+    pub fn choice(&self) -> Choice {
+        Choice {
+            rate: self.rate,
+            format: self.format,
+            channels: self.channels,
+            packet_frames: self.packet_frames,
+            opus_kbps: self.opus_kbps,
+            adapts: self.adapts,
+            copies: self.copies,
+        }
+    }
 }
 
 /// What a user may ask of a participant.
@@ -229,8 +256,8 @@ struct Peer {
     route: Route,
     /// Datagrams dropped for it on either path, at the last review.
     dropped_before: u64,
-    /// Of the next datagram by the direct path.
-    sequence: u32,
+    /// What its lanes are sent.
+    listener: Listener,
     reports: Reports,
     stats: Option<StreamStats>,
     peaks: [f32; 2],
@@ -256,6 +283,11 @@ impl Peer {
         }
     }
 
+    fn sent(&self, main: SampleFormat) -> Option<SentStatus> {
+        let is_sent = self.route.direct && self.is_direct();
+        is_sent.then(|| SentStatus::of(&self.listener, main))
+    }
+
     /// Of `listeners`, where it is one of them.
     fn relay_listeners(&self, listeners: Option<u32>) -> u32 {
         listeners.filter(|_| self.takes_relayed).unwrap_or(0)
@@ -271,7 +303,7 @@ struct Network {
     config: ParticipantConfig,
     far: Far,
     faults: Arc<Faults>,
-    sender: Sender,
+    outgoing: Outgoing,
     capture: CaptureClock,
     id: Option<String>,
     /// In order of joining.
@@ -288,7 +320,8 @@ struct Network {
     direct_events: mpsc::Sender<DirectEvent>,
     ice_servers: Vec<IceServer>,
     to_server: mpsc::Sender<ToServer>,
-    relay_sequence: u32,
+    /// What the relay is sent.
+    relay_listener: Listener,
     relay_rtt_ns: HashMap<usize, u64>,
     listeners: Option<u32>,
     statistics: Option<RelayStatistics>,
@@ -361,7 +394,7 @@ async fn network(
             },
             _ = ticks.tick() => {
                 tick += 1;
-                network.handle_tick(tick.is_multiple_of(PROBE_TICKS));
+                network.handle_tick(tick);
                 say.send_replace(network.status.clone());
             }
         }
@@ -389,12 +422,7 @@ impl Network {
         direct_events: mpsc::Sender<DirectEvent>,
         to_server: mpsc::Sender<ToServer>,
     ) -> Self {
-        let sender = Sender::new(SenderConfig {
-            rate: config.rate,
-            format: config.format,
-            channels: config.channels,
-            packet_frames: config.packet_frames,
-        });
+        let outgoing = Outgoing::new(&config.choice());
         let status = Status {
             sample_rate_hz: config.rate.hz(),
             packet_frames: config.packet_frames,
@@ -402,7 +430,8 @@ impl Network {
         };
         Self {
             faults: far.faults(),
-            sender,
+            relay_listener: Listener::new(outgoing.rungs(false), config.copies),
+            outgoing,
             capture: CaptureClock::new(config.rate.hz()),
             id: None,
             peers: Vec::new(),
@@ -418,7 +447,6 @@ impl Network {
             direct_events,
             ice_servers: Vec::new(),
             to_server,
-            relay_sequence: 0,
             relay_rtt_ns: HashMap::new(),
             listeners: None,
             statistics: None,
@@ -444,15 +472,12 @@ impl Network {
 
     fn handle_capture(&mut self) {
         let now = now_ns();
-        let (sender, capture) = (&mut self.sender, &mut self.capture);
+        let (sender, capture) = (&mut self.outgoing.sender, &mut self.capture);
         while self.far.take_block(|samples, frames, at_ns| {
             sender.push(samples, frames);
             capture.add(frames as u64, at_ns, now);
         }) {}
-        let mut bytes = [0; MAX_DATAGRAM_BYTES];
-        while let Some(length) = self.sender.poll_datagram(&mut bytes) {
-            self.send_audio(&mut bytes[..length]);
-        }
+        self.send_captured();
         while let Some(observation) = self.far.observe() {
             self.handle_observation(observation);
         }
@@ -464,26 +489,102 @@ impl Network {
         }
     }
 
-    fn send_audio(&mut self, datagram: &mut [u8]) {
-        let mut is_sent = false;
-        for peer in self.peers.iter_mut().filter(|peer| peer.route.direct) {
-            if let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) {
-                set_sequence(datagram, peer.sequence);
-                peer.sequence = peer.sequence.wrapping_add(1);
-                is_sent |= direct.send(Bytes::copy_from_slice(datagram));
-            }
+    /// Sends all that waits, in every format that somebody is sent.
+    fn send_captured(&mut self) {
+        let is_relayed = self.sends_to_relay();
+        let (peers, relay_listener) = (&self.peers, &self.relay_listener);
+        self.outgoing.prepare(|rung| {
+            (is_relayed && relay_listener.takes(rung))
+                || peers
+                    .iter()
+                    .any(|peer| peer.route.direct && peer.listener.takes(rung) && peer.is_direct())
+        });
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        while let Some((rung, length)) = self.outgoing.poll_datagram(&mut bytes) {
+            self.send_as(rung, &mut bytes[..length]);
         }
-        // Before the relay said how many listen, somebody may.
-        if let Some((_, relay)) = &self.relay
+        self.send_copies();
+    }
+
+    /// Whether somebody takes our stream from the relay. Before it said how many do, somebody may.
+    fn sends_to_relay(&self) -> bool {
+        (self.relay.as_ref()).is_some_and(|(_, relay)| relay.is_open())
             && self.listeners != Some(0)
             && self.peers.iter().any(|peer| peer.route.relay)
-        {
-            set_sequence(datagram, self.relay_sequence);
-            self.relay_sequence = self.relay_sequence.wrapping_add(1);
-            is_sent |= relay.send(Bytes::copy_from_slice(datagram));
+    }
+
+    fn send_as(&mut self, rung: Rung, datagram: &mut [u8]) {
+        let (timestamp, frames) = match wire::parse(datagram) {
+            Ok(Datagram::Audio(header, _)) => (header.timestamp, header.frames),
+            Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
+            _ => return,
+        };
+        let at = (timestamp, frames);
+        let mut is_sent = false;
+        for peer in self.peers.iter_mut().filter(|peer| peer.route.direct) {
+            if let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open())
+                && peer.listener.takes(rung)
+            {
+                is_sent |= (peer.listener).send(rung, datagram, at, |bytes| direct.send(bytes));
+            }
         }
-        if is_sent && let Ok(Datagram::Audio(header, _)) = wire::parse(datagram) {
-            self.capture.sent(header.timestamp, now_ns());
+        if self.sends_to_relay()
+            && self.relay_listener.takes(rung)
+            && let Some((_, relay)) = &self.relay
+        {
+            is_sent |= (self.relay_listener).send(rung, datagram, at, |bytes| relay.send(bytes));
+        }
+        if is_sent {
+            self.capture.sent(rung, timestamp, now_ns());
+        }
+    }
+
+    fn send_copies(&mut self) {
+        for peer in &mut self.peers {
+            if let Some(direct) = &peer.direct {
+                (peer.listener).send_copies(|lane, bytes| direct.send_copy(lane, bytes));
+            }
+        }
+        if let Some((_, relay)) = &self.relay {
+            (self.relay_listener).send_copies(|session, bytes| relay.send_copy(session, bytes));
+        }
+    }
+
+    /// Finds out what each listener's path can carry, once a second.
+    fn review_formats(&mut self, now: u64) {
+        let elapsed_ms = TICK.as_millis() as u32 * FORMAT_TICKS as u32;
+        let is_relayed = self.sends_to_relay();
+        let adds_lanes = self.config.lanes.is_none();
+        for peer in &mut self.peers {
+            let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) else {
+                continue;
+            };
+            let lost_share = peer.reports.heard(now).and_then(|heard| {
+                let due = heard.received_packets.saturating_add(heard.lost_packets);
+                (due > 0).then(|| heard.lost_packets as f32 / due as f32)
+            });
+            // Where the relay is sent the same, that is the copy.
+            let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
+            let lanes = direct.open_lanes().len();
+            let can_copy = lanes > 1 && !has_copy;
+            // Lanes that were asked for and do not come are not waited for.
+            let most = lanes.max(direct.wanted_lanes());
+            let can_add = adds_lanes && most < MAX_LANES;
+            match (peer.listener).review(elapsed_ms, lost_share, can_copy, can_add) {
+                Lanes::Add => direct.want_lanes(2 * most, now),
+                Lanes::Remove if adds_lanes && lanes > FIRST_LANES => {
+                    direct.want_lanes(lanes - 1, now);
+                }
+                Lanes::Reset if adds_lanes && most > FIRST_LANES => {
+                    direct.want_lanes(FIRST_LANES, now)
+                }
+                Lanes::Keep | Lanes::Remove | Lanes::Reset => {}
+            }
+        }
+        if let Some((_, relay)) = &self.relay {
+            let can_copy = relay.open_sessions().len() > 1;
+            // Nobody says what is lost of it on the way to the relay alone.
+            (self.relay_listener).review(elapsed_ms, None, can_copy, false);
         }
     }
 
@@ -523,7 +624,10 @@ impl Network {
     fn handle_relay(&mut self, event: RelayEvent) {
         match event {
             RelayEvent::Datagram(session, bytes) => self.handle_relayed(session, &bytes),
-            RelayEvent::Wanted(listeners) => self.listeners = Some(listeners),
+            RelayEvent::Wanted(listeners, opus) => {
+                self.listeners = Some(listeners);
+                self.relay_listener.set_rungs(self.outgoing.rungs(opus));
+            }
             RelayEvent::Statistics(statistics) => self.statistics = Some(statistics),
             RelayEvent::Changed => {
                 // Who listens is said anew on the next control stream.
@@ -835,7 +939,8 @@ impl Network {
         let direct = (self.id.as_deref())
             .filter(|_| self.config.path.is_direct())
             .map(|own| {
-                let (lanes, events) = (self.config.lanes, self.direct_events.clone());
+                let lanes = self.config.lanes.unwrap_or(FIRST_LANES);
+                let events = self.direct_events.clone();
                 Direct::new(own, &id, lanes, &self.ice_servers, events)
             });
         self.peers.push(Peer {
@@ -859,7 +964,7 @@ impl Network {
                 relay: true,
             },
             dropped_before: 0,
-            sequence: 0,
+            listener: Listener::new(self.outgoing.rungs(true), self.config.copies),
             reports: Reports::default(),
             stats: None,
             peaks: [0.0; 2],
@@ -930,7 +1035,7 @@ impl Network {
         let elapsed_ms = TICK.as_millis() as u32 * PROBE_TICKS as u32;
         let pin = self.config.path.pin();
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
-        let is_relay_open = relay.is_some_and(|relay| !relay.open_sessions().is_empty());
+        let is_relay_open = relay.is_some_and(Relay::is_open);
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
             let dropped = relay_dropped + peer.direct.as_ref().map_or(0, |direct| direct.dropped);
@@ -944,7 +1049,9 @@ impl Network {
                 // Its reports cover both paths at once.
                 direct_lost_share: None,
                 relay_lost_share: None,
-                is_short: dropped > peer.dropped_before,
+                is_short: dropped > peer.dropped_before
+                    || (peer.is_direct() && peer.listener.step() > 0)
+                    || (is_relay_open && self.relay_listener.step() > 0),
                 relay_listeners: peer.relay_listeners(self.listeners),
             });
             peer.dropped_before = dropped;
@@ -1020,7 +1127,7 @@ impl Network {
                 id.clone()
             }
             Order::MuteSelf(muted) => {
-                self.sender.set_muted(*muted);
+                self.outgoing.sender.set_muted(*muted);
                 self.status.is_muted = *muted;
                 return;
             }
@@ -1050,13 +1157,19 @@ impl Network {
         self.listen();
     }
 
-    fn handle_tick(&mut self, probes: bool) {
+    fn handle_tick(&mut self, tick: u64) {
         let now = now_ns();
+        for direct in self.peers.iter().filter_map(|peer| peer.direct.as_ref()) {
+            direct.take_stock(now);
+        }
         let is_gone = |peer: &Peer| peer.missed_since_ns.is_some_and(|at| now - at > GRACE_NS);
         while let Some(at) = self.peers.iter().position(is_gone) {
             self.remove_peer(at);
         }
-        if probes {
+        if tick.is_multiple_of(FORMAT_TICKS) {
+            self.review_formats(now);
+        }
+        if tick.is_multiple_of(PROBE_TICKS) {
             self.review();
             self.probe();
         }
@@ -1103,7 +1216,6 @@ impl Network {
     }
 
     fn report(&mut self, overrun_frames: u32, underruns: u32, now: u64) {
-        let reading = self.capture.read();
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
         for peer in &mut self.peers {
@@ -1118,6 +1230,13 @@ impl Network {
             let dropped = direct
                 .as_ref()
                 .map_or(relay_dropped, |direct| direct.dropped);
+            // As it is likely to hear it: by the lanes if they are sent.
+            let rung = if direct.is_some() && peer.route.direct {
+                peer.listener.heard_rung()
+            } else {
+                self.relay_listener.heard_rung()
+            };
+            let reading = self.capture.read(rung);
             let due = peer
                 .reports
                 .poll(stream, reading, overrun_frames, dropped, underruns, now);
@@ -1132,13 +1251,15 @@ impl Network {
     }
 
     fn tell(&mut self, now: u64) {
+        let main = self.outgoing.sender.config().format;
+        let sends_to_relay = self.sends_to_relay();
         let status = &mut self.status;
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
-            + self.sender.stats().overrun_frames;
+            + self.outgoing.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
-        status.packets = self.sender.stats().packets;
-        status.input_peaks = self.sender.take_peaks()[..self.config.channels].to_vec();
+        status.packets = self.outgoing.sender.stats().packets;
+        status.input_peaks = self.outgoing.sender.take_peaks()[..self.config.channels].to_vec();
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
@@ -1146,6 +1267,7 @@ impl Network {
             listeners: self.listeners,
             dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
             statistics: self.statistics,
+            sent: sends_to_relay.then(|| SentStatus::of(&self.relay_listener, main)),
         };
         let has_relay = status.relay.sessions > 0;
         let mut peers = Vec::new();
@@ -1189,6 +1311,7 @@ impl Network {
                     error_ms: m.error_ms,
                     is_whole: m.is_whole,
                 }),
+                sent: peer.sent(main),
                 heard,
                 ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
             });
@@ -1215,6 +1338,7 @@ fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerS
         is_muted: strip.is_muted,
         is_solo: strip.is_solo,
         peaks,
+        format: stats.format.map(format_name),
         received_packets: stats.sequence.received,
         lost_packets: stats.sequence.lost,
         late_packets: stats.jitter.late_packets,
@@ -1226,11 +1350,6 @@ fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerS
         drift_ppm: stats.drift.map(|drift| drift.ppm),
         ..PeerStatus::default()
     }
-}
-
-/// Each listener's datagrams, and the relay's, are numbered on their own.
-fn set_sequence(datagram: &mut [u8], sequence: u32) {
-    datagram[8..12].copy_from_slice(&sequence.to_le_bytes());
 }
 
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
@@ -1263,11 +1382,14 @@ mod tests {
             channels,
             format: SampleFormat::S16,
             packet_frames: 128,
+            opus_kbps: None,
+            adapts: true,
+            copies: Copies::Auto,
             target: Target::Auto,
             budget: 0.001,
             path,
             sessions: 1,
-            lanes: 1,
+            lanes: Some(1),
         };
         let (duplex, far, _) = duplex::pair(DuplexConfig {
             rate,

@@ -17,6 +17,7 @@ use web_transport_quinn::Session;
 use web_transport_quinn::quinn::crypto::rustls::QuicClientConfig;
 use web_transport_quinn::quinn::{ClientConfig, Endpoint, IdleTimeout, TransportConfig, VarInt};
 
+use crate::outgoing::Sent;
 use crate::signalling::RelayAddress;
 use crate::tls;
 
@@ -26,6 +27,8 @@ pub const MAX_SESSIONS: usize = 4;
 const MAX_LINE_BYTES: usize = 16_384;
 /// What a session may hold that is not sent yet, in bytes: 16 datagrams, then the oldest go.
 const SEND_BUFFER_BYTES: usize = 16_384;
+/// With less room than this, so much waits that the path is too slow.
+const CROWDED_ROOM_BYTES: usize = SEND_BUFFER_BYTES / 2;
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 /// The server closes a session that is idle for 10 s.
 const IDLE_MS: u32 = 10_000;
@@ -115,7 +118,7 @@ pub struct RelayStatistics {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum FromRelay {
-    Wanted { listeners: u32 },
+    Wanted { listeners: u32, opus: bool },
     Statistics(RelayStatistics),
 }
 
@@ -124,8 +127,8 @@ enum FromRelay {
 pub enum RelayEvent {
     /// A datagram, on a session.
     Datagram(usize, Bytes),
-    /// So many take our stream.
-    Wanted(u32),
+    /// So many take our stream, and whether Opus is of use to all of them.
+    Wanted(u32, bool),
     /// The relay's own figures.
     Statistics(RelayStatistics),
     /// The number of open sessions changed.
@@ -219,22 +222,42 @@ impl Relay {
         Ok(())
     }
 
-    /// Sends a datagram on the session with the most room. False if it was dropped: there is no session, or none with room.
-    pub fn send(&self, datagram: Bytes) -> bool {
-        let sessions = self.sessions.borrow();
-        let first = self.turn.get();
-        self.turn.set(first.wrapping_add(1));
-        let best = (0..sessions.len())
-            .filter_map(|n| sessions[first.wrapping_add(n) % sessions.len()].as_ref())
-            .max_by_key(|session| session.datagram_send_buffer_space());
-        let is_sent = best.is_some_and(|session| {
-            session.datagram_send_buffer_space() >= datagram.len()
-                && session.send_datagram(datagram).is_ok()
-        });
-        if !is_sent && best.is_some() {
+    /// Sends a datagram on the session with the most room. `None` if it was dropped: there is no session, or none with room.
+    pub fn send(&self, datagram: Bytes) -> Option<Sent> {
+        self.turn.set(self.turn.get().wrapping_add(1));
+        let sent = self.send_where(|_| true, datagram);
+        if sent.is_none() && self.is_open() {
             self.dropped.set(self.dropped.get() + 1);
         }
-        is_sent
+        sent
+    }
+
+    /// Sends a datagram once more, by another session than `first`, if there is one on which little waits.
+    pub fn send_copy(&self, first: usize, datagram: Bytes) -> bool {
+        let sessions = self.sessions.borrow();
+        let is_calm =
+            |session: &Session| session.datagram_send_buffer_space() >= CROWDED_ROOM_BYTES;
+        self.send_where(
+            |index| index != first && sessions[index].as_ref().is_some_and(is_calm),
+            datagram,
+        )
+        .is_some()
+    }
+
+    /// On the session with the most room, in turns among equals.
+    fn send_where(&self, fit: impl Fn(usize) -> bool, datagram: Bytes) -> Option<Sent> {
+        let sessions = self.sessions.borrow();
+        let (lane, session) = (0..sessions.len())
+            .map(|n| self.turn.get().wrapping_add(n) % sessions.len())
+            .filter(|&index| fit(index))
+            .filter_map(|index| Some((index, sessions[index].as_ref()?)))
+            .max_by_key(|(_, session)| session.datagram_send_buffer_space())?;
+        let room = session.datagram_send_buffer_space();
+        let is_sent = room >= datagram.len() && session.send_datagram(datagram).is_ok();
+        is_sent.then_some(Sent {
+            lane,
+            is_crowded: room < CROWDED_ROOM_BYTES,
+        })
     }
 
     /// Sends a datagram on that session: a probe, or its reply.
@@ -243,6 +266,11 @@ impl Relay {
             // Probes are lost like everything else.
             let _ = session.send_datagram(datagram);
         }
+    }
+
+    /// Whether any session is open.
+    pub fn is_open(&self) -> bool {
+        self.sessions.borrow().iter().any(Option::is_some)
     }
 
     /// Which sessions are open.
@@ -433,7 +461,7 @@ impl Lane {
                             continue;
                         }
                         let event = match serde_json::from_slice(&line) {
-                            Ok(FromRelay::Wanted { listeners }) => RelayEvent::Wanted(listeners),
+                            Ok(FromRelay::Wanted { listeners, opus }) => RelayEvent::Wanted(listeners, opus),
                             Ok(FromRelay::Statistics(statistics)) => RelayEvent::Statistics(statistics),
                             Err(_) => return,
                         };

@@ -1,8 +1,10 @@
 //! What a participant knows of itself and of the others: an output, for the terminal and for scripts. Figures are measured; one
 //! that is not known (yet) is `None`, never 0. Names and meanings are those of `docs/automation.md`.
 
+use antiphon_core::{SampleFormat, StreamFormat};
 use serde::Serialize;
 
+use crate::outgoing::{Listener, Rung};
 use crate::relay::RelayStatistics;
 
 /// Everything, at some moment.
@@ -70,6 +72,55 @@ pub struct RelayStatus {
     pub dropped_packets: u64,
     /// The relay's own figures.
     pub statistics: Option<RelayStatistics>,
+    /// What it is sent; `None` while nothing is.
+    pub sent: Option<SentStatus>,
+}
+
+/// What a listener is sent.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SentStatus {
+    /// `s16`, `s24`, `f32` or `opus`.
+    pub format: &'static str,
+    /// Of Opus, bit/s.
+    pub opus_bps: Option<u32>,
+    /// Steps down from the format that was chosen.
+    pub rung: usize,
+    /// Every datagram is sent twice.
+    pub copies: bool,
+    /// Datagrams sent a second time.
+    pub copies_sent: u64,
+    /// Changes of the format.
+    pub switches: u64,
+}
+
+impl SentStatus {
+    /// `main`: what samples are sent as.
+    pub(crate) fn of(listener: &Listener, main: SampleFormat) -> Self {
+        let named = |format| format_name(StreamFormat::Samples(format));
+        let (format, opus_bps) = match listener.rung() {
+            Rung::Main => (named(main), None),
+            Rung::Narrow => (named(SampleFormat::S16), None),
+            Rung::Opus { kbps, .. } => (format_name(StreamFormat::Opus), Some(kbps * 1_000)),
+        };
+        Self {
+            format,
+            opus_bps,
+            rung: listener.step(),
+            copies: listener.sends_copies(),
+            copies_sent: listener.copies_sent,
+            switches: listener.switches,
+        }
+    }
+}
+
+/// As the page's statistics call it.
+pub(crate) fn format_name(format: StreamFormat) -> &'static str {
+    match format {
+        StreamFormat::Samples(SampleFormat::S16) => "s16",
+        StreamFormat::Samples(SampleFormat::S24) => "s24",
+        StreamFormat::Samples(SampleFormat::F32) => "f32",
+        StreamFormat::Opus => "opus",
+    }
 }
 
 /// One other.
@@ -121,6 +172,10 @@ pub struct PeerStatus {
     pub drift_ppm: Option<f32>,
     /// From its microphone to our ear.
     pub mouth_to_ear: Option<MouthToEarStatus>,
+    /// What comes from it: `s16`, `s24`, `f32` or `opus`; `None` before anything has.
+    pub format: Option<&'static str>,
+    /// What its lanes are sent; `None` while nothing is.
+    pub sent: Option<SentStatus>,
     /// How it hears us, by its own report.
     pub heard: Option<HeardStatus>,
 }

@@ -12,6 +12,7 @@ use antiphon_agent::bots::{self, BotsConfig, BotsSummary, MAX_TURNS};
 use antiphon_agent::core::{SampleFormat, SampleRate, Target};
 use antiphon_agent::duplex::{self, DuplexConfig};
 use antiphon_agent::link::RoomLink;
+use antiphon_agent::outgoing::Copies;
 use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
 use antiphon_agent::sound::{self, Backend, CardConfig, Device, Running};
@@ -116,6 +117,18 @@ pub(crate) struct Join {
     #[arg(long, default_value = "16", value_parser = bits)]
     bits: SampleFormat,
 
+    /// Send Opus instead of samples, at 64, 96, 128 or 256 kbit/s, in packets of 2.5, 5 or 10 ms, whichever is nearest to --packet
+    #[arg(long, value_name = "KBPS", value_parser = kbps, conflicts_with = "bots")]
+    opus: Option<u32>,
+
+    /// Never send a listener whose path is too slow fewer bits or Opus, but let packets be lost
+    #[arg(long)]
+    keep_format: bool,
+
+    /// Send every packet a second time, on another lane: where a listener loses some, always, or never
+    #[arg(long, value_enum, default_value_t = CopiesChoice::Auto)]
+    copies: CopiesChoice,
+
     /// Jitter buffer: tight, auto, safe (aiming at no more than 1 %, 0.1 %, 0.01 % of the frames late), or frames
     #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = buffer)]
     buffer: (Target, f32),
@@ -129,14 +142,9 @@ pub(crate) struct Join {
     )]
     sessions: u32,
 
-    /// Direct lanes to each peer, 1 to 8
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=8)
-    )]
-    lanes: u32,
+    /// Direct lanes to each peer, 1 to 8; if not given two, and more where these back up
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=8))]
+    lanes: Option<u32>,
 
     /// Play this WAV file into the room instead of a microphone
     #[arg(long, value_name = "WAV", conflicts_with = "tone")]
@@ -215,6 +223,13 @@ enum PathChoice {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CopiesChoice {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {
     /// JACK if a server answers, otherwise cpal; files where --input, --tone or --output asks for them
     Auto,
@@ -241,6 +256,14 @@ fn name(text: &str) -> Result<String, String> {
     is_fit
         .then(|| text.to_owned())
         .ok_or_else(|| "a name has 1 to 64 characters".to_owned())
+}
+
+fn kbps(text: &str) -> Result<u32, String> {
+    let kbps = text
+        .parse()
+        .ok()
+        .filter(|kbps| [64, 96, 128, 256].contains(kbps));
+    kbps.ok_or_else(|| "64, 96, 128 or 256".to_owned())
 }
 
 fn bits(text: &str) -> Result<SampleFormat, String> {
@@ -297,6 +320,13 @@ impl Join {
             channels: device.input_channels(),
             format: self.bits,
             packet_frames: self.packet as usize,
+            opus_kbps: self.opus,
+            adapts: !self.keep_format,
+            copies: match self.copies {
+                CopiesChoice::Auto => Copies::Auto,
+                CopiesChoice::On => Copies::On,
+                CopiesChoice::Off => Copies::Off,
+            },
             target: self.buffer.0,
             budget: self.buffer.1,
             path: match self.path {
@@ -306,8 +336,13 @@ impl Join {
                 PathChoice::Mix => Path::Mix,
             },
             sessions: self.sessions as usize,
-            lanes: self.lanes as usize,
+            lanes: self.lanes.map(|lanes| lanes as usize),
         };
+        if self.opus.is_some()
+            && let Some(why) = config.choice().opus_refusal()
+        {
+            return Err(Failure::usage(why));
+        }
         let running = Running::start(device, duplex).map_err(Failure::running)?;
         let participant = Participant::join(config, far, sleeper).map_err(Failure::running)?;
         let status = participant.status.clone();

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use antiphon_agent::participant::{Order, Participant};
-use antiphon_agent::status::{PeerStatus, Signalling, Status};
+use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,7 +17,7 @@ const LEAST_DB: f32 = -60.0;
 /// Of one's own meters.
 const METER_CELLS: usize = 20;
 /// From so many columns on there is room for all figures; a terminal has 80 at first.
-const WIDE: u16 = 110;
+const WIDE: u16 = 120;
 /// One press of a key.
 const GAIN_STEP_DB: f32 = 1.0;
 const LEAST_GAIN_DB: f32 = -40.0;
@@ -26,12 +26,12 @@ const LONG_HELP: &str = "\
 up, down      choose somebody
 left, right   quieter, louder, by 1 dB
 0             gain 0 dB again
-m             mute them here
-s             solo: hear only those
+m, s          mute them here; solo: hear only those
 space         mute yourself: you send silence
 ?             back to the room
 q, Ctrl-C     leave the room
 
+sent as       what goes there directly; ↓ less than you chose: too slow a way
 buffer        sound waiting to be played / the delay aimed at
 lost, late    datagrams that did not come, or came after their turn
 concealed     sound made up in place of what was missing
@@ -181,11 +181,17 @@ const NARROW_COLUMNS: [Column; 7] = [
     ("concealed", 9, |_, figures| figures.concealed.clone()),
     ("to ear ms", 9, |_, figures| figures.delay.clone()),
 ];
-const WIDE_COLUMNS: [Column; 9] = [
+const WIDE_COLUMNS: [Column; 10] = [
     ("", 0, |peer, _| name(peer)),
     ("dBFS", 21, |peer, _| level(peer, 16)),
     ("gain dB", 8, |peer, _| gain(peer)),
     ("path", 12, |_, figures| figures.path.clone()),
+    ("sent as", 9, |peer, _| {
+        peer.sent.map_or(String::new(), |sent| {
+            let mark = if sent.rung > 0 { "↓" } else { "" };
+            format_words(sent.format, sent.opus_bps) + mark
+        })
+    }),
     ("buffer ms", 11, |_, figures| figures.buffer.clone()),
     ("lost", 6, |peer, _| peer.lost_packets.to_string()),
     ("late", 6, |peer, _| peer.late_packets.to_string()),
@@ -255,8 +261,11 @@ fn server_words(status: &Status) -> String {
     } else {
         "sessions"
     };
+    let sent = (relay.sent).map_or(String::new(), |sent| {
+        format!(" · sent {}", sent_words(&sent))
+    });
     format!(
-        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms",
+        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{sent}",
         relay.sessions
     )
 }
@@ -282,10 +291,11 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         ];
         let marks: String = (marks.iter().filter(|(is, _)| *is)).map(|(_, mark)| *mark).collect();
         format!(
-            "  {}: {level} dBFS, gain {} dB{marks}, {}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
+            "  {}: {level} dBFS, gain {} dB{marks}, {}{}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
             name(peer),
             decibel(peer.gain),
             figures.path,
+            formats(peer),
             figures.buffer,
             peer.lost_packets,
             peer.late_packets,
@@ -339,6 +349,33 @@ impl Figures {
                 Some(m) => format!("≥ {:.1}", m.known_ms),
             },
         }
+    }
+}
+
+/// What comes from a peer and what its lanes are sent, for lines.
+fn formats(peer: &PeerStatus) -> String {
+    let comes = (peer.format).map(|format| format!(", comes in {}", format_words(format, None)));
+    let goes = (peer.sent).map(|sent| format!(", sent {}", sent_words(&sent)));
+    [comes, goes].into_iter().flatten().collect()
+}
+
+fn sent_words(sent: &SentStatus) -> String {
+    let mut words = format_words(sent.format, sent.opus_bps);
+    if sent.rung > 0 {
+        words += " because the way there is too slow";
+    }
+    if sent.copies {
+        words += ", twice";
+    }
+    words
+}
+
+/// `format`: as a status calls it.
+fn format_words(format: &str, opus_bps: Option<u32>) -> String {
+    match (format, opus_bps) {
+        ("opus", Some(bps)) => format!("Opus {}", bps / 1_000),
+        ("opus", None) => "Opus".into(),
+        (samples, _) => format!("{} bits", &samples[1..]),
     }
 }
 
@@ -462,6 +499,15 @@ mod tests {
         (peer.direct_lanes, peer.is_relayed) = (8, true);
         (peer.buffer_frames, peer.target_frames) = (Some(1_234), 2_345);
         (peer.played_frames, peer.concealed_frames) = (900, 100);
+        peer.format = Some("s24");
+        peer.sent = Some(SentStatus {
+            format: "opus",
+            opus_bps: Some(128_000),
+            rung: 2,
+            copies: true,
+            copies_sent: 1,
+            switches: 2,
+        });
         peer.mouth_to_ear = Some(MouthToEarStatus {
             known_ms: 45.6,
             error_ms: 1.2,
@@ -483,6 +529,16 @@ mod tests {
         ] {
             assert!(screen.contains(whole), "{whole}:\n{screen}");
         }
+    }
+
+    #[test]
+    fn what_is_sent_is_said() {
+        let wide = screen(&View::default(), &busy(), 120, 24);
+        let row = "direct+relay Opus 128↓ 25.7/48.9   0      0      10.00 %   45.6 ±1.2";
+        assert!(wide.contains(row), "{wide}");
+        let lines = lines(&busy());
+        let words = ", direct+relay, comes in 24 bits, sent Opus 128 because the way there is too slow, twice, buffer ";
+        assert!(lines.iter().any(|line| line.contains(words)), "{lines:?}");
     }
 
     #[test]

@@ -1,0 +1,702 @@
+//! What each listener is sent: the chosen format, or a cheaper one where its path cannot carry that, and copies where it loses some. The same
+//! steps as the page's (`docs/adr/0015-redundancy-and-degradation.md`).
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig};
+use antiphon_opus::{Encoder, FEED_FRAMES};
+use bytes::Bytes;
+
+/// Lanes are taken away after so long without any datagram that found all of them crowded.
+const CALM_MS: u32 = 60_000;
+/// When the format changes, the old one is sent for so many more frames of media time: the other end's codec takes its time to be set up.
+const OVERLAP_FRAMES: u64 = 24_000;
+/// Frames that a packet of Opus may hold.
+const OPUS_FRAMES: [usize; 3] = [120, 240, 480];
+
+/// One format of our stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rung {
+    /// Samples as they were chosen; with Opus chosen, of 16 bits.
+    Main,
+    /// Samples of 16 bits, where more were chosen.
+    Narrow,
+    /// Opus.
+    Opus {
+        /// kbit/s.
+        kbps: u32,
+        /// In each packet: 120, 240 or 480.
+        frames: usize,
+    },
+}
+
+impl Rung {
+    fn opus_frames(self) -> Option<usize> {
+        match self {
+            Self::Opus { frames, .. } => Some(frames),
+            Self::Main | Self::Narrow => None,
+        }
+    }
+}
+
+/// Whether every datagram is sent twice, on two lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copies {
+    /// Where it helps.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What a musician chose to send, and what may be done about a path that cannot carry it.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// The room's.
+    pub rate: SampleRate,
+    /// How samples are written.
+    pub format: SampleFormat,
+    /// 1 to 8.
+    pub channels: usize,
+    /// 16 to 512.
+    pub packet_frames: usize,
+    /// Opus instead of samples, kbit/s.
+    pub opus_kbps: Option<u32>,
+    /// The format may step down for a listener whose path cannot carry it.
+    pub adapts: bool,
+    /// See there.
+    pub copies: Copies,
+}
+
+impl Choice {
+    /// Why Opus cannot be sent so, for people; `None` if it can.
+    pub fn opus_refusal(&self) -> Option<String> {
+        if self.rate != SampleRate::Hz48000 {
+            let hz = self.rate.hz();
+            return Some(format!(
+                "Opus is sent at 48,000 Hz only, and the sound here is at {hz} Hz"
+            ));
+        }
+        (self.channels > 2).then(|| {
+            format!(
+                "Opus is sent in one or two channels only, not {}",
+                self.channels
+            )
+        })
+    }
+
+    /// The chosen format first, then each cheaper than the one before.
+    pub fn rungs(&self) -> Vec<Rung> {
+        let can_opus = self.opus_refusal().is_none();
+        let nearest = |frames: usize| {
+            let by_distance = |opus: &usize| opus.abs_diff(frames);
+            OPUS_FRAMES
+                .into_iter()
+                .min_by_key(by_distance)
+                .expect("some")
+        };
+        let top = self.opus_kbps.filter(|_| can_opus).map(|kbps| Rung::Opus {
+            kbps,
+            frames: nearest(self.packet_frames),
+        });
+        let mut rungs = vec![top.unwrap_or(Rung::Main)];
+        if !self.adapts {
+            return rungs;
+        }
+        if top.is_none() && self.format != SampleFormat::S16 {
+            rungs.push(Rung::Narrow);
+        }
+        // Headers cost as much as the sound: a slow path gets longer packets, too.
+        let down = [(128, 240), (64, 480)].map(|(kbps, frames)| Rung::Opus { kbps, frames });
+        let is_cheaper = |rung: &Rung| match (top, *rung) {
+            (Some(Rung::Opus { kbps: most, .. }), Rung::Opus { kbps, .. }) => kbps < most,
+            _ => true,
+        };
+        rungs.extend(down.into_iter().filter(is_cheaper).filter(|_| can_opus));
+        rungs
+    }
+}
+
+/// The sender's renditions beside the main one: samples of 16 bits, and floats for the encoders.
+const NARROW: usize = 1;
+const FEED: usize = 2;
+
+/// Our stream, in every format that somebody is sent.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Takes what is captured. Its main rendition is [`Rung::Main`].
+    pub sender: Sender,
+    rungs: Rc<[Rung]>,
+    samples: Rc<[Rung]>,
+    has_narrow: bool,
+    encoders: Vec<(Rung, Encoder)>,
+    encoded: VecDeque<(Rung, Box<[u8]>)>,
+}
+
+impl Outgoing {
+    /// Of what a musician chose.
+    pub fn new(choice: &Choice) -> Self {
+        let rungs = choice.rungs();
+        let (opus, mut samples): (Vec<_>, Vec<_>) =
+            (rungs.iter().copied()).partition(|rung| rung.opus_frames().is_some());
+        if samples.is_empty() {
+            samples.push(Rung::Main);
+        }
+        // Beside Opus it only keeps time.
+        let format = if opus.first() == rungs.first() {
+            SampleFormat::S16
+        } else {
+            choice.format
+        };
+        Self {
+            sender: Sender::new(SenderConfig {
+                rate: choice.rate,
+                format,
+                channels: choice.channels,
+                packet_frames: choice.packet_frames,
+            }),
+            rungs: rungs.into(),
+            samples: samples.into(),
+            has_narrow: false,
+            encoders: Vec::new(),
+            encoded: VecDeque::new(),
+        }
+    }
+
+    /// What may be sent, the chosen format first; for who has no use for Opus, only samples.
+    pub fn rungs(&self, opus: bool) -> Rc<[Rung]> {
+        if opus { &self.rungs } else { &self.samples }.clone()
+    }
+
+    /// Begins the renditions and encoders that somebody is to be sent, and ends those that nobody is.
+    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool) {
+        let main = self.sender.config();
+        let has_narrow = is_used(Rung::Narrow);
+        if has_narrow != self.has_narrow {
+            self.has_narrow = has_narrow;
+            let narrow = SenderConfig {
+                format: SampleFormat::S16,
+                ..main
+            };
+            (self.sender).set_rendition(NARROW, has_narrow.then_some(narrow));
+        }
+        let had_encoders = !self.encoders.is_empty();
+        self.encoders.retain(|(rung, _)| is_used(*rung));
+        for &rung in self.rungs.iter() {
+            if let Rung::Opus { kbps, frames } = rung
+                && is_used(rung)
+                && self.encoders.iter().all(|(other, _)| *other != rung)
+            {
+                let encoder = Encoder::new(main.channels, frames, kbps * 1_000);
+                self.encoders.push((rung, encoder));
+            }
+        }
+        let has_encoders = !self.encoders.is_empty();
+        if has_encoders != had_encoders {
+            let feed = SenderConfig {
+                format: SampleFormat::F32,
+                packet_frames: FEED_FRAMES,
+                ..main
+            };
+            (self.sender).set_rendition(FEED, has_encoders.then_some(feed));
+        }
+    }
+
+    /// Writes the next datagram of any format that is used into `out`; its format and its length in bytes. `None` when too few frames wait.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`](antiphon_core::wire::MAX_DATAGRAM_BYTES).
+    pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<(Rung, usize)> {
+        // Samples first: who hears them waits for no encoder.
+        for (rendition, rung) in [(0, Rung::Main), (NARROW, Rung::Narrow)] {
+            if let Some(length) = self.sender.poll_rendition(rendition, out) {
+                return Some((rung, length));
+            }
+        }
+        while self.encoded.is_empty() {
+            let length = self.sender.poll_rendition(FEED, out)?;
+            for (rung, encoder) in &mut self.encoders {
+                encoder.push(&out[..length], |datagram| {
+                    self.encoded.push_back((*rung, (*datagram).into()));
+                });
+            }
+        }
+        let (rung, datagram) = self.encoded.pop_front()?;
+        out[..datagram.len()].copy_from_slice(&datagram);
+        Some((rung, datagram.len()))
+    }
+}
+
+/// What is to be done about a listener's lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// Nothing.
+    Keep,
+    /// There are too few for what is sent.
+    Add,
+    /// There have been enough for long.
+    Remove,
+    /// They were of no use: as many as at first.
+    Reset,
+}
+
+/// How a datagram left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// On which lane.
+    pub lane: usize,
+    /// Even there, what came before it waits.
+    pub is_crowded: bool,
+}
+
+/// What one listener is sent, or all of them who listen to the relay.
+#[derive(Debug)]
+pub struct Listener {
+    rungs: Rc<[Rung]>,
+    step: usize,
+    /// The format it had before, until the present one has taken over.
+    leaving: Option<Rung>,
+    /// Media time where the present one began; `None` until it did.
+    began: Option<u64>,
+    ladder: Ladder,
+    offered: u32,
+    crowded: u32,
+    /// Since lanes backed up, or were taken away.
+    calm_ms: u32,
+    /// The next datagram's number: each listener's are counted on their own, so that a change of format is no loss.
+    sequence: u32,
+    copies: Copies,
+    sends_copies: bool,
+    /// What was sent since the last copies, and on which lane.
+    burst: Vec<(usize, Bytes)>,
+    /// Copies sent.
+    pub copies_sent: u64,
+    /// Changes of the format.
+    pub switches: u64,
+}
+
+impl Listener {
+    /// Begins with the first of `rungs`; there is at least one.
+    pub fn new(rungs: Rc<[Rung]>, copies: Copies) -> Self {
+        Self {
+            ladder: Ladder::new(rungs.len()),
+            rungs,
+            step: 0,
+            leaving: None,
+            began: None,
+            offered: 0,
+            crowded: 0,
+            calm_ms: 0,
+            sequence: 0,
+            copies,
+            sends_copies: copies == Copies::On,
+            burst: Vec::new(),
+            copies_sent: 0,
+            switches: 0,
+        }
+    }
+
+    /// Other formats; as many steps down as before, if there are so many.
+    pub fn set_rungs(&mut self, rungs: Rc<[Rung]>) {
+        let before = self.rung();
+        self.ladder.set_rungs(rungs.len());
+        self.rungs = rungs;
+        self.step = self.step.min(self.rungs.len() - 1);
+        self.change(before);
+    }
+
+    /// What it is sent now, or soon.
+    pub fn rung(&self) -> Rung {
+        self.rungs[self.step]
+    }
+
+    /// Steps down from the chosen format.
+    pub fn step(&self) -> usize {
+        self.step
+    }
+
+    /// What its reports should tell of: what it hears now.
+    pub fn heard_rung(&self) -> Rung {
+        self.leaving.unwrap_or(self.rung())
+    }
+
+    /// Whether it is sent this format at present.
+    pub fn takes(&self, rung: Rung) -> bool {
+        rung == self.rung() || Some(rung) == self.leaving
+    }
+
+    /// Whether every datagram is sent twice.
+    pub fn sends_copies(&self) -> bool {
+        self.sends_copies
+    }
+
+    /// Sends it a datagram with frames from `timestamp` on, numbered for it. `send`: as [`Direct::send`](crate::direct::Direct::send). False if it was dropped.
+    pub fn send(
+        &mut self,
+        rung: Rung,
+        datagram: &mut [u8],
+        (timestamp, frames): (u64, u16),
+        send: impl FnOnce(Bytes) -> Option<Sent>,
+    ) -> bool {
+        datagram[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = Bytes::copy_from_slice(datagram);
+        let sent = send(bytes.clone());
+        self.offered += 1;
+        self.crowded += u32::from(sent.is_none_or(|sent| sent.is_crowded));
+        if let Some(sent) = sent
+            && self.sends_copies
+        {
+            self.burst.push((sent.lane, bytes));
+        }
+        self.take_over(rung, timestamp, frames);
+        sent.is_some()
+    }
+
+    /// Sends what was sent since the last call once more, after the burst: no original shall wait behind a copy. `send` gets the lane that it is not to
+    /// go by, and says whether there was another.
+    pub fn send_copies(&mut self, mut send: impl FnMut(usize, Bytes) -> bool) {
+        for (lane, bytes) in self.burst.drain(..) {
+            self.copies_sent += u64::from(send(lane, bytes));
+        }
+    }
+
+    /// Chooses anew. To be called about once a second. `lost_share`: as the listener reports it; `can_copy`: there is a second lane; `can_add_lanes`: there
+    /// may be more.
+    pub fn review(
+        &mut self,
+        elapsed_ms: u32,
+        lost_share: Option<f32>,
+        can_copy: bool,
+        can_add_lanes: bool,
+    ) -> Lanes {
+        let is_crowded = self.crowded > 0;
+        let decision = self.ladder.review(&Observation {
+            elapsed_ms,
+            offered: std::mem::take(&mut self.offered),
+            crowded: std::mem::take(&mut self.crowded),
+            lost_share,
+            can_copy: can_copy && self.copies == Copies::Auto,
+            can_add_lanes,
+        });
+        self.sends_copies = self.copies == Copies::On || decision.copies;
+        let (before, step) = (self.rung(), self.step);
+        self.step = decision.rung.min(self.rungs.len() - 1);
+        self.change(before);
+        self.calm_ms = if is_crowded {
+            0
+        } else {
+            self.calm_ms + elapsed_ms
+        };
+        if decision.add_lanes {
+            return Lanes::Add;
+        }
+        if self.step > step {
+            return Lanes::Reset;
+        }
+        if self.calm_ms > CALM_MS {
+            self.calm_ms = 0;
+            return Lanes::Remove;
+        }
+        Lanes::Keep
+    }
+
+    /// Where a codec is involved, what was sent goes on until that has taken over.
+    fn change(&mut self, before: Rung) {
+        let now = self.rung();
+        if now == before {
+            return;
+        }
+        self.switches += 1;
+        // Renditions in samples are of the same packets: one ends where the other begins. And two in Opus packets of one duration could not
+        // be told apart.
+        let is_sharp = now.opus_frames() == before.opus_frames();
+        self.leaving = (!is_sharp).then_some(before);
+        self.began = None;
+    }
+
+    /// A datagram of one of two formats was sent: the old one ends once it is far enough into the new one, or if it seems to have ended by itself.
+    fn take_over(&mut self, rung: Rung, timestamp: u64, frames: u16) {
+        if self.leaving.is_none() {
+            return;
+        }
+        let is_new = rung == self.rung();
+        if is_new {
+            self.began.get_or_insert(timestamp);
+        }
+        let Some(began) = self.began else { return };
+        let is_over = if is_new {
+            timestamp >= began + 2 * OVERLAP_FRAMES
+        } else {
+            timestamp + u64::from(frames) >= began + OVERLAP_FRAMES
+        };
+        if is_over {
+            self.leaving = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
+
+    use super::*;
+
+    const CHOICE: Choice = Choice {
+        rate: SampleRate::Hz48000,
+        format: SampleFormat::S16,
+        channels: 2,
+        packet_frames: 128,
+        opus_kbps: None,
+        adapts: true,
+        copies: Copies::Auto,
+    };
+    const HIGH: Rung = Rung::Opus {
+        kbps: 128,
+        frames: 240,
+    };
+    const LOW: Rung = Rung::Opus {
+        kbps: 64,
+        frames: 480,
+    };
+
+    #[test]
+    fn each_format_is_cheaper_than_the_one_before() {
+        assert_eq!(CHOICE.rungs(), [Rung::Main, HIGH, LOW]);
+        let wide = Choice {
+            format: SampleFormat::S24,
+            ..CHOICE
+        };
+        assert_eq!(wide.rungs(), [Rung::Main, Rung::Narrow, HIGH, LOW]);
+        let fixed = Choice {
+            adapts: false,
+            ..wide
+        };
+        assert_eq!(fixed.rungs(), [Rung::Main]);
+        let opus = |kbps, packet_frames| {
+            let chosen = Choice {
+                opus_kbps: Some(kbps),
+                packet_frames,
+                ..wide
+            };
+            chosen.rungs()
+        };
+        let top = |kbps, frames| Rung::Opus { kbps, frames };
+        assert_eq!(opus(256, 128), [top(256, 120), HIGH, LOW]);
+        assert_eq!(opus(128, 512), [top(128, 480), LOW]);
+        assert_eq!(opus(64, 256), [top(64, 240)]);
+    }
+
+    /// So many datagrams of each format come of a tenth of a second.
+    fn polled(outgoing: &mut Outgoing) -> [usize; 4] {
+        outgoing.sender.push(&[0.1; 4_800], 4_800);
+        let mut counts = [0; 4];
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        while let Some((rung, length)) = outgoing.poll_datagram(&mut bytes) {
+            let place = [Rung::Main, Rung::Narrow, HIGH, LOW]
+                .into_iter()
+                .position(|it| it == rung);
+            let place = place.expect("one of them");
+            counts[place] += 1;
+            match (wire::parse(&bytes[..length]).expect("valid"), place) {
+                (Datagram::Audio(header, _), 0) => assert_eq!(header.format, SampleFormat::S24),
+                (Datagram::Audio(header, _), 1) => assert_eq!(header.format, SampleFormat::S16),
+                (Datagram::Opus(header, _), 2) => assert_eq!(header.frames, 240),
+                (Datagram::Opus(header, _), 3) => assert_eq!(header.frames, 480),
+                (datagram, _) => panic!("{datagram:?}"),
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn only_what_somebody_is_sent_is_made() {
+        let mut outgoing = Outgoing::new(&Choice {
+            format: SampleFormat::S24,
+            packet_frames: 120,
+            ..CHOICE
+        });
+        assert_eq!(polled(&mut outgoing), [40, 0, 0, 0]);
+        outgoing.prepare(|rung| rung == Rung::Narrow);
+        assert_eq!(polled(&mut outgoing), [40, 40, 0, 0]);
+        outgoing.prepare(|rung| rung != Rung::Narrow);
+        assert_eq!(polled(&mut outgoing), [40, 0, 20, 10]);
+        // Goes on where it was.
+        outgoing.prepare(|rung| rung == LOW);
+        assert_eq!(polled(&mut outgoing), [40, 0, 0, 10]);
+        outgoing.prepare(|_| false);
+        assert_eq!(polled(&mut outgoing), [40, 0, 0, 0]);
+    }
+
+    #[test]
+    fn where_opus_cannot_be_there_are_samples() {
+        let many = Choice {
+            channels: 3,
+            opus_kbps: Some(128),
+            ..CHOICE
+        };
+        assert_eq!(many.rungs(), [Rung::Main]);
+        let slow = Choice {
+            rate: SampleRate::Hz44100,
+            format: SampleFormat::F32,
+            ..CHOICE
+        };
+        assert_eq!(slow.rungs(), [Rung::Main, Rung::Narrow]);
+        assert!(many.opus_refusal().is_some() && slow.opus_refusal().is_some());
+        assert_eq!(CHOICE.opus_refusal(), None);
+    }
+
+    /// A listener's lanes, as it were: what was sent, with its format and number.
+    struct Path {
+        listener: Listener,
+        is_full: bool,
+        frame: u64,
+        sent: Vec<(Rung, u32)>,
+    }
+
+    impl Path {
+        fn new(rungs: &[Rung], copies: Copies) -> Self {
+            Self {
+                listener: Listener::new(rungs.into(), copies),
+                is_full: false,
+                frame: 0,
+                sent: Vec::new(),
+            }
+        }
+
+        /// Half a second of packets of 240 frames in each format that is wanted.
+        fn play(&mut self) {
+            for _ in 0..100 {
+                for rung in [Rung::Main, Rung::Narrow, HIGH, LOW] {
+                    let is_whole = rung != LOW || self.frame.is_multiple_of(480);
+                    if !self.listener.takes(rung) || !is_whole {
+                        continue;
+                    }
+                    let mut datagram = [0; 24];
+                    let (is_full, sent) = (self.is_full, &mut self.sent);
+                    let frames = rung.opus_frames().unwrap_or(240) as u16;
+                    self.listener
+                        .send(rung, &mut datagram, (self.frame, frames), |bytes| {
+                            let number = bytes[8..12].try_into().expect("four bytes");
+                            sent.push((rung, u32::from_le_bytes(number)));
+                            (!is_full).then_some(Sent {
+                                lane: 0,
+                                is_crowded: false,
+                            })
+                        });
+                }
+                self.frame += 240;
+            }
+        }
+
+        fn review(&mut self) -> Lanes {
+            self.listener.review(1_000, Some(0.0), true, false)
+        }
+    }
+
+    #[test]
+    fn a_slow_path_is_sent_less_and_what_it_had_until_that_has_begun() {
+        let mut lanes = Path::new(&[Rung::Main, HIGH, LOW], Copies::Auto);
+        lanes.is_full = true;
+        for _ in 0..2 {
+            lanes.play();
+            lanes.review();
+        }
+        assert_eq!((lanes.listener.rung(), lanes.listener.step()), (HIGH, 1));
+        assert_eq!(lanes.listener.heard_rung(), Rung::Main);
+        lanes.is_full = false;
+        lanes.sent.clear();
+        for _ in 0..2 {
+            lanes.play();
+        }
+        // Both for half a second, then the new one alone; and all in one row of numbers.
+        let of = |rung| lanes.sent.iter().filter(|(sent, _)| *sent == rung).count();
+        assert_eq!((of(Rung::Main), of(HIGH)), (100, 200));
+        assert_eq!(lanes.listener.heard_rung(), HIGH);
+        let numbers = lanes.sent.iter().map(|(_, number)| *number);
+        assert!(numbers.eq(200..500), "numbers");
+        // Calm for long enough: up again.
+        for _ in 0..10 {
+            lanes.review();
+        }
+        assert_eq!(lanes.listener.rung(), Rung::Main);
+        assert_eq!(lanes.listener.switches, 2);
+    }
+
+    #[test]
+    fn lanes_are_added_before_the_format_steps_down_and_taken_away_after_a_calm_minute() {
+        let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
+        lanes.is_full = true;
+        for _ in 0..3 {
+            lanes.play();
+            assert_eq!(lanes.listener.review(1_000, None, true, true), Lanes::Add);
+        }
+        assert_eq!(lanes.listener.step(), 0);
+        lanes.is_full = true;
+        let reviews = [(); 2].map(|()| {
+            lanes.play();
+            lanes.review()
+        });
+        assert_eq!(reviews, [Lanes::Keep, Lanes::Reset]);
+        lanes.is_full = false;
+        let reviews = (0..200).map(|_| lanes.review());
+        let removed: Vec<_> = (reviews.enumerate())
+            .filter(|(_, review)| *review == Lanes::Remove)
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(removed, [60, 121, 182]);
+    }
+
+    #[test]
+    fn samples_take_over_at_once() {
+        let mut lanes = Path::new(&[Rung::Main, Rung::Narrow], Copies::Auto);
+        lanes.is_full = true;
+        for _ in 0..2 {
+            lanes.play();
+            lanes.review();
+        }
+        assert_eq!(lanes.listener.heard_rung(), Rung::Narrow);
+        assert!(!lanes.listener.takes(Rung::Main));
+    }
+
+    #[test]
+    fn where_opus_is_of_no_use_samples_are_sent() {
+        let mut lanes = Path::new(&[HIGH, LOW], Copies::Auto);
+        lanes.listener.set_rungs([Rung::Main].into());
+        assert_eq!(lanes.listener.rung(), Rung::Main);
+        assert!(lanes.listener.takes(HIGH), "until then");
+        lanes.play();
+        lanes.play();
+        assert!(!lanes.listener.takes(HIGH));
+    }
+
+    #[test]
+    fn copies_go_by_another_lane_where_some_are_lost_and_the_numbers_are_the_same() {
+        let mut lanes = Path::new(&[Rung::Main], Copies::Auto);
+        let copies = |lanes: &mut Path| {
+            let mut numbers = Vec::new();
+            lanes.listener.send_copies(|lane, bytes| {
+                assert_eq!(lane, 0);
+                numbers.push(u32::from_le_bytes(bytes[8..12].try_into().expect("four")));
+                true
+            });
+            numbers
+        };
+        lanes.play();
+        assert!(copies(&mut lanes).is_empty());
+        for _ in 0..8 {
+            lanes.listener.review(1_000, Some(0.02), true, false);
+        }
+        assert!(lanes.listener.sends_copies());
+        lanes.play();
+        assert!(copies(&mut lanes).into_iter().eq(100..200));
+        assert!(copies(&mut lanes).is_empty(), "once");
+        assert_eq!(lanes.listener.copies_sent, 100);
+        let never = Path::new(&[Rung::Main], Copies::Off);
+        let always = Path::new(&[Rung::Main], Copies::On);
+        assert!(!never.listener.sends_copies() && always.listener.sends_copies());
+    }
+}
