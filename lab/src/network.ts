@@ -109,9 +109,9 @@ export class EmulatedNetwork {
     await this.relay([`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`], null);
   }
 
-  /** Other conditions from now on. */
-  async change({ profile, loss }: Pick<NetworkOptions, "profile" | "loss">): Promise<void> {
-    await this.ask({ profile, ...(loss === undefined ? {} : { loss }) });
+  /** Other conditions from now on: a profile, or a plan as `antiphon-netem run --help` has it. */
+  async change(to: Pick<NetworkOptions, "profile" | "loss"> | { plan: object }): Promise<void> {
+    await this.ask(to);
   }
 
   async stats(): Promise<Record<"leftToRight" | "rightToLeft", DirectionStats>> {

@@ -69,7 +69,7 @@ describe("without a browser, by ALSA", () => {
         [musicians[1]!, "A"],
       ] as const)
         await musician.until(
-          () => new RegExp(`^ *${other}: .*direct\\+relay, buffer \\d`, "m").test(musician.logTail(40)),
+          () => new RegExp(`^ *${other}: .*direct\\+relay,.* buffer \\d`, "m").test(musician.logTail(40)),
           "sound",
           30,
         );

@@ -12,17 +12,19 @@ import { Correlator } from "../src/correlator.js";
 import { makeFolder, removeFolder, Service, sleep } from "../src/processes.js";
 import { mic, readAround, sampleRateHz, speaker } from "../src/rig.js";
 import { pulseFrames, pulseShape, type Score, writeScore } from "../src/signal.js";
-import { readWav, type Take } from "../src/wav.js";
+import { readWav, type Take, writeWav } from "../src/wav.js";
 import {
   closeBrowsers,
   currentRoom,
   expectSound,
   meet,
+  parameters,
   playBothWays,
   product,
   rig,
   settled,
   setUp,
+  start,
   statsOf,
   tearDown,
   wrongCounts,
@@ -94,6 +96,42 @@ describe("through the server", () => {
       });
     },
   );
+
+  it.for<[BrowserName, string]>([
+    ["chromium", "direct"],
+    ["firefox", "relay"],
+  ])("plays in %s the Opus of a musician without a browser, %s", async ([browser, way], context) => {
+    const room = product.newRoom();
+    const page = await start(browser, "B");
+    await page.open(product.roomUrl(room, "B", { ...parameters, path: way }));
+    rig.favourSound();
+    const times = { ...seconds, pulseSeconds: 2, steadySeconds: 1, tailSeconds: 2 };
+    const score = writeScore({ voice: 0, sampleRateHz, ...times });
+    const scoreFrames = score.take[0]!.length;
+    const folder = makeFolder("join");
+    const take = path.join(folder, "take.wav");
+    writeWav(take, score.take, sampleRateHz);
+    const options = ["--plain", "--path", way, "--input", take, "--loop", "--opus", "128", "--packet", "240"];
+    const join = [binary, "join", ...options, product.lobbyUrl(room)];
+    const musician = Service.start(join, rig.env, path.join(folder, "log"));
+    try {
+      await until([page], (peer) => peer.format === "opus" && peer.path === way, `come in Opus, ${way}`);
+      await expectSound(context, async () => {
+        // It is played again and again: some whole one of it is in three times its length.
+        const silence = score.take.map(() => new Float32Array(3 * scoreFrames));
+        const { heard } = await rig.pass({
+          plays: [{ take: silence, to: mic("A") }],
+          hears: [speaker("B")],
+        });
+        const [peer] = (await readStats(page)).peers;
+        expect(peer).toMatchObject({ format: "opus", opusBps: 128_000, malformedPackets: 0 });
+        return wrongOpus(fromBeginning(heard[0]!, score, 2 * scoreFrames), score, `in ${browser}`);
+      });
+    } finally {
+      await musician.stop();
+      removeFolder(folder);
+    }
+  });
 
   it("comes to each as its musician has chosen, and directly again where the server that mixes is gone", async (context) => {
     // A needs no relay for itself: it opens a session because B asks for its sound there.
@@ -254,7 +292,7 @@ async function wrongPulses(): Promise<string[]> {
   const join = [binary, "join", ...options, product.lobbyUrl(currentRoom)];
   const musician = Service.start(join, rig.env, path.join(folder, "log"));
   try {
-    await musician.until(() => /^ *A: .*relay, buffer \d/m.test(musician.logTail()), "sound", 30);
+    await musician.until(() => /^ *A: .*relay,.* buffer \d/m.test(musician.logTail()), "sound", 30);
     // Each code once, so that a recording tells where in the score it began; and all of it, although the mixer's own buffer grows for
     // a machine that stands still now and then.
     const times = { ...seconds, pulseSeconds: 2, steadySeconds: 1, tailSeconds: 2 };
@@ -265,24 +303,32 @@ async function wrongPulses(): Promise<string[]> {
     });
     await musician.stop();
     const takes = { "at B": heard[0]!, "without a browser": fromBeginning(readWav(file), score) };
-    return Object.entries(takes).flatMap(([where, take]) => {
-      const { hits, missed, crosstalkDb } = listen(take, score, { maxLatencyFrames: 2 * sampleRateHz - 1 });
-      const levels = loudness(take, score, quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5) ?? 0);
-      const isWhole = missed < hits.length / 4 && crosstalkDb !== null && crosstalkDb < -50;
-      if (isWhole && levels.every((level) => Math.abs(level - 1) < 0.05)) return [];
-      return [`${where}: ${missed} pulses not heard, crosstalk ${crosstalkDb} dB, levels ${levels}`];
-    });
+    return Object.entries(takes).flatMap(([where, take]) => wrongOpus(take, score, where));
   } finally {
     await musician.stop();
     removeFolder(folder);
   }
 }
 
-/** A recording that began before its score, from 100 ms before the score on: no pulse seems to come too early. */
-function fromBeginning(recording: Take, { pulses: [first] }: Score): Take {
+/** What is wrong with a score that was sent as Opus. */
+function wrongOpus(take: Take, score: Score, where: string): string[] {
+  const { hits, missed, crosstalkDb } = listen(take, score, { maxLatencyFrames: 2 * sampleRateHz - 1 });
+  const levels = loudness(take, score, quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5) ?? 0);
+  const isWhole = missed < hits.length / 4 && crosstalkDb !== null && crosstalkDb < -50;
+  if (isWhole && levels.every((level) => Math.abs(level - 1) < 0.05)) return [];
+  return [`${where}: ${missed} pulses not heard, crosstalk ${crosstalkDb} dB, levels ${levels}`];
+}
+
+/** A recording that began before its score, or `withinFrames` before the end of it, from 100 ms before the score on: no pulse seems to come too early. */
+function fromBeginning(
+  recording: Take,
+  { pulses: [first] }: Score,
+  withinFrames = recording[0]!.length,
+): Take {
   const { frame, side, code } = first!;
-  const correlator = new Correlator(recording[side]!.length - pulseFrames, pulseFrames);
-  const begin = correlator.strongestLag(recording[side]!, 0, pulseShape(code)) - frame - sampleRateHz / 10;
+  const searched = recording[side]!.subarray(0, withinFrames);
+  const correlator = new Correlator(searched.length - pulseFrames, pulseFrames);
+  const begin = correlator.strongestLag(searched, 0, pulseShape(code)) - frame - sampleRateHz / 10;
   return recording.map((signal) => signal.subarray(Math.max(0, begin)));
 }
 

@@ -11,7 +11,7 @@ import {
   readStats,
   untilPlaying,
 } from "../src/antiphon.js";
-import { type Browser, type BrowserName, launch } from "../src/browsers.js";
+import { type Browser, type BrowserName, type LaunchOptions, launch } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
 import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { type Score, type ScoreOptions, writeScore } from "../src/signal.js";
@@ -73,9 +73,13 @@ export async function meet(
   return [a, b];
 }
 
-/** A browser with this card. */
-export async function start(browser: BrowserName, card: string): Promise<Browser> {
-  const started = await launch({ browser, env: rig.cardEnv(card) });
+/** A browser with this card, on the emulated network's side if that is given. */
+export async function start(
+  browser: BrowserName,
+  card: string,
+  place?: LaunchOptions["place"],
+): Promise<Browser> {
+  const started = await launch({ browser, env: rig.cardEnv(card), ...(place && { place }) });
   browsers.push(started);
   return started;
 }

@@ -1,0 +1,143 @@
+/** Musicians at home behind a line that is too narrow for what they chose, over an emulated network. Asserts formats and paths; never times. */
+
+import path from "node:path";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { binary, type PagePeer, readStats, untilPlaying } from "../src/antiphon.js";
+import type { Browser, BrowserName } from "../src/browsers.js";
+import { EmulatedNetwork, missingForNetworks } from "../src/network.js";
+import { makeFolder, removeFolder, Service, sleep } from "../src/processes.js";
+import { closeBrowsers, product, rig, setUp, start, tearDown } from "./stage.js";
+
+/** What a musician at home has for a line, Mbit/s: enough for anything. */
+const wide = { up: 100, down: 100 };
+
+let network: EmulatedNetwork;
+
+/** The musician at home is on the left. */
+async function begin(): Promise<void> {
+  network = await EmulatedNetwork.start({ profile: "rtt-20" });
+  await line(wide);
+}
+
+function line({ up, down }: { up: number; down: number }): Promise<void> {
+  const of = (mbits: number) => [{ atMs: 0, link: { delayMs: 10, rateBitsPerSecond: mbits * 1e6 } }];
+  return network.change({ plan: { leftToRight: of(up), rightToLeft: of(down) } });
+}
+
+describe.skipIf(missingForNetworks())("without a browser, behind a narrow line", () => {
+  let folder: string;
+  let services: Service[];
+  let link: string;
+
+  beforeEach(async () => {
+    folder = makeFolder("line");
+    services = [];
+    await begin();
+    const server = launch("right", ["serve", "--listen", `${network.address("right")}:8080`], "server");
+    const room = () => /http:\S+\/r\/[\w-]+/.exec(server.logTail(40))?.[0];
+    await server.until(() => room() !== undefined, "a room", 30);
+    link = room()!;
+  });
+  afterEach(async () => {
+    for (const service of services) await service.stop();
+    await network?.stop();
+    removeFolder(folder);
+  });
+
+  function launch(side: "left" | "right", command: string[], name: string): Service {
+    const enter = ["nsenter", `--net=${network.netns(side)}`, binary];
+    const service = Service.start([...enter, ...command], process.env, path.join(folder, name));
+    services.unshift(service);
+    return service;
+  }
+
+  const join = (...options: string[]) => ["join", "--plain", "--buffer", "8000", ...options, link];
+
+  it.for(["direct", "relay"])("sends less, %s, and what it chose again when there is room", async (way) => {
+    const tone = ["--path", way, "--tone", "440"];
+    const home = launch("left", join(...tone, "--name", "home", "--bits", "24"), "home");
+    const away = launch("right", join(...tone, "--name", "away"), "away");
+    const until = async (sent: string, comes: string) => {
+      // Directly it is said beside the peer, through the server beside the sessions.
+      const place = way === "direct" ? "^ *away: " : "^online ";
+      const says = new RegExp(`${place}.* sent ${sent}(,| ·)`, "m");
+      await home.until(() => says.test(home.logTail(2)), `sent ${sent}`, 60);
+      const hears = new RegExp(`^ *home: .*, comes in ${comes},`, "m");
+      await away.until(() => hears.test(away.logTail(2)), `heard in ${comes}`, 10);
+    };
+    await until("24 bits", "24 bits");
+    // 24 bits take 2.6 Mbit/s, 16 bits 1.9, Opus 0.3.
+    await line({ ...wide, up: 0.8 });
+    await until("Opus 128 because the way there is too slow", "Opus");
+    await line(wide);
+    await until("16 bits because the way there is too slow", "16 bits");
+    await until("24 bits", "24 bits");
+    // What the other sends is not concerned.
+    expect(home.logTail(2)).toMatch(/^ *away: .*, comes in 16 bits,.* 0 lost, /m);
+  });
+
+  it("is sent a mix where it cannot receive every stream, and every stream again when there is room", async () => {
+    launch("right", ["join", "--bots", "6", link], "bots");
+    const home = launch("left", join("--name", "home", "--tone", "440"), "home");
+    const until = (way: string) => {
+      const bot = new RegExp(`^ {2}[^:]+: .*, ${way}, comes in`, "m");
+      return home.until(() => bot.test(home.logTail(8)), `bots that come by ${way}`, 60);
+    };
+    await until("relay");
+    // Six streams take 11 Mbit/s, a mix 1.9.
+    await line({ ...wide, down: 4 });
+    await until("mixed");
+    const mix = /^ *the server's mix: -\d+ dBFS.*, mixed, comes in 16 bits, /m;
+    await home.until(() => mix.test(home.logTail(8)), "a mix that is heard", 10);
+    await line(wide);
+    await until("relay");
+  });
+});
+
+describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
+  beforeAll(() => setUp(["A", "B"]));
+  afterAll(tearDown);
+  beforeEach(begin);
+  afterEach(async () => {
+    await closeBrowsers();
+    await network?.stop();
+  });
+
+  it.for<[BrowserName, BrowserName]>([
+    ["chromium", "firefox"],
+    ["firefox", "chromium"],
+  ])("sends less from %s to %s, and what it chose again when there is room", async ([one, other]) => {
+    for (const side of ["left", "right"] as const) await network.admit(product.port, side);
+    const home = await start(one, "A", { network, side: "left" });
+    const away = await start(other, "B", { network, side: "right" });
+    const room = product.newRoom();
+    const chosen = { path: "direct", bits: 24, lanes: "auto", adapt: "auto", copies: "auto", buffer: 8192 };
+    for (const [page, name] of [
+      [home, "A"],
+      [away, "B"],
+    ] as const)
+      await page.open(product.roomUrl(room, name, { packet: 128, channels: 2, ...chosen }));
+    await untilPlaying([home, away]);
+    rig.favourSound();
+    const until = async (format: string) => {
+      await untilPeer(home, ({ sent }) => sent?.format === format, `be sent ${format}`);
+      await untilPeer(away, (peer) => peer.format === format, `come in ${format}`);
+    };
+    await until("s24");
+    await line({ ...wide, up: 0.8 });
+    await until("opus");
+    await line(wide);
+    await until("s24");
+  });
+});
+
+/** Waits until it is so of the only other in a page's room. */
+async function untilPeer(page: Browser, isSo: (peer: PagePeer) => boolean, what: string): Promise<void> {
+  const deadline = Date.now() + 90_000;
+  for (;;) {
+    const [peer] = (await readStats(page)).peers;
+    if (peer !== undefined && isSo(peer)) return;
+    if (Date.now() > deadline) throw new Error(`it does not ${what}: ${JSON.stringify(peer)}`);
+    await sleep(500);
+  }
+}
