@@ -108,7 +108,8 @@ export interface PagePeer {
   mouthToEar: PageDelay | null;
   /** How the peer hears this page, by its own report. */
   heard: { concealedShare: number | null; targetFrames: number; periodMs: number } | null;
-  lanes: { state: string }[];
+  /** `candidateType`: the path that ICE chose at this end. */
+  lanes: { state: string; candidateType: string | null }[];
 }
 
 export const binary = path.join(root, "target/release/antiphon");
