@@ -217,6 +217,15 @@ pub extern "C" fn ladder_configure(slot: u32, rungs: u32) -> i32 {
     0
 }
 
+/// Whether ladder `slot` is to be reviewed at once, `crowded` as for `ladder_review`: 1 or 0, or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ladder_fails(slot: u32, crowded: u32) -> i32 {
+    let Some(Some(ladder)) = engine().ladders.get(slot as usize) else {
+        return NOT_READY;
+    };
+    i32::from(ladder.fails(crowded))
+}
+
 /// Reviews ladder `slot`. `lost_share` is NaN when unknown; `can` is 1 if copies can be sent, plus 2 if lanes can be added.
 ///
 /// The rung (0 to 255), plus 256 for copies, plus 512 to add lanes; or `NOT_READY`.

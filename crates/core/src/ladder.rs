@@ -2,9 +2,10 @@
 //!
 //! The formats are *rungs*, the chosen one first (rung 0), each cheaper than the one before. What they are is the host's to say.
 //! When lanes back up the order is fixed: copies go off, then lanes are added, then the format steps down. It steps up again after
-//! a calm time, longer after each attempt that failed. Many lanes together may send more than a path carries before one of them backs up;
-//! then the listener loses so much that it steps down for that. Lanes that did not prevent a step down were added in vain: the host takes
-//! them away, and no more are added until all is well again.
+//! a calm time, longer after each attempt that failed; an attempt that backs lanes up is taken back at once, while the format before it
+//! is still sent. Many lanes together may send more than a path carries before one of them backs up; then the listener loses so much that
+//! it steps down for that. Lanes that did not prevent a step down were added in vain: the host takes them away, and no more are added until
+//! all is well again.
 //!
 //! Copies hide the loss they are for: while they are sent, the listener reports none. So now and then they are switched off for a
 //! moment to look, the less often the more often that was in vain. `docs/adr/0015-redundancy-and-degradation.md`.
@@ -17,6 +18,10 @@ const CONGESTED_SHARE: f32 = 0.1;
 const DOWN_REVIEWS: u32 = 2;
 /// Calm before the format steps up. Doubled after each attempt that failed.
 const CLIMB: Backoff = Backoff::new(10_000, 160_000);
+/// So long after a step up, lanes that back up end it at the first review...
+const TRIAL_MS: u32 = 1_500;
+/// ...which is due once so many datagrams found every lane crowded.
+const TRIAL_CROWDED: u32 = 4;
 /// A step up that has held for so long was right.
 const PROVEN_MS: u32 = 60_000;
 /// Loss that switches copies on...
@@ -150,7 +155,15 @@ impl Ladder {
         self.rung = self.rung.min(self.rungs - 1);
     }
 
-    /// To be called about once a second.
+    /// Whether the next review is due at once: the format has just stepped up, and so many datagrams have `crowded` the lanes since the last review that
+    /// this was too much.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn fails(&self, crowded: u32) -> bool {
+        self.is_attempt && self.changed_ms < TRIAL_MS && crowded >= TRIAL_CROWDED
+    }
+
+    /// To be called about once a second, and when an attempt to step up [`fails`](Self::fails).
     ///
     /// RT: no alloc, no lock, O(1).
     pub fn review(&mut self, seen: &Observation) -> Decision {
@@ -168,6 +181,8 @@ impl Ladder {
             self.calm_ms = 0;
             if self.sends_copies() {
                 self.rest();
+            } else if self.is_attempt && self.changed_ms <= TRIAL_MS {
+                self.step_down();
             } else if seen.can_add_lanes && !is_congested && !self.is_in_vain {
                 add_lanes = true;
                 self.has_added_lanes = true;
@@ -357,7 +372,7 @@ mod tests {
         let now = until(&mut ladder, crowded, 9, |now| {
             now.add_lanes || now.rung == 1
         });
-        assert_eq!((now, ladder.rung), (Some(2), 1), "at once");
+        assert_eq!((now, ladder.rung), (Some(1), 1), "at once");
         until(&mut ladder, CALM, 200, |_| false);
         assert!(ladder.review(&crowded).add_lanes);
     }
@@ -405,6 +420,7 @@ mod tests {
         for wait_s in [10, 20, 40, 80, 160, 160] {
             let found = until(&mut ladder, CALM, 1_000, |now| now.rung == 0);
             assert_eq!(found, Some(wait_s));
+            ladder.review(&CALM);
             assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
         }
         // One that holds is forgotten as a failure.
@@ -415,6 +431,35 @@ mod tests {
         assert_eq!(until(&mut ladder, CALM, 60, |now| now.rung == 1), None);
         assert_eq!(until(&mut ladder, CROWDED, 9, |now| now.rung == 1), Some(2));
         assert_eq!(until(&mut ladder, CALM, 999, |now| now.rung == 0), Some(10));
+    }
+
+    #[test]
+    fn an_attempt_that_backs_lanes_up_is_taken_back_at_once() {
+        let mut ladder = Ladder::new(2);
+        assert!(!ladder.fails(99), "no attempt");
+        until(&mut ladder, CROWDED, 9, |now| now.rung == 1);
+        assert!(!ladder.fails(99), "a step down");
+        let up = until(&mut ladder, CALM, 99, |now| now.rung == 0);
+        assert_eq!(up, Some(10));
+        assert!(!ladder.fails(3));
+        assert!(ladder.fails(4));
+        let seen = Observation {
+            elapsed_ms: 200,
+            offered: 75,
+            crowded: 4,
+            can_add_lanes: true,
+            ..CALM
+        };
+        let now = ladder.review(&seen);
+        assert_eq!((now.rung, now.add_lanes), (1, false));
+        // It counts as one that failed.
+        let up = until(&mut ladder, CALM, 99, |now| now.rung == 0);
+        assert_eq!(up, Some(20));
+        // Held for long enough, it is judged like any format.
+        ladder.review(&CALM);
+        ladder.review(&CALM);
+        assert!(!ladder.fails(99));
+        assert_eq!(ladder.review(&CROWDED).rung, 0);
     }
 
     #[test]

@@ -37,27 +37,29 @@ proptest! {
         let mut since_down = 0;
         let mut copies = false;
         let mut has_added = false;
+        let mut since_up_ms = u64::MAX;
         for seen in path {
             let now = ladder.review(&seen);
             since_step_ms += u64::from(seen.elapsed_ms);
+            since_up_ms = since_up_ms.saturating_add(seen.elapsed_ms.into());
             since_down += 1;
             prop_assert!(now.rung < rungs);
             prop_assert!(now.rung.abs_diff(rung) <= 1);
             prop_assert!(seen.can_copy || !now.copies);
             prop_assert!(seen.can_add_lanes || !now.add_lanes);
-            // The order: copies off, then lanes, then down; but lanes are no answer to heavy loss, nor twice to the same.
+            // The order: copies off, then lanes, then down; but lanes are no answer to heavy loss, nor twice to the same, nor to a step up.
             let is_crowded = f64::from(seen.crowded) > 0.011 * f64::from(seen.offered);
             prop_assert!(!(is_crowded && now.copies));
             prop_assert!(!(copies && now.rung > rung));
             let is_heavy = seen.lost_share.is_some_and(|lost| lost > 0.1);
-            prop_assert!(!(seen.can_add_lanes && now.rung > rung) || is_heavy || has_added);
+            prop_assert!(!(seen.can_add_lanes && now.rung > rung) || is_heavy || has_added || since_up_ms <= 1_500);
             has_added |= now.add_lanes;
             // Copies, which add to it, are the last answer.
             let begins = now.copies && !copies;
             prop_assert!(!(is_heavy && begins && rung + 1 < rungs));
             if now.rung < rung {
                 prop_assert!(since_step_ms >= 10_000, "up after {since_step_ms} ms");
-                since_step_ms = 0;
+                (since_step_ms, since_up_ms) = (0, 0);
             }
             if now.rung > rung {
                 prop_assert!(since_down >= 2, "down twice in {since_down} reviews");

@@ -89,6 +89,7 @@ interface Exports {
   player_stray_datagrams(): number;
   player_stream_stats(stream: number): number;
   ladder_configure(slot: number, rungs: number): number;
+  ladder_fails(slot: number, crowded: number): number;
   ladder_review(
     slot: number,
     elapsedMs: number,
@@ -278,6 +279,8 @@ export interface Decision {
 export interface Ladder {
   /** Another number of formats, at least 1. */
   setRungs(rungs: number): void;
+  /** Whether to review at once: the format has just stepped up, and that was too much. `crowded`: as there. */
+  fails(crowded: number): boolean;
   review(seen: Observation): Decision;
   close(): void;
 }
@@ -300,6 +303,11 @@ export class Ladders {
     setRungs(rungs);
     return {
       setRungs,
+      fails: (crowded) => {
+        const fails = this.#exports.ladder_fails(slot, crowded);
+        check(fails, "ladder_fails");
+        return fails === 1;
+      },
       review: ({ elapsedMs, offered, crowded, lostShare, canCopy, canAddLanes }) => {
         const can = Number(canCopy) + 2 * Number(canAddLanes);
         const lost = lostShare ?? Number.NaN;

@@ -57,8 +57,11 @@ const DIRECT_PATIENCE_MS = 5_000;
 const CALM_MS = 60_000;
 /** ...but for these: a copy needs a second one. */
 const CALM_LANES = 2;
-/** When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up. */
-const OVERLAP_FRAMES = 24_000;
+/**
+ * When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up, and a format
+ * that turns out to be too much is taken back before the old one has ended.
+ */
+const OVERLAP_FRAMES = 48_000;
 
 /** What there always is: with Opus chosen it keeps time. */
 const SAMPLES: Rung = { key: "main", format: "s16", opusBps: null };
@@ -149,6 +152,8 @@ interface Peer {
   crowded: number;
   reviewedAtMs: number;
   crowdedAtMs: number;
+  /** The last datagram found every lane crowded. */
+  isCrowded: boolean;
   readonly reports: Reports;
   /** How the peer hears us, by its own report of its last seconds; null while it does not say. */
   heard: HeardStats | null;
@@ -342,7 +347,10 @@ export class Peers {
    * of this thread's event loop, and would look stuck to one who was held up and now catches up. `nowMs`: performance.now().
    */
   takeStock(nowMs: number): void {
-    for (const { lanes } of this.#peers.values()) for (const lane of lanes) takeStock(lane, nowMs);
+    for (const [stream, peer] of this.#peers) {
+      for (const lane of peer.lanes) takeStock(lane, nowMs);
+      if (peer.ladder?.fails(peer.crowded)) this.#reviewLanes(stream, peer, nowMs);
+    }
   }
 
   /** Sends a datagram of the rendition `key` to all who listen to that. Its sequence number is overwritten. */
@@ -351,6 +359,10 @@ export class Peers {
     let isTraced = false;
     for (const peer of this.#peers.values()) {
       if (!peer.isSent || (peer.rung.key !== key && peer.leaving?.key !== key)) continue;
+      if (peer.isCrowded && this.#isOutdone(peer, key)) {
+        takeOver(peer, key, datagram);
+        continue;
+      }
       const { sequence } = peer;
       writeSequence(datagram, sequence);
       if (this.trace !== null && !isTraced && openLanes(peer) > 0) {
@@ -383,6 +395,13 @@ export class Peers {
     }
   }
 
+  /** Whether it is a format that was too much, while the cheaper one is sent already. */
+  #isOutdone(peer: Peer, key: string): boolean {
+    if (peer.leaving?.key !== key || peer.rungFrom === null) return false;
+    const keys = this.#rungsOf(peer).map((rung) => rung.key);
+    return keys.indexOf(key) < keys.indexOf(peer.rung.key);
+  }
+
   /** The lane it went on; null if it was dropped, or there is none. */
   #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): Lane | null {
     let best: Lane | null = null;
@@ -405,13 +424,15 @@ export class Peers {
         peer.sequence = (peer.sequence + 1) >>> 0;
         peer.offered++;
         peer.crowded++;
+        peer.isCrowded = true;
         peer.droppedBacklog++;
       }
       return null;
     }
     peer.sequence = (peer.sequence + 1) >>> 0;
     peer.offered++;
-    if (best.waitMs > CROWDED_MS) peer.crowded++;
+    peer.isCrowded = best.waitMs > CROWDED_MS;
+    if (peer.isCrowded) peer.crowded++;
     if (trySend(best.channel, datagram)) {
       best.sent++;
       best.queuedBytes += datagram.length;
@@ -822,6 +843,7 @@ export class Peers {
       crowded: 0,
       reviewedAtMs: now,
       crowdedAtMs: now,
+      isCrowded: false,
       reports: new Reports(GRANULARITY_MS),
       heard: null,
     };
@@ -912,11 +934,12 @@ function change(peer: Peer, to: Rung): void {
   if (from.key === to.key) return;
   peer.switches++;
   // Renditions in samples are of the same packets: one ends where the other begins. And two in Opus packets of one
-  // duration could not be told apart.
+  // duration could not be told apart. What has not ended yet goes on.
   const isSharp =
-    from.format === "opus" && to.format === "opus"
+    peer.leaving?.key === to.key ||
+    (from.format === "opus" && to.format === "opus"
       ? from.frames === to.frames
-      : from.format !== "opus" && to.format !== "opus";
+      : from.format !== "opus" && to.format !== "opus");
   peer.leaving = isSharp ? null : from;
   peer.rungFrom = null;
 }
