@@ -8,10 +8,13 @@ use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, Sende
 use antiphon_opus::{Encoder, FEED_FRAMES};
 use bytes::Bytes;
 
+/// Between two reviews of what a listener is sent.
+const REVIEW_MS: u32 = 1_000;
 /// Lanes are taken away after so long without any datagram that found all of them crowded.
 const CALM_MS: u32 = 60_000;
-/// When the format changes, the old one is sent for so many more frames of media time: the other end's codec takes its time to be set up.
-const OVERLAP_FRAMES: u64 = 24_000;
+/// When the format changes, the old one is sent for so many more frames of media time: the other end's codec takes its time to be set up, and a format that
+/// turns out to be too much is taken back before the old one has ended.
+const OVERLAP_FRAMES: u64 = 48_000;
 /// Frames that a packet of Opus may hold.
 const OPUS_FRAMES: [usize; 3] = [120, 240, 480];
 
@@ -261,7 +264,11 @@ pub struct Listener {
     leaving: Option<Rung>,
     /// Media time where the present one began; `None` until it did.
     began: Option<u64>,
+    /// The last datagram found every lane crowded.
+    is_crowded: bool,
     ladder: Ladder,
+    /// Since the last review.
+    elapsed_ms: u32,
     offered: u32,
     crowded: u32,
     /// Since lanes backed up, or were taken away.
@@ -287,6 +294,8 @@ impl Listener {
             step: 0,
             leaving: None,
             began: None,
+            is_crowded: false,
+            elapsed_ms: 0,
             offered: 0,
             crowded: 0,
             calm_ms: 0,
@@ -341,12 +350,17 @@ impl Listener {
         (timestamp, frames): (u64, u16),
         send: impl FnOnce(Bytes) -> Option<Sent>,
     ) -> bool {
+        if self.is_crowded && self.is_outdone(rung) {
+            self.take_over(rung, timestamp, frames);
+            return false;
+        }
         datagram[8..12].copy_from_slice(&self.sequence.to_le_bytes());
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = Bytes::copy_from_slice(datagram);
         let sent = send(bytes.clone());
+        self.is_crowded = sent.is_none_or(|sent| sent.is_crowded);
         self.offered += 1;
-        self.crowded += u32::from(sent.is_none_or(|sent| sent.is_crowded));
+        self.crowded += u32::from(self.is_crowded);
         if let Some(sent) = sent
             && self.sends_copies
         {
@@ -364,16 +378,27 @@ impl Listener {
         }
     }
 
-    /// Chooses anew. To be called about once a second. `lost_share`: as the listener reports it; `can_copy`: there is a second lane; `can_add_lanes`: there
-    /// may be more.
+    /// A format that was too much, while the cheaper one is sent already.
+    fn is_outdone(&self, rung: Rung) -> bool {
+        let is_dearer = !self.rungs[self.step..].contains(&rung);
+        self.leaving == Some(rung) && is_dearer && self.began.is_some()
+    }
+
+    /// Whether a [`review`](Self::review) is due, so long after the last question.
+    pub fn is_due(&mut self, elapsed_ms: u32) -> bool {
+        self.elapsed_ms += elapsed_ms;
+        self.elapsed_ms >= REVIEW_MS || self.ladder.fails(self.crowded)
+    }
+
+    /// Chooses anew. `lost_share`: as the listener reports it; `can_copy`: there is a second lane; `can_add_lanes`: there may be more.
     pub fn review(
         &mut self,
-        elapsed_ms: u32,
         lost_share: Option<f32>,
         can_copy: bool,
         can_add_lanes: bool,
     ) -> Lanes {
         let is_crowded = self.crowded > 0;
+        let elapsed_ms = std::mem::take(&mut self.elapsed_ms);
         let decision = self.ladder.review(&Observation {
             elapsed_ms,
             offered: std::mem::take(&mut self.offered),
@@ -412,8 +437,8 @@ impl Listener {
         }
         self.switches += 1;
         // Renditions in samples are of the same packets: one ends where the other begins. And two in Opus packets of one duration could not
-        // be told apart.
-        let is_sharp = now.opus_frames() == before.opus_frames();
+        // be told apart. What has not ended yet goes on.
+        let is_sharp = now.opus_frames() == before.opus_frames() || self.leaving == Some(now);
         self.leaving = (!is_sharp).then_some(before);
         self.began = None;
     }
@@ -592,8 +617,13 @@ mod tests {
             }
         }
 
+        fn count(&self, rung: Rung) -> usize {
+            self.sent.iter().filter(|(sent, _)| *sent == rung).count()
+        }
+
         fn review(&mut self) -> Lanes {
-            self.listener.review(1_000, Some(0.0), true, false)
+            assert!(self.listener.is_due(1_000));
+            self.listener.review(Some(0.0), true, false)
         }
     }
 
@@ -609,15 +639,14 @@ mod tests {
         assert_eq!(lanes.listener.heard_rung(), Rung::Main);
         lanes.is_full = false;
         lanes.sent.clear();
-        for _ in 0..2 {
+        for _ in 0..3 {
             lanes.play();
         }
-        // Both for half a second, then the new one alone; and all in one row of numbers.
-        let of = |rung| lanes.sent.iter().filter(|(sent, _)| *sent == rung).count();
-        assert_eq!((of(Rung::Main), of(HIGH)), (100, 200));
+        // Both for a second, then the new one alone; and all in one row of numbers.
+        assert_eq!((lanes.count(Rung::Main), lanes.count(HIGH)), (200, 300));
         assert_eq!(lanes.listener.heard_rung(), HIGH);
         let numbers = lanes.sent.iter().map(|(_, number)| *number);
-        assert!(numbers.eq(200..500), "numbers");
+        assert!(numbers.eq(200..700), "numbers");
         // Calm for long enough: up again.
         for _ in 0..10 {
             lanes.review();
@@ -627,12 +656,54 @@ mod tests {
     }
 
     #[test]
+    fn a_format_that_is_too_much_is_not_sent_beside_the_next() {
+        let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
+        lanes.is_full = true;
+        for _ in 0..2 {
+            lanes.play();
+            lanes.review();
+        }
+        lanes.sent.clear();
+        lanes.play();
+        // Only until the next has begun.
+        assert_eq!((lanes.count(Rung::Main), lanes.count(HIGH)), (1, 100));
+    }
+
+    #[test]
+    fn a_step_up_that_is_too_much_is_taken_back_at_once_and_without_a_hole() {
+        let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
+        lanes.is_full = true;
+        for _ in 0..2 {
+            lanes.play();
+            lanes.review();
+        }
+        lanes.is_full = false;
+        while lanes.listener.step() > 0 {
+            lanes.play();
+            lanes.play();
+            lanes.review();
+        }
+        assert!(!lanes.listener.is_due(500), "all is well");
+        lanes.sent.clear();
+        lanes.is_full = true;
+        lanes.play();
+        assert!(lanes.listener.is_due(0));
+        lanes.listener.review(Some(0.0), true, true);
+        assert_eq!(lanes.listener.heard_rung(), HIGH);
+        assert!(!lanes.listener.takes(Rung::Main));
+        lanes.is_full = false;
+        lanes.play();
+        // It never ended.
+        assert_eq!((lanes.count(Rung::Main), lanes.count(HIGH)), (100, 200));
+    }
+
+    #[test]
     fn lanes_are_added_before_the_format_steps_down_and_taken_away_after_a_calm_minute() {
         let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
         lanes.is_full = true;
         for _ in 0..3 {
             lanes.play();
-            assert_eq!(lanes.listener.review(1_000, None, true, true), Lanes::Add);
+            assert_eq!(lanes.listener.review(None, true, true), Lanes::Add);
         }
         assert_eq!(lanes.listener.step(), 0);
         lanes.is_full = true;
@@ -668,8 +739,9 @@ mod tests {
         lanes.listener.set_rungs([Rung::Main].into());
         assert_eq!(lanes.listener.rung(), Rung::Main);
         assert!(lanes.listener.takes(HIGH), "until then");
-        lanes.play();
-        lanes.play();
+        for _ in 0..3 {
+            lanes.play();
+        }
         assert!(!lanes.listener.takes(HIGH));
     }
 
@@ -688,7 +760,8 @@ mod tests {
         lanes.play();
         assert!(copies(&mut lanes).is_empty());
         for _ in 0..8 {
-            lanes.listener.review(1_000, Some(0.02), true, false);
+            assert!(lanes.listener.is_due(1_000));
+            lanes.listener.review(Some(0.02), true, false);
         }
         assert!(lanes.listener.sends_copies());
         lanes.play();

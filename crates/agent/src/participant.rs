@@ -44,8 +44,6 @@ const QUEUE: usize = 2_048;
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two probes of a lane.
 const PROBE_TICKS: u64 = 5;
-/// Ticks between two looks at what each listener's path can carry.
-const FORMAT_TICKS: u64 = 10;
 /// What "in the last seconds" means in a report, in ticks.
 const RECENT_TICKS: usize = 40;
 /// Where their number is found by itself; no fewer, for a copy needs a second one.
@@ -478,6 +476,7 @@ impl Network {
             capture.add(frames as u64, at_ns, now);
         }) {}
         self.send_captured();
+        self.review_formats(0, now);
         while let Some(observation) = self.far.observe() {
             self.handle_observation(observation);
         }
@@ -550,15 +549,17 @@ impl Network {
         }
     }
 
-    /// Finds out what each listener's path can carry, once a second.
-    fn review_formats(&mut self, now: u64) {
-        let elapsed_ms = TICK.as_millis() as u32 * FORMAT_TICKS as u32;
+    /// Finds out what each listener's path can carry, where that is due so long after the last question.
+    fn review_formats(&mut self, elapsed_ms: u32, now: u64) {
         let is_relayed = self.sends_to_relay();
         let adds_lanes = self.config.lanes.is_none();
         for peer in &mut self.peers {
             let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) else {
                 continue;
             };
+            if !peer.listener.is_due(elapsed_ms) {
+                continue;
+            }
             let lost_share = peer.reports.heard(now).and_then(|heard| {
                 let due = heard.received_packets.saturating_add(heard.lost_packets);
                 (due > 0).then(|| heard.lost_packets as f32 / due as f32)
@@ -570,7 +571,7 @@ impl Network {
             // Lanes that were asked for and do not come are not waited for.
             let most = lanes.max(direct.wanted_lanes());
             let can_add = adds_lanes && most < MAX_LANES;
-            match (peer.listener).review(elapsed_ms, lost_share, can_copy, can_add) {
+            match (peer.listener).review(lost_share, can_copy, can_add) {
                 Lanes::Add => direct.want_lanes(2 * most, now),
                 Lanes::Remove if adds_lanes && lanes > FIRST_LANES => {
                     direct.want_lanes(lanes - 1, now);
@@ -581,10 +582,12 @@ impl Network {
                 Lanes::Keep | Lanes::Remove | Lanes::Reset => {}
             }
         }
-        if let Some((_, relay)) = &self.relay {
+        if let Some((_, relay)) = &self.relay
+            && self.relay_listener.is_due(elapsed_ms)
+        {
             let can_copy = relay.open_sessions().len() > 1;
             // Nobody says what is lost of it on the way to the relay alone.
-            (self.relay_listener).review(elapsed_ms, None, can_copy, false);
+            (self.relay_listener).review(None, can_copy, false);
         }
     }
 
@@ -1166,9 +1169,7 @@ impl Network {
         while let Some(at) = self.peers.iter().position(is_gone) {
             self.remove_peer(at);
         }
-        if tick.is_multiple_of(FORMAT_TICKS) {
-            self.review_formats(now);
-        }
+        self.review_formats(TICK.as_millis() as u32, now);
         if tick.is_multiple_of(PROBE_TICKS) {
             self.review();
             self.probe();
