@@ -63,6 +63,16 @@ const CALM_LANES = 2;
  */
 const OVERLAP_FRAMES = 48_000;
 
+/**
+ * Where so much of the little that Opus takes is lost, and a queue on the way is this full all the same, what fills it are the lanes themselves:
+ * the SCTP of Firefox answers acknowledgements that tell of gaps with a FORWARD TSN each (RFC 3758, 3.5), which the other end acknowledges at
+ * once, with all its gaps; on a narrow path these multiply until they are most of what is sent, and make the gaps. Lanes made anew begin
+ * without; at most once in this time, for something else may fill the queue.
+ */
+const HEAVY_LOSS_SHARE = 0.1;
+const FULL_QUEUE_MS = 40;
+const RENEWAL_INTERVAL_MS = 10_000;
+
 /** What there always is: with Opus chosen it keeps time. */
 const SAMPLES: Rung = { key: "main", format: "s16", opusBps: null };
 
@@ -100,6 +110,7 @@ interface Lane {
   sent: number;
   received: number;
   rttMs: number | null;
+  leastRttMs: number;
   probedAtMs: number;
   /** When a probe's answer last came, ms of `performance.now()`. */
   answeredAtMs: number | null;
@@ -154,6 +165,8 @@ interface Peer {
   crowdedAtMs: number;
   /** The last datagram found every lane crowded. */
   isCrowded: boolean;
+  /** When all lanes were last made anew. */
+  renewedAtMs: number;
   readonly reports: Reports;
   /** How the peer hears us, by its own report of its last seconds; null while it does not say. */
   heard: HeardStats | null;
@@ -309,6 +322,7 @@ export class Peers {
       sent: 0,
       received: 0,
       rttMs: null,
+      leastRttMs: Number.POSITIVE_INFINITY,
       probedAtMs: 0,
       answeredAtMs: null,
     };
@@ -581,12 +595,16 @@ export class Peers {
     for (const [stream, { lanes }] of this.#peers) {
       if (stream === RELAY_STREAM) continue;
       for (const lane of lanes) {
-        const { number, epoch, answeredAtMs } = lane;
         // One that never has is still being opened.
-        if (isOpen(lane) && answeredAtMs !== null && answeredAtMs < silentSinceMs)
-          this.#say({ type: "lane-closed", stream, lane: number, epoch });
+        if (isOpen(lane) && lane.answeredAtMs !== null && lane.answeredAtMs < silentSinceMs)
+          this.#giveUp(stream, lane);
       }
     }
+  }
+
+  /** It is to be made anew. */
+  #giveUp(stream: number, { number, epoch }: Lane): void {
+    this.#say({ type: "lane-closed", stream, lane: number, epoch });
   }
 
   /** Probes lanes and finds out whether there are enough of them. `nowMs`: performance.now(). */
@@ -607,6 +625,10 @@ export class Peers {
         this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
+      if (isChoked(peer) && nowMs - peer.renewedAtMs >= RENEWAL_INTERVAL_MS) {
+        peer.renewedAtMs = nowMs;
+        for (const lane of peer.lanes) if (isOpen(lane)) this.#giveUp(stream, lane);
+      }
     }
     const elapsedMs = nowMs - this.#reviewed.atMs;
     if (elapsedMs < REPORT_INTERVAL_MS) return;
@@ -844,6 +866,7 @@ export class Peers {
       reviewedAtMs: now,
       crowdedAtMs: now,
       isCrowded: false,
+      renewedAtMs: Number.NEGATIVE_INFINITY,
       reports: new Reports(GRANULARITY_MS),
       heard: null,
     };
@@ -917,6 +940,14 @@ function isFirst({ ways }: Peer, wayName: WayName, bytes: Uint8Array, nowMs: num
   ways[wayName].newest = timestamp;
   const other = wayName === "direct" ? ways.relayed : ways.direct;
   return nowMs - other.audioAtMs > AUDIBLE_MS || timestamp > other.newest;
+}
+
+/** Whether what little is sent finds a queue that something else fills. */
+function isChoked(peer: Peer): boolean {
+  if (peer.rung.format !== "opus" || peer.leaving !== null) return false;
+  if ((peer.heard?.lostShare ?? 0) <= HEAVY_LOSS_SHARE) return false;
+  const open = peer.lanes.filter(isOpen);
+  return open.every((lane) => lane.rttMs !== null && lane.rttMs > lane.leastRttMs + FULL_QUEUE_MS);
 }
 
 /** The open lane with the shortest wait; null if none is open. */
@@ -996,6 +1027,7 @@ function handleReply(
   if (!(rttMs >= 0 && rttMs < 60_000)) return;
   if (lane !== null) {
     lane.rttMs = rttMs;
+    lane.leastRttMs = Math.min(lane.leastRttMs, rttMs);
     lane.answeredAtMs = performance.now();
   }
   peer.ways[wayName].rttMs = rttMs;

@@ -471,6 +471,46 @@ describe("a change of format", () => {
   });
 });
 
+describe("lanes are made anew", () => {
+  /** Two lanes, and how long their probes take and what is lost. */
+  function listening(bits: "opus" | 16) {
+    const lanes = [channel(), channel()];
+    const closed: number[] = [];
+    const peers = peersWith(lanes, sendingOf({ bits }), (message) => {
+      if (message.type === "lane-closed") closed.push(message.lane);
+    });
+    let reports = 0;
+    return {
+      /** Those given up at the review. */
+      at(nowMs: number, rttMs: number, lostPercent: number) {
+        for (const lane of lanes) {
+          const probe = writeProbe(1, toNs(Date.now() - rttMs));
+          lane.onmessage?.({ data: probeReply(probe, toNs(Date.now())).buffer });
+        }
+        const heard = heardWith(lostPercent, 100);
+        lanes[0].onmessage?.({ data: writeReport({ id: ++reports, capture: null, heard }).buffer });
+        peers.review(nowMs);
+        return closed.splice(0);
+      },
+    };
+  }
+
+  it("where much is lost of the little that is sent, and a queue on the way is full all the same", () => {
+    const path = listening("opus");
+    expect(path.at(0, 20, 30), "nothing waits on the way").toEqual([]);
+    expect(path.at(100, 150, 5), "not much is lost").toEqual([]);
+    expect(path.at(200, 150, 30)).toEqual([0, 1]);
+    // Not again and again.
+    expect(path.at(10_100, 150, 30)).toEqual([]);
+    expect(path.at(10_200, 150, 30)).toEqual([0, 1]);
+  });
+
+  it("but not where samples are sent, which are too much themselves", () => {
+    const path = listening(16);
+    expect([path.at(0, 20, 30), path.at(100, 150, 30)]).toEqual([[], []]);
+  });
+});
+
 describe("formats to step down to", () => {
   const names = (config: Partial<SendConfig>, hasOpus = true) =>
     rungsFor({ ...CHOSEN, ...config }, hasOpus).map((rung: Rung) =>
