@@ -20,8 +20,8 @@ const DOWN_REVIEWS: u32 = 2;
 const CLIMB: Backoff = Backoff::new(10_000, 160_000);
 /// So long after a step up, lanes that back up end it at the first review...
 const TRIAL_MS: u32 = 1_500;
-/// ...which is due once so many datagrams found every lane crowded.
-const TRIAL_CROWDED: u32 = 4;
+/// ...which is due once so many datagrams found every lane crowded: more than a moment's hold-up of this machine.
+const TRIAL_CROWDED: u32 = 8;
 /// A step up that has held for so long was right.
 const PROVEN_MS: u32 = 60_000;
 /// Loss that switches copies on...
@@ -441,12 +441,12 @@ mod tests {
         assert!(!ladder.fails(99), "a step down");
         let up = until(&mut ladder, CALM, 99, |now| now.rung == 0);
         assert_eq!(up, Some(10));
-        assert!(!ladder.fails(3));
-        assert!(ladder.fails(4));
+        assert!(!ladder.fails(7));
+        assert!(ladder.fails(8));
         let seen = Observation {
             elapsed_ms: 200,
             offered: 75,
-            crowded: 4,
+            crowded: 8,
             can_add_lanes: true,
             ..CALM
         };
