@@ -617,6 +617,15 @@ mod tests {
             }
         }
 
+        /// Its lanes are full for as long as that takes, and stay so.
+        fn step_down(&mut self) {
+            self.is_full = true;
+            for _ in 0..2 {
+                self.play();
+                self.review();
+            }
+        }
+
         fn count(&self, rung: Rung) -> usize {
             self.sent.iter().filter(|(sent, _)| *sent == rung).count()
         }
@@ -630,11 +639,7 @@ mod tests {
     #[test]
     fn a_slow_path_is_sent_less_and_what_it_had_until_that_has_begun() {
         let mut lanes = Path::new(&[Rung::Main, HIGH, LOW], Copies::Auto);
-        lanes.is_full = true;
-        for _ in 0..2 {
-            lanes.play();
-            lanes.review();
-        }
+        lanes.step_down();
         assert_eq!((lanes.listener.rung(), lanes.listener.step()), (HIGH, 1));
         assert_eq!(lanes.listener.heard_rung(), Rung::Main);
         lanes.is_full = false;
@@ -658,11 +663,7 @@ mod tests {
     #[test]
     fn a_format_that_is_too_much_is_not_sent_beside_the_next() {
         let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
-        lanes.is_full = true;
-        for _ in 0..2 {
-            lanes.play();
-            lanes.review();
-        }
+        lanes.step_down();
         lanes.sent.clear();
         lanes.play();
         // Only until the next has begun.
@@ -672,11 +673,7 @@ mod tests {
     #[test]
     fn a_step_up_that_is_too_much_is_taken_back_at_once_and_without_a_hole() {
         let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
-        lanes.is_full = true;
-        for _ in 0..2 {
-            lanes.play();
-            lanes.review();
-        }
+        lanes.step_down();
         lanes.is_full = false;
         while lanes.listener.step() > 0 {
             lanes.play();
@@ -724,11 +721,7 @@ mod tests {
     #[test]
     fn samples_take_over_at_once() {
         let mut lanes = Path::new(&[Rung::Main, Rung::Narrow], Copies::Auto);
-        lanes.is_full = true;
-        for _ in 0..2 {
-            lanes.play();
-            lanes.review();
-        }
+        lanes.step_down();
         assert_eq!(lanes.listener.heard_rung(), Rung::Narrow);
         assert!(!lanes.listener.takes(Rung::Main));
     }
