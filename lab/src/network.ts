@@ -96,17 +96,23 @@ export class EmulatedNetwork {
   async admit(port: number, side: Side): Promise<void> {
     const socket = path.join(this.folder, `${side}-${port}-in`);
     await this.relay([`UNIX-LISTEN:${socket},fork`, `TCP:127.0.0.1:${port}`], null, socket);
-    await this.relay(
-      [`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`],
-      this.netns(side),
-    );
+    await this.relay([`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`], side);
   }
 
   /** The other way: a port of a side's 127.0.0.1 is reachable at the same port of the outer machine's. */
   async expose(port: number, side: Side): Promise<void> {
     const socket = path.join(this.folder, `${side}-${port}-out`);
-    await this.relay([`UNIX-LISTEN:${socket},fork`, `TCP:127.0.0.1:${port}`], this.netns(side), socket);
+    await this.relay([`UNIX-LISTEN:${socket},fork`, `TCP:127.0.0.1:${port}`], side, socket);
     await this.relay([`TCP-LISTEN:${port},bind=127.0.0.1,fork,reuseaddr`, `UNIX-CONNECT:${socket}`], null);
+  }
+
+  /** Starts a program on a side, or on the outer machine; it ends with the network. */
+  launch(side: Side | null, command: readonly string[]): Service {
+    const enter = side === null ? [] : ["nsenter", `--net=${this.netns(side)}`];
+    const log = path.join(this.folder, `${this.services.length}.log`);
+    const service = Service.start([...enter, ...command], process.env, log);
+    this.services.unshift(service);
+    return service;
   }
 
   /** Other conditions from now on: a profile, or a plan as `antiphon-netem run --help` has it. */
@@ -133,11 +139,8 @@ export class EmulatedNetwork {
     removeFolder(this.folder);
   }
 
-  private async relay(addresses: [string, string], netns: string | null, socket?: string): Promise<void> {
-    const enter = netns ? ["nsenter", `--net=${netns}`] : [];
-    const log = path.join(this.folder, `relay-${this.services.length}.log`);
-    const service = Service.start([...enter, "socat", ...addresses], process.env, log);
-    this.services.unshift(service);
+  private async relay(addresses: [string, string], side: Side | null, socket?: string): Promise<void> {
+    const service = this.launch(side, ["socat", ...addresses]);
     if (socket) await service.until(() => existsSync(socket), "socket");
   }
 

@@ -1,11 +1,10 @@
 /** A musician behind a firewall that lets no datagram out, and a TURN server outside: page and native program, over an emulated network. Never asserts times. */
 
-import path from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { binary, Product, readStats } from "../src/antiphon.js";
 import type { BrowserName } from "../src/browsers.js";
 import { EmulatedNetwork, missingForNetworks, type Side } from "../src/network.js";
-import { makeFolder, removeFolder, run, Service } from "../src/processes.js";
+import { run } from "../src/processes.js";
 import { closeBrowsers, rig, setUp, start, tearDown } from "./stage.js";
 
 const turnPort = 3478;
@@ -13,30 +12,25 @@ const turnPort = 3478;
 describe.skipIf(missingForNetworks())("behind a firewall", () => {
   let network: EmulatedNetwork;
   let server: Product;
-  let folder: string;
-  let services: Service[];
 
   beforeAll(() => setUp(["A"]));
   afterAll(tearDown);
 
   /** Behind the firewall is the left. */
   beforeEach(async () => {
-    services = [];
-    folder = makeFolder("firewall");
     network = await EmulatedNetwork.start({ profile: "lan" });
     const inside = (...command: string[]) => run(["nsenter", `--net=${network.netns("left")}`, ...command]);
     // Datagrams go where nobody takes them, so they are dropped as a firewall drops them: without a word.
     await inside("ip", "route", "add", "default", "dev", "lo", "table", "100");
     await inside("ip", "rule", "add", "ipproto", "udp", "lookup", "100");
     const outside = network.address("right");
-    const turn = launch(
+    const turn = network.launch(
       "right",
       ["turnserver", "-n", "--no-cli", "--no-tls", "--no-dtls", "--no-tcp-relay"].concat(
         ["--lt-cred-mech", "--realm", "test", "--user", "ann:secret", "--db", "/dev/null"],
         ["--listening-ip", outside, "--listening-port", String(turnPort), "--relay-ip", outside],
-        ["--pidfile", path.join(folder, "pid"), "--log-file", "stdout", "--simple-log"],
+        ["--pidfile", "/dev/null", "--log-file", "stdout", "--simple-log"],
       ),
-      "turn",
     );
     await turn.until(() => /Total General servers/.test(turn.logTail(200)), "server");
     const url = `turn:${outside}:${turnPort}?transport=tcp`;
@@ -45,18 +39,9 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
   });
   afterEach(async () => {
     await closeBrowsers();
-    for (const service of services) await service.stop();
-    await server?.stop();
     await network?.stop();
-    removeFolder(folder);
+    await server?.stop();
   });
-
-  function launch(side: Side, command: string[], name: string): Service {
-    const enter = ["nsenter", `--net=${network.netns(side)}`];
-    const service = Service.start([...enter, ...command], process.env, path.join(folder, name));
-    services.unshift(service);
-    return service;
-  }
 
   it.for<[BrowserName, Side]>([
     ["chromium", "left"],
@@ -69,7 +54,7 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
     await page.open(server.roomUrl(room, "page", { channels: 2, buffer: 8192 }));
     const sound = ["--tone", "440", "--buffer", "8000", "--path", "direct"];
     const join = [binary, "join", "--plain", "--name", "native", ...sound, server.lobbyUrl(room)];
-    const native = launch(side === "left" ? "right" : "left", join, "native");
+    const native = network.launch(side === "left" ? "right" : "left", join);
     rig.favourSound();
     const hears = () => / page: .*, direct, comes in 16 bits, /.test(native.logTail(2));
     await native.until(hears, "sound of the page", 60);

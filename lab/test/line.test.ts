@@ -1,11 +1,10 @@
 /** Musicians at home behind a line that is too narrow for what they chose, over an emulated network. Asserts formats and paths; never times. */
 
-import path from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, it } from "vitest";
 import { binary, type PagePeer, readStats, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
-import { EmulatedNetwork, missingForNetworks } from "../src/network.js";
-import { makeFolder, removeFolder, Service, sleep } from "../src/processes.js";
+import { EmulatedNetwork, missingForNetworks, type Side } from "../src/network.js";
+import { sleep } from "../src/processes.js";
 import { closeBrowsers, product, rig, setUp, start, tearDown } from "./stage.js";
 
 /** What a musician at home has for a line, Mbit/s: enough for anything. */
@@ -28,38 +27,26 @@ function line({ up, down }: { up: number; down: number }): Promise<void> {
 }
 
 describe.skipIf(missingForNetworks())("without a browser, behind a narrow line", () => {
-  let folder: string;
-  let services: Service[];
   let link: string;
 
   beforeEach(async () => {
-    folder = makeFolder("line");
-    services = [];
     await begin();
-    const server = launch("right", ["serve", "--listen", `${network.address("right")}:8080`], "server");
+    const server = launch("right", ["serve", "--listen", `${network.address("right")}:8080`]);
     const room = () => /http:\S+\/r\/[\w-]+/.exec(server.logTail(40))?.[0];
     await server.until(() => room() !== undefined, "a room", 30);
     link = room()!;
   });
   afterEach(async () => {
-    for (const service of services) await service.stop();
     await network?.stop();
-    removeFolder(folder);
   });
 
-  function launch(side: "left" | "right", command: string[], name: string): Service {
-    const enter = ["nsenter", `--net=${network.netns(side)}`, binary];
-    const service = Service.start([...enter, ...command], process.env, path.join(folder, name));
-    services.unshift(service);
-    return service;
-  }
-
+  const launch = (side: Side, command: string[]) => network.launch(side, [binary, ...command]);
   const join = (...options: string[]) => ["join", "--plain", "--buffer", "8000", ...options, link];
 
   it.for(["direct", "relay"])("sends less, %s, and what it chose again when there is room", async (way) => {
     const tone = ["--path", way, "--tone", "440"];
-    const home = launch("left", join(...tone, "--name", "home", "--bits", "24"), "home");
-    const away = launch("right", join(...tone, "--name", "away"), "away");
+    const home = launch("left", join(...tone, "--name", "home", "--bits", "24"));
+    const away = launch("right", join(...tone, "--name", "away"));
     const until = async (sent: string, comes: string) => {
       // Directly it is said beside the peer, through the server beside the sessions.
       const place = way === "direct" ? "^ *away: " : "^online ";
@@ -82,8 +69,8 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
   });
 
   it("is sent a mix where it cannot receive every stream, and every stream again when there is room", async () => {
-    launch("right", ["join", "--bots", "6", link], "bots");
-    const home = launch("left", join("--name", "home", "--tone", "440"), "home");
+    launch("right", ["join", "--bots", "6", link]);
+    const home = launch("left", join("--name", "home", "--tone", "440"));
     const until = (way: string) => {
       const bot = new RegExp(`^ {2}[^:]+: .*, ${way}, comes in`, "m");
       return home.until(() => bot.test(home.logTail(8)), `bots that come by ${way}`, 60);
