@@ -106,6 +106,17 @@ enum Copies {
     Resting,
 }
 
+/// What became of the lanes that were added since the chosen format was last proven.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum MoreLanes {
+    /// None were.
+    None,
+    /// They are there to help.
+    Added,
+    /// The format stepped down all the same.
+    InVain,
+}
+
 /// The state of one listener's path.
 #[derive(Clone, Debug)]
 pub struct Ladder {
@@ -116,9 +127,7 @@ pub struct Ladder {
     calm_ms: u32,
     /// Since the format changed.
     changed_ms: u32,
-    /// Lanes were added since the chosen format was proven; and the format stepped down all the same.
-    has_added_lanes: bool,
-    is_in_vain: bool,
+    more_lanes: MoreLanes,
     climb: Backoff,
     /// The last step was up, and is not proven yet.
     is_attempt: bool,
@@ -138,8 +147,7 @@ impl Ladder {
             crowded_reviews: 0,
             calm_ms: 0,
             changed_ms: 0,
-            has_added_lanes: false,
-            is_in_vain: false,
+            more_lanes: MoreLanes::None,
             climb: CLIMB,
             is_attempt: false,
             copies: Copies::Off,
@@ -183,9 +191,9 @@ impl Ladder {
                 self.rest();
             } else if self.is_attempt && self.changed_ms <= TRIAL_MS {
                 self.step_down();
-            } else if seen.can_add_lanes && !is_congested && !self.is_in_vain {
+            } else if seen.can_add_lanes && !is_congested && self.more_lanes != MoreLanes::InVain {
                 add_lanes = true;
-                self.has_added_lanes = true;
+                self.more_lanes = MoreLanes::Added;
             } else {
                 self.crowded_reviews += 1;
                 if self.crowded_reviews >= DOWN_REVIEWS {
@@ -199,7 +207,7 @@ impl Ladder {
                 self.step_up();
             }
             if self.rung == 0 && self.calm_ms >= PROVEN_MS {
-                (self.has_added_lanes, self.is_in_vain) = (false, false);
+                self.more_lanes = MoreLanes::None;
             }
         }
         if self.rung != rung {
@@ -221,7 +229,9 @@ impl Ladder {
             return;
         }
         self.rung += 1;
-        self.is_in_vain |= self.has_added_lanes;
+        if self.more_lanes == MoreLanes::Added {
+            self.more_lanes = MoreLanes::InVain;
+        }
         if self.is_attempt {
             self.climb.double();
         }
