@@ -397,7 +397,7 @@ impl Listener {
         can_copy: bool,
         can_add_lanes: bool,
     ) -> Lanes {
-        let is_crowded = self.crowded > 0;
+        let was_crowded = self.crowded > 0;
         let elapsed_ms = std::mem::take(&mut self.elapsed_ms);
         let decision = self.ladder.review(&Observation {
             elapsed_ms,
@@ -411,7 +411,7 @@ impl Listener {
         let (before, step) = (self.rung(), self.step);
         self.step = decision.rung.min(self.rungs.len() - 1);
         self.change(before);
-        self.calm_ms = if is_crowded {
+        self.calm_ms = if was_crowded {
             0
         } else {
             self.calm_ms + elapsed_ms

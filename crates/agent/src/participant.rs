@@ -11,8 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use antiphon_core::path::{self, Asked, ListenerObservation, Pin, Route, SenderObservation};
-use antiphon_core::wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe};
-use antiphon_core::{Command, SampleFormat, SampleRate, StreamId, StreamStats, Target};
+use antiphon_core::wire::{
+    self, Datagram, HeardReport, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
+};
+use antiphon_core::{Command, SampleFormat, StreamId, StreamStats, Target};
 use antiphon_opus::{Received, Receiver};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -23,7 +25,7 @@ use crate::clock::{CaptureClock, Recent, now_ns};
 use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
-use crate::outgoing::{Choice, Copies, Lanes, Listener, Outgoing, Rung};
+use crate::outgoing::{Choice, Lanes, Listener, Outgoing, Rung};
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
 use crate::report::Reports;
@@ -96,20 +98,8 @@ pub struct ParticipantConfig {
     pub name: String,
     /// Of a room that is locked.
     pub passphrase: Option<String>,
-    /// The sound card's; the room's too, or nothing is heard.
-    pub rate: SampleRate,
-    /// Channels captured and sent, 1 to 8.
-    pub channels: usize,
-    /// How samples are sent.
-    pub format: SampleFormat,
-    /// Frames per packet, 16 to 512.
-    pub packet_frames: usize,
-    /// Opus instead of samples, kbit/s; where that can't be, samples.
-    pub opus_kbps: Option<u32>,
-    /// The format may step down for a listener whose path cannot carry it.
-    pub adapts: bool,
-    /// Whether every datagram is sent twice.
-    pub copies: Copies,
+    /// What is sent. Its rate is the sound card's; the room's too, or nothing is heard. Its channels are those captured.
+    pub choice: Choice,
     /// Of every jitter buffer.
     pub target: Target,
     /// Share of frames that an automatic target may have concealed.
@@ -120,21 +110,6 @@ pub struct ParticipantConfig {
     pub sessions: usize,
     /// Lanes to each peer, 1 to 8; `None`: two, and more where these back up.
     pub lanes: Option<usize>,
-}
-
-impl ParticipantConfig {
-    /// What is to be sent.
-    pub fn choice(&self) -> Choice {
-        Choice {
-            rate: self.rate,
-            format: self.format,
-            channels: self.channels,
-            packet_frames: self.packet_frames,
-            opus_kbps: self.opus_kbps,
-            adapts: self.adapts,
-            copies: self.copies,
-        }
-    }
 }
 
 /// What a user may ask of a participant.
@@ -353,7 +328,7 @@ async fn network(
     let hello = Hello {
         secret: Secret::random(),
         name: config.name.clone(),
-        sample_rate_hz: config.rate.hz(),
+        sample_rate_hz: config.choice.rate.hz(),
         passphrase: config.passphrase.clone(),
     };
     let talking = tokio::task::spawn_local(signalling::run(
@@ -420,17 +395,17 @@ impl Network {
         direct_events: mpsc::Sender<DirectEvent>,
         to_server: mpsc::Sender<ToServer>,
     ) -> Self {
-        let outgoing = Outgoing::new(&config.choice());
+        let outgoing = Outgoing::new(&config.choice);
         let status = Status {
-            sample_rate_hz: config.rate.hz(),
-            packet_frames: config.packet_frames,
+            sample_rate_hz: config.choice.rate.hz(),
+            packet_frames: config.choice.packet_frames,
             ..Status::default()
         };
         Self {
             faults: far.faults(),
-            relay_listener: Listener::new(outgoing.rungs(false), config.copies),
+            relay_listener: Listener::new(outgoing.rungs(false), config.choice.copies),
             outgoing,
-            capture: CaptureClock::new(config.rate.hz()),
+            capture: CaptureClock::new(config.choice.rate.hz()),
             id: None,
             peers: Vec::new(),
             strips: HashMap::new(),
@@ -500,7 +475,7 @@ impl Network {
         });
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some((rung, length)) = self.outgoing.poll_datagram(&mut bytes) {
-            self.send_as(rung, &mut bytes[..length]);
+            self.send_as(rung, &mut bytes[..length], is_relayed);
         }
         self.send_copies();
     }
@@ -512,7 +487,7 @@ impl Network {
             && self.peers.iter().any(|peer| peer.route.relay)
     }
 
-    fn send_as(&mut self, rung: Rung, datagram: &mut [u8]) {
+    fn send_as(&mut self, rung: Rung, datagram: &mut [u8], is_relayed: bool) {
         let (timestamp, frames) = match wire::parse(datagram) {
             Ok(Datagram::Audio(header, _)) => (header.timestamp, header.frames),
             Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
@@ -527,7 +502,7 @@ impl Network {
                 is_sent |= (peer.listener).send(rung, datagram, at, |bytes| direct.send(bytes));
             }
         }
-        if self.sends_to_relay()
+        if is_relayed
             && self.relay_listener.takes(rung)
             && let Some((_, relay)) = &self.relay
         {
@@ -560,10 +535,8 @@ impl Network {
             if !peer.listener.is_due(elapsed_ms) {
                 continue;
             }
-            let lost_share = peer.reports.heard(now).and_then(|heard| {
-                let due = heard.received_packets.saturating_add(heard.lost_packets);
-                (due > 0).then(|| heard.lost_packets as f32 / due as f32)
-            });
+            let heard = peer.reports.heard(now);
+            let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
             // Where the relay is sent the same, that is the copy.
             let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
             let lanes = direct.open_lanes().len();
@@ -571,7 +544,7 @@ impl Network {
             // Lanes that were asked for and do not come are not waited for.
             let most = lanes.max(direct.wanted_lanes());
             let can_add = adds_lanes && most < MAX_LANES;
-            match (peer.listener).review(lost_share, can_copy, can_add) {
+            match (peer.listener).review(lost_share.map(|share| share as f32), can_copy, can_add) {
                 Lanes::Add => direct.want_lanes(2 * most, now),
                 Lanes::Remove if adds_lanes && lanes > FIRST_LANES => {
                     direct.want_lanes(lanes - 1, now);
@@ -616,7 +589,7 @@ impl Network {
                 self.output_ns = output_ns;
                 // The playheads that came with this are of the frame after this quantum.
                 self.rendered_frames = rendered;
-                let played_ns = rendered as f64 * 1e9 / f64::from(self.config.rate.hz());
+                let played_ns = rendered as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
                 self.rendered.add(at_ns as i64 - played_ns as i64);
             }
         }
@@ -835,11 +808,11 @@ impl Network {
     }
 
     fn handle_welcome(&mut self, welcome: Welcome, address: IpAddr) {
-        if welcome.sample_rate_hz != self.config.rate.hz() {
+        if welcome.sample_rate_hz != self.config.choice.rate.hz() {
             self.status.ended = Some(format!(
                 "this room's sample rate is {} Hz, but the sound here is at {} Hz: set the sound card to the room's rate",
                 welcome.sample_rate_hz,
-                self.config.rate.hz()
+                self.config.choice.rate.hz()
             ));
             return;
         }
@@ -967,7 +940,7 @@ impl Network {
                 relay: true,
             },
             dropped_before: 0,
-            listener: Listener::new(self.outgoing.rungs(true), self.config.copies),
+            listener: Listener::new(self.outgoing.rungs(true), self.config.choice.copies),
             reports: Reports::default(),
             stats: None,
             peaks: [0.0; 2],
@@ -1023,8 +996,8 @@ impl Network {
                     });
                 Listen {
                     mix: Some(Mix {
-                        format: self.config.format.bits().min(24),
-                        packet_frames: self.config.packet_frames,
+                        format: self.config.choice.format.bits().min(24),
+                        packet_frames: self.config.choice.packet_frames,
                         sources: sources.collect(),
                     }),
                     ..Listen::default()
@@ -1260,7 +1233,8 @@ impl Network {
             + self.outgoing.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
         status.packets = self.outgoing.sender.stats().packets;
-        status.input_peaks = self.outgoing.sender.take_peaks()[..self.config.channels].to_vec();
+        status.input_peaks =
+            self.outgoing.sender.take_peaks()[..self.config.choice.channels].to_vec();
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
@@ -1279,24 +1253,20 @@ impl Network {
                 .and_then(|stats| stats.playhead)
                 .and_then(|playhead| {
                     let played_ns =
-                        self.rendered_frames as f64 * 1e9 / f64::from(self.config.rate.hz());
+                        self.rendered_frames as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
                     let rendered_ns = self.rendered.middle()?.ns + played_ns as i64;
                     peer.reports.mouth_to_ear(
                         playhead,
                         rendered_ns,
                         self.output_ns,
-                        self.config.rate,
+                        self.config.choice.rate,
                         now,
                     )
                 });
-            let heard = peer.reports.heard(now).map(|heard| {
-                let due = u64::from(heard.received_packets) + u64::from(heard.lost_packets);
-                let share = |n: u32| (due > 0).then(|| f64::from(n) / due as f64);
-                HeardStatus {
-                    lost_share: share(heard.lost_packets),
-                    late_share: share(heard.late_packets),
-                    buffer_frames: heard.buffer_frames,
-                }
+            let heard = peer.reports.heard(now).map(|heard| HeardStatus {
+                lost_share: share(heard.lost_packets, &heard),
+                late_share: share(heard.late_packets, &heard),
+                buffer_frames: heard.buffer_frames,
             });
             peers.push(PeerStatus {
                 id: peer.id.clone(),
@@ -1353,6 +1323,12 @@ fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerS
     }
 }
 
+/// So many datagrams as a share of all that should have come; `None` if none should.
+fn share(packets: u32, heard: &HeardReport) -> Option<f64> {
+    let due = u64::from(heard.received_packets) + u64::from(heard.lost_packets);
+    (due > 0).then(|| f64::from(packets) / due as f64)
+}
+
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
     for (peak, new) in peaks.iter_mut().zip(new) {
         *peak = peak.max(new);
@@ -1365,8 +1341,11 @@ mod tests {
     use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, OpusHeader};
     use tokio::task::LocalSet;
 
+    use antiphon_core::SampleRate;
+
     use super::*;
     use crate::duplex::{self, Duplex, DuplexConfig};
+    use crate::outgoing::Copies;
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
 
@@ -1379,13 +1358,15 @@ mod tests {
                 .expect("a link"),
             name: "Ann".into(),
             passphrase: None,
-            rate,
-            channels,
-            format: SampleFormat::S16,
-            packet_frames: 128,
-            opus_kbps: None,
-            adapts: true,
-            copies: Copies::Auto,
+            choice: Choice {
+                rate,
+                channels,
+                format: SampleFormat::S16,
+                packet_frames: 128,
+                opus_kbps: None,
+                adapts: true,
+                copies: Copies::Auto,
+            },
             target: Target::Auto,
             budget: 0.001,
             path,

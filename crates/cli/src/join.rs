@@ -12,7 +12,7 @@ use antiphon_agent::bots::{self, BotsConfig, BotsSummary, MAX_TURNS};
 use antiphon_agent::core::{SampleFormat, SampleRate, Target};
 use antiphon_agent::duplex::{self, DuplexConfig};
 use antiphon_agent::link::RoomLink;
-use antiphon_agent::outgoing::Copies;
+use antiphon_agent::outgoing::{Choice, Copies};
 use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
 use antiphon_agent::sound::{self, Backend, CardConfig, Device, Running};
@@ -312,10 +312,7 @@ impl Join {
             output_channels: device.output_channels(),
         };
         let (duplex, far, sleeper) = duplex::pair(duplex_config).map_err(Failure::running)?;
-        let config = ParticipantConfig {
-            link,
-            name: self.name.clone(),
-            passphrase: self.passphrase.clone(),
+        let choice = Choice {
             rate: device.rate(),
             channels: device.input_channels(),
             format: self.bits,
@@ -327,6 +324,17 @@ impl Join {
                 CopiesChoice::On => Copies::On,
                 CopiesChoice::Off => Copies::Off,
             },
+        };
+        if self.opus.is_some()
+            && let Some(why) = choice.opus_refusal()
+        {
+            return Err(Failure::usage(why));
+        }
+        let config = ParticipantConfig {
+            link,
+            name: self.name.clone(),
+            passphrase: self.passphrase.clone(),
+            choice,
             target: self.buffer.0,
             budget: self.buffer.1,
             path: match self.path {
@@ -338,11 +346,6 @@ impl Join {
             sessions: self.sessions as usize,
             lanes: self.lanes.map(|lanes| lanes as usize),
         };
-        if self.opus.is_some()
-            && let Some(why) = config.choice().opus_refusal()
-        {
-            return Err(Failure::usage(why));
-        }
         let running = Running::start(device, duplex).map_err(Failure::running)?;
         let participant = Participant::join(config, far, sleeper).map_err(Failure::running)?;
         let status = participant.status.clone();
