@@ -29,12 +29,18 @@ export interface Options {
   seconds: number | undefined;
 }
 
-export interface Step {
+export interface Step<T = unknown> {
   label: string;
   /** About how long it takes: for the estimate of the time left. */
   seconds: number;
-  /** Measures; returns a few words for the progress line. */
-  run(lab: Lab): Promise<string>;
+  /** May be called again, where the machine disturbed it: what it measures is only in what it returns. */
+  run(lab: Lab): Promise<Take<T>>;
+}
+
+export interface Take<T> {
+  measured: T;
+  /** A few, for the progress line. */
+  words: string;
 }
 
 export interface Outcome {
@@ -49,10 +55,10 @@ export interface Outcome {
   doubts: string[];
 }
 
-export interface Plan {
-  steps: Step[];
-  /** Called once, after the steps; some of them may have failed. */
-  conclude(): Outcome | Promise<Outcome>;
+export interface Plan<T = unknown> {
+  steps: Step<T>[];
+  /** Called once, after the steps, with what they measured, in their order; of those that failed there is nothing. */
+  conclude(measured: T[]): Outcome | Promise<Outcome>;
 }
 
 export interface Experiment {

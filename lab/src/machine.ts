@@ -4,15 +4,11 @@ import { readFileSync } from "node:fs";
 import os from "node:os";
 import { run } from "./processes.js";
 import { root } from "./rig.js";
-import type { Stalls } from "./stalls.js";
+import type { Stalls, Standstill } from "./stalls.js";
 
-export interface Load {
+export interface Load extends Standstill {
   /** Of all processors' time. */
   busyShare: number;
-  /** The longest time for which a processor stood still, whatever was to run on it. */
-  longestStallMs: number;
-  /** Of all processors' time, what was missing so. */
-  missingShare: number;
 }
 
 interface Ticks {
@@ -25,11 +21,9 @@ export function watchLoad(stalls: Stalls): () => Load {
   const [from, before] = [Date.now(), ticks()];
   return () => {
     const after = ticks();
-    const { longestMs, missingShare } = stalls.between(from, Date.now());
     return {
+      ...stalls.between(from, Date.now()),
       busyShare: 1 - (after.idle - before.idle) / Math.max(1, after.total - before.total),
-      longestStallMs: longestMs,
-      missingShare,
     };
   };
 }

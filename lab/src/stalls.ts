@@ -7,6 +7,18 @@ import path from "node:path";
 import { makeFolder, removeFolder, Service } from "./processes.js";
 import { root } from "./rig.js";
 
+export interface Standstill {
+  /** The longest time for which a processor stood still, whatever was to run on it. */
+  longestMs: number;
+  /** Of all processors' time, what was missing so. */
+  missingShare: number;
+}
+
+/** Whether what was measured meanwhile is in doubt. */
+export function isDisturbed({ longestMs, missingShare }: Standstill): boolean {
+  return longestMs > 10 || missingShare > 0.01;
+}
+
 export class Stalls {
   private constructor(
     private readonly service: Service,
@@ -26,8 +38,8 @@ export class Stalls {
     );
   }
 
-  /** Of the time between two moments (ms since the epoch): the longest stall, and the share of the processors' time that was missing. */
-  between(fromMs: number, toMs: number): { longestMs: number; missingShare: number } {
+  /** Between two moments, ms since the epoch. */
+  between(fromMs: number, toMs: number): Standstill {
     if (this.service.ended) throw new Error(`the watch over stalls has ended: ${this.service.logTail()}`);
     const lateMs = readFileSync(path.join(this.folder, "log"), "utf8")
       .trimEnd()

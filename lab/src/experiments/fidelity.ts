@@ -1,6 +1,6 @@
 import { known, listen, quantile } from "../analysis.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Lab, Outcome, Plan } from "../experiment.js";
 import { powerSpectrum } from "../fft.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
 import { meet } from "../setups.js";
@@ -33,51 +33,50 @@ export const fidelity: Experiment = {
   title: "Fidelity of the received sound",
   question: "Is what leaves B's speaker what entered A's microphone, in level, spectrum, and bit for bit?",
   programs: [],
-  plan(options) {
+  plan(options): Plan<Measured> {
     const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
     const chosen = choose(options.setups, ["RTC", "Antiphon"]).filter(
       (setup) => options.setups !== undefined || !options.quick || setup === "Antiphon",
     );
     const seconds = options.seconds ?? (options.quick ? 1.5 : 6);
     const material = writeMaterial(seconds);
-    const measured: Measured[] = [];
     let version = "";
-    const steps = chosen.map(
-      (setup): Step => ({
-        label: `${config}, ${setup}`,
-        seconds: 14 + 2 * seconds,
-        run: async ({ rig, pages, product }) => {
-          // A fixed buffer: what the automatic one skips to be shorter is no question of fidelity.
-          const parameters = { packet: 128, buffer: 4096, lanes: 1, bits: 16, channels: 2 };
-          const stage = { rig, pages, product, browser: configs[config!]!, parameters };
-          return meet(stage, setup, async ([a]) => {
-            const score = scoreWith(material, { voice: 0, sampleRateHz, leadSeconds: 2, pulseSeconds: 2 });
-            rig.favourSound();
-            const { heard } = await rig.pass({
-              plays: [{ take: score.take, to: mic("A") }],
-              hears: [speaker("B")],
-            });
-            version = a.version;
-            const { hits } = listen(heard[0]!, score);
-            const latency = quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5);
-            if (latency === null) throw new Error("nothing was heard");
-            const from = score.steady.from + Math.round(latency);
-            const cut = heard[0]!.map((side) => side.subarray(from, from + material[0]!.length));
-            const one: Measured = {
-              config: config!,
-              setup,
-              heard: cut,
-              latencyFrames: Math.round(latency),
-              ...exactness(material, heard[0]!, from),
-              levelDb: cut.map((side, index) => 10 * Math.log10(power(side) / power(material[index]!))),
-            };
-            measured.push(one);
-            return `${percent(one.exactShare)} of frames bit-exact, level ${one.levelDb.map((db) => shown(db, 2)).join(" and ")} dB`;
+    const steps = chosen.map((setup) => ({
+      label: `${config}, ${setup}`,
+      seconds: 14 + 2 * seconds,
+      run: async ({ rig, pages, product }: Lab) => {
+        // A fixed buffer: what the automatic one skips to be shorter is no question of fidelity.
+        const parameters = { packet: 128, buffer: 4096, lanes: 1, bits: 16, channels: 2 };
+        const stage = { rig, pages, product, browser: configs[config!]!, parameters };
+        return meet(stage, setup, async ([a]) => {
+          const score = scoreWith(material, { voice: 0, sampleRateHz, leadSeconds: 2, pulseSeconds: 2 });
+          rig.favourSound();
+          const { heard } = await rig.pass({
+            plays: [{ take: score.take, to: mic("A") }],
+            hears: [speaker("B")],
           });
-        },
-      }),
-    );
-    return { steps, conclude: () => conclude(measured, material, version) };
+          version = a.version;
+          const { hits } = listen(heard[0]!, score);
+          const latency = quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5);
+          if (latency === null) throw new Error("nothing was heard");
+          const from = score.steady.from + Math.round(latency);
+          const cut = heard[0]!.map((side) => side.subarray(from, from + material[0]!.length));
+          const measured = {
+            config: config!,
+            setup,
+            heard: cut,
+            latencyFrames: Math.round(latency),
+            ...exactness(material, heard[0]!, from),
+            levelDb: cut.map((side, index) => 10 * Math.log10(power(side) / power(material[index]!))),
+          };
+          return {
+            measured,
+            words: `${percent(measured.exactShare)} of frames bit-exact, level ${measured.levelDb.map((db) => shown(db, 2)).join(" and ")} dB`,
+          };
+        });
+      },
+    }));
+    return { steps, conclude: (measured) => conclude(measured, material, version) };
   },
 };
 

@@ -1,7 +1,7 @@
 import { quantile } from "../analysis.js";
 import { type PageTrace, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
 import { firstArrivals, withBrowsers } from "../setups.js";
 import { framesPerMs, shown } from "../units.js";
@@ -30,14 +30,13 @@ export const ifdv: Experiment = {
   question:
     "How evenly does the browser hand over captured sound, and how evenly does it arrive at the other end?",
   programs: [],
-  plan(options) {
+  plan(options): Plan<Measured[]> {
     const chosen = choose(options.configs, Object.keys(configs)).filter(
       (name) => options.configs !== undefined || !options.quick || name === "chromium-128",
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 20);
-    const measured: Measured[] = [];
-    const steps: Step[] = [];
-    let version = "";
+    const steps: Step<Measured[]>[] = [];
+    const versions = new Set<string>();
     for (const config of chosen) {
       steps.push({
         label: config,
@@ -52,19 +51,21 @@ export const ifdv: Experiment = {
             rig.favourSound();
             await sleep(options.quick ? 500 : 5000);
             const traces = await Promise.all([a!, b!].map((page) => readTrace(page, seconds)));
-            for (const [index, direction] of ["A to B", "B to A"].entries())
-              measured.push({
-                config,
-                direction,
-                series: { sender: captured(traces[index]!), receiver: received(traces[1 - index]!) },
-              });
-            version = [version, a!.version].filter(Boolean).join(", ");
-            const last = measured.at(-1)!.series;
-            return `sender ${spread(last.sender)}, receiver ${spread(last.receiver)}`;
+            const measured = ["A to B", "B to A"].map((direction, index) => ({
+              config,
+              direction,
+              series: { sender: captured(traces[index]!), receiver: received(traces[1 - index]!) },
+            }));
+            versions.add(a!.version);
+            const { sender, receiver } = measured[1]!.series;
+            return { measured, words: `sender ${spread(sender)}, receiver ${spread(receiver)}` };
           }),
       });
     }
-    return { steps, conclude: () => conclude(measured, seconds, version) };
+    return {
+      steps,
+      conclude: (measured) => conclude(measured.flat(), seconds, [...versions].join(", ")),
+    };
   },
 };
 

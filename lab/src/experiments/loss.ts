@@ -2,7 +2,7 @@ import { rollup } from "d3-array";
 import { known, listen, quantile } from "../analysis.js";
 import { type PageTrace, readStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
@@ -48,15 +48,14 @@ export const loss: Experiment = {
   question: "What do loss and jitter do to delay and sound, and how many lanes does it take to stay fresh?",
   programs: ["ip", "nsenter", "socat"],
   missing: missingForNetworks,
-  plan(options) {
+  plan(options): Plan<Measured[]> {
     const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
     const chosenLanes = choose(options.setups, laneChoices).filter(
       (lanes) => options.setups !== undefined || !options.quick || lanes === "auto",
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
     const settleSeconds = options.quick ? 1 : 5;
-    const measured: Measured[] = [];
-    const steps: Step[] = [];
+    const steps: Step<Measured[]>[] = [];
     let version = "";
     for (const lanes of chosenLanes) {
       const sweep = (options.quick ? [0.05] : losses).map((share) => ({
@@ -76,15 +75,20 @@ export const loss: Experiment = {
             const browser = configs[config!]!;
             const rows = await overNetwork(lab, network, { browser, lanes, seconds, settleSeconds });
             version = rows.version;
-            for (const row of rows.directions)
-              measured.push({ ...condition, config: config!, lanes, ...row });
+            const measured = rows.directions.map((row) => ({
+              ...condition,
+              config: config!,
+              lanes,
+              ...row,
+            }));
             const last = measured.at(-1)!;
-            return `median ${shown(quantile(last.delaysMs, 0.5), 1) ?? "–"} ms, 99 % ${shown(quantile(last.delaysMs, 0.99), 1) ?? "–"} ms, delivered ${last.deliveredShare === null ? "–" : percent(last.deliveredShare)}, concealed ${last.concealedShare === null ? "–" : percent(last.concealedShare)}`;
+            const words = `median ${shown(quantile(last.delaysMs, 0.5), 1) ?? "–"} ms, 99 % ${shown(quantile(last.delaysMs, 0.99), 1) ?? "–"} ms, delivered ${last.deliveredShare === null ? "–" : percent(last.deliveredShare)}, concealed ${last.concealedShare === null ? "–" : percent(last.concealedShare)}`;
+            return { measured, words };
           },
         });
       }
     }
-    return { steps, conclude: () => conclude(measured, seconds, version) };
+    return { steps, conclude: (measured) => conclude(measured.flat(), seconds, version) };
   },
 };
 

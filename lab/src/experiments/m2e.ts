@@ -1,7 +1,7 @@
 import { type Hit, known, quantile } from "../analysis.js";
 import type { PageParameters } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Options, Outcome, Step } from "../experiment.js";
+import type { Experiment, Options, Outcome, Plan, Step } from "../experiment.js";
 import type { CsvTable } from "../report/csv.js";
 import type { Cell, Section, Table } from "../report/model.js";
 import { type Budget, type Direction, type OwnLook, type SetupResult, setups } from "../setups.js";
@@ -58,7 +58,7 @@ export const m2e: Experiment = {
   question:
     "How long does a sound take from A's microphone to B's speaker, browsers and operating system included, and where does the time go?",
   programs: [],
-  plan(options) {
+  plan(options): Plan<Measured> {
     const chosenConfigs = choose(options.configs, Object.keys(configs)).filter(
       (name) => options.configs !== undefined || !options.quick || name === "chromium-128",
     );
@@ -77,8 +77,7 @@ export const m2e: Experiment = {
     const { settleSeconds, leadSeconds, pulseSeconds, steadySeconds } = timing;
     const seconds = 8 + settleSeconds + leadSeconds + pulseSeconds + steadySeconds;
 
-    const measured: Measured[] = [];
-    const steps: Step[] = [];
+    const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
       for (const config of chosenConfigs) {
         for (const setup of chosenSetups) {
@@ -89,8 +88,7 @@ export const m2e: Experiment = {
               const browser = configs[config]!;
               const stage = { rig, pages, product, browser, parameters, ...timing };
               const result = await setups[setup]!(stage);
-              measured.push({ session, config, setup, result });
-              return result.directions
+              const words = result.directions
                 .map((direction) => {
                   const { name, hearing } = direction;
                   const ms = shown(quantile(latenciesMs(hearing.hits), 0.5), 1);
@@ -99,12 +97,13 @@ export const m2e: Experiment = {
                   return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
                 })
                 .join(" · ");
+              return { measured: { session, config, setup, result }, words };
             },
           });
         }
       }
     }
-    return { steps, conclude: () => conclude(measured, timing, options) };
+    return { steps, conclude: (measured) => conclude(measured, timing, options) };
   },
 };
 

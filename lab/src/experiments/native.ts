@@ -3,7 +3,7 @@ import path from "node:path";
 import { type Hearing, listen, quantile } from "../analysis.js";
 import { binary } from "../antiphon.js";
 import { choose, configs, describe } from "../configs.js";
-import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
 import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } from "../rig.js";
@@ -117,7 +117,7 @@ export const native: Experiment = {
   title: "Beside native programs",
   question: "How does a browser with Antiphon compare with JackTrip and Jamulus on the same sound system?",
   programs: ["jacktrip", "Jamulus", "pw-jack", "pw-link"],
-  plan(options) {
+  plan(options): Plan<Measured> {
     const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
     const chosen = choose(options.setups, [...Object.keys(natives), "Antiphon"]).filter(
       (name) => options.setups !== undefined || !options.quick || name === "JackTrip",
@@ -126,15 +126,18 @@ export const native: Experiment = {
     const timing = options.quick
       ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 2, steadySeconds: 1 }
       : { settleSeconds: 4, leadSeconds: 8, pulseSeconds: options.seconds ?? 20, steadySeconds: 5 };
-    const measured: Measured[] = [];
     let browsers = "";
-    const steps: Step[] = [];
+    const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
       for (const program of chosen) {
         steps.push({
           label: `session ${session}, ${program}`,
           seconds: 8 + timing.settleSeconds + timing.leadSeconds + timing.pulseSeconds + timing.steadySeconds,
           run: async (lab) => {
+            const one = (heard: Omit<Measured, "session" | "program">, name = program) => ({
+              measured: { session, program: name, ...heard },
+              words: `${shown(quantile(latenciesMs(heard.hearing.hits), 0.5), 1) ?? "–"} ms`,
+            });
             if (program === "Antiphon") {
               const parameters = {
                 quantum: 64,
@@ -152,16 +155,10 @@ export const native: Experiment = {
               });
               browsers = result.browserVersion;
               const { calibration, summary } = result;
-              measured.push({
-                session,
-                program: `Antiphon, ${config}`,
-                hearing: result.directions[0]!.hearing,
-                calibration,
-                summary,
-              });
-            } else measured.push({ session, program, ...(await measureNative(lab, program, timing)) });
-            const ms = latenciesMs(measured.at(-1)!.hearing.hits);
-            return `${shown(quantile(ms, 0.5), 1) ?? "–"} ms`;
+              const { hearing } = result.directions[0]!;
+              return one({ hearing, calibration, summary }, `Antiphon, ${config}`);
+            }
+            return one(await measureNative(lab, program, timing));
           },
         });
       }
@@ -170,7 +167,7 @@ export const native: Experiment = {
       lastLine(["dpkg-query", "--show", "jacktrip"]),
       lastLine(["dpkg-query", "--show", "jamulus"]),
     ]);
-    return { steps, conclude: async () => conclude(measured, browsers, await versions) };
+    return { steps, conclude: async (measured) => conclude(measured, browsers, await versions) };
   },
 };
 

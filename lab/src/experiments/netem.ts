@@ -1,4 +1,4 @@
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { missingForNetworks, netemBinary } from "../network.js";
 import { run } from "../processes.js";
 
@@ -17,42 +17,45 @@ interface Row {
 
 const drivers = ["virtual", "tun"] as const;
 
+interface Calibration {
+  driver: (typeof drivers)[number];
+  rows: Row[];
+}
+
 export const netem: Experiment = {
   name: "netem",
   title: "Calibration of the network emulator",
   question: "Do emulated networks delay, lose, reorder and limit as their model says?",
   programs: ["ip"],
   missing: missingForNetworks,
-  plan(options) {
+  plan(options): Plan<Calibration> {
     const packets = options.quick ? 5_000 : 100_000;
-    const rows: Record<string, Row[]> = {};
     const cases = options.quick ? ["--profile", "wifi"] : [];
-    const steps = drivers.map(
-      (driver): Step => ({
-        label: `${driver === "tun" ? "real" : "virtual"} time, ${packets} packets a case`,
-        seconds: driver === "virtual" ? 20 : options.quick ? 6 : 500,
-        run: async () => {
-          const text = await run(
-            [netemBinary, "calibrate", "--driver", driver, "--packets", String(packets), ...cases],
-            process.env,
-            // Found wanting: the rows tell in what.
-            [0, 1],
-          );
-          const found = (JSON.parse(text) as { rows: Row[] }).rows;
-          rows[driver] = found;
-          const bad = found.filter(({ ok }) => !ok).length;
-          return bad === 0
-            ? `all ${found.length} figures as modelled`
-            : `${bad} of ${found.length} figures off`;
-        },
-      }),
-    );
-    return { steps, conclude: () => conclude(rows, packets) };
+    const steps = drivers.map((driver) => ({
+      label: `${driver === "tun" ? "real" : "virtual"} time, ${packets} packets a case`,
+      seconds: driver === "virtual" ? 20 : options.quick ? 6 : 500,
+      run: async () => {
+        const text = await run(
+          [netemBinary, "calibrate", "--driver", driver, "--packets", String(packets), ...cases],
+          process.env,
+          // Found wanting: the rows tell in what.
+          [0, 1],
+        );
+        const { rows } = JSON.parse(text) as { rows: Row[] };
+        const bad = rows.filter(({ ok }) => !ok).length;
+        return {
+          measured: { driver, rows },
+          words:
+            bad === 0 ? `all ${rows.length} figures as modelled` : `${bad} of ${rows.length} figures off`,
+        };
+      },
+    }));
+    return { steps, conclude: (measured) => conclude(measured, packets) };
   },
 };
 
-function conclude(rows: Record<string, Row[]>, packets: number): Outcome {
-  const all = Object.entries(rows).flatMap(([driver, list]) => list.map((row) => ({ driver, ...row })));
+function conclude(measured: Calibration[], packets: number): Outcome {
+  const all = measured.flatMap(({ driver, rows }) => rows.map((row) => ({ driver, ...row })));
   const off = all.filter(({ ok }) => !ok);
   const compared = all.filter(({ residual }) => residual !== null);
   return {
@@ -61,7 +64,7 @@ function conclude(rows: Record<string, Row[]>, packets: number): Outcome {
         ? `All ${compared.length} figures of the emulator are what its model says, within what chance and the driver's own error allow.`
         : `${off.length} of ${compared.length} figures of the emulator are off: ${off.map((row) => `${row.case} ${row.quantity} (${row.driver})`).join(", ")}.`,
     ],
-    sections: Object.entries(rows).map(([driver, list]) => ({
+    sections: measured.map(({ driver, rows }) => ({
       heading: driver === "tun" ? "Real time, between network namespaces" : "Virtual time",
       method:
         driver === "tun"
@@ -83,7 +86,7 @@ function conclude(rows: Record<string, Row[]>, packets: number): Outcome {
             { name: "allowed", align: "right" as const },
             { name: "ok" },
           ],
-          rows: list.map((row) => [
+          rows: rows.map((row) => [
             row.case,
             row.direction,
             row.quantity,

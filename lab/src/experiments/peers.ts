@@ -3,7 +3,7 @@ import { type PagePeer, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch } from "../browsers.js";
 import { choose, configs } from "../configs.js";
 import { openDoorway } from "../doorway.js";
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
 import { until } from "../setups.js";
 import { percent, shown } from "../units.js";
@@ -40,13 +40,12 @@ export const peers: Experiment = {
   question:
     "How many musicians can one browser listen to before packets come too late, with messages between its threads and with shared memory?",
   programs: [],
-  plan(options) {
+  plan(options): Plan<Measured> {
     const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
     const transports = choose(options.setups, ["port", "shared"]);
     const seconds = options.seconds ?? (options.quick ? 2 : 30);
     const sessions = options.sessions ?? (options.quick ? 1 : 2);
-    const measured: Measured[] = [];
-    const steps: Step[] = [];
+    const steps: Step<Measured>[] = [];
     let version = "";
     for (let session = 1; session <= sessions; session++) {
       for (const count of options.quick ? [3] : counts) {
@@ -94,7 +93,7 @@ export const peers: Experiment = {
                     const old = before.peers.find(({ id }) => id === peer.id);
                     return sum + ((peer[key] as number) - ((old?.[key] as number | undefined) ?? 0));
                   }, 0);
-                const one: Measured = {
+                const measured = {
                   session,
                   transport,
                   peers: count,
@@ -105,8 +104,10 @@ export const peers: Experiment = {
                   playedFrames: grown("playedFrames"),
                   senderLateMs: maxLateMs,
                 };
-                measured.push(one);
-                return `late ${percent(lateShare(one))}, concealed ${percent(concealedShare(one))}`;
+                return {
+                  measured,
+                  words: `late ${percent(lateShare(measured))}, concealed ${percent(concealedShare(measured))}`,
+                };
               } finally {
                 for (const browser of browsers) await browser.close();
                 doorway.close();
@@ -116,7 +117,7 @@ export const peers: Experiment = {
         }
       }
     }
-    return { steps, conclude: () => conclude(measured, config!, seconds, version) };
+    return { steps, conclude: (measured) => conclude(measured, config!, seconds, version) };
   },
 };
 

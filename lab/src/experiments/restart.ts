@@ -2,7 +2,7 @@ import { quantile } from "../analysis.js";
 import { type PageStats, Product, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch, networkServices } from "../browsers.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Lab, Outcome, Plan } from "../experiment.js";
 import { sleep } from "../processes.js";
 import { sampleRateHz } from "../rig.js";
 import { shown } from "../units.js";
@@ -37,46 +37,44 @@ export const restart: Experiment = {
   question:
     "Does the music go on without the server, and how soon are all in their room again when it is back?",
   programs: [],
-  plan(options) {
+  plan(options): Plan<Measured[]> {
     const chosen = choose(options.configs ?? ["chromium", "firefox"], Object.keys(configs)).slice(
       0,
       options.quick ? 1 : undefined,
     );
     const sessions = options.sessions ?? (options.quick ? 1 : 5);
-    const measured: Measured[] = [];
     const versions: Record<string, string> = {};
-    const steps = chosen.map(
-      (config): Step => ({
-        label: `${config}, ${sessions} times`,
-        seconds: 15 + 12 * sessions,
-        run: async ({ rig }) => {
-          // A server of its own: others need theirs.
-          const product = await Product.start();
-          const pages: Browser[] = [];
-          try {
-            const room = product.newRoom();
-            for (const card of ["A", "B"] as const) {
-              const page = await launch({ ...configs[config]!, env: rig.cardEnv(card) });
-              pages.push(page);
-              await page.open(product.roomUrl(room, card, { path: "auto", buffer: 4096 }));
-            }
-            versions[config] = pages[0]!.version;
-            await untilPlaying(pages);
-            rig.favourSound();
-            const rows: Measured[] = [];
-            for (let session = 1; session <= sessions; session++)
-              rows.push(...(await once(product, pages, config, session)));
-            measured.push(...rows);
-          } finally {
-            for (const page of pages) await page.close();
-            await product.stop();
+    const steps = chosen.map((config) => ({
+      label: `${config}, ${sessions} times`,
+      seconds: 15 + 12 * sessions,
+      run: async ({ rig }: Lab) => {
+        // A server of its own: others need theirs.
+        const product = await Product.start();
+        const pages: Browser[] = [];
+        try {
+          const room = product.newRoom();
+          for (const card of ["A", "B"] as const) {
+            const page = await launch({ ...configs[config]!, env: rig.cardEnv(card) });
+            pages.push(page);
+            await page.open(product.roomUrl(room, card, { path: "auto", buffer: 4096 }));
           }
-          const ofConfig = measured.filter((one) => one.config === config);
-          return `back in the room after ${milliseconds(ofConfig, ({ roomMs }) => roomMs)}`;
-        },
-      }),
-    );
-    return { steps, conclude: () => conclude(measured, versions) };
+          versions[config] = pages[0]!.version;
+          await untilPlaying(pages);
+          rig.favourSound();
+          const measured: Measured[] = [];
+          for (let session = 1; session <= sessions; session++)
+            measured.push(...(await once(product, pages, config, session)));
+          return {
+            measured,
+            words: `back in the room after ${milliseconds(measured, ({ roomMs }) => roomMs)}`,
+          };
+        } finally {
+          for (const page of pages) await page.close();
+          await product.stop();
+        }
+      },
+    }));
+    return { steps, conclude: (measured) => conclude(measured.flat(), versions) };
   },
 };
 

@@ -3,7 +3,7 @@ import path from "node:path";
 import { quantile } from "../analysis.js";
 import { binary, Product } from "../antiphon.js";
 import { choose, describe } from "../configs.js";
-import type { Experiment, Lab, Outcome, Step } from "../experiment.js";
+import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { freePort } from "../ports.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
@@ -121,12 +121,11 @@ export const server: Experiment = {
   question:
     "What does a server add on the way, and what does a participant cost it, with Antiphon, Jamulus and JackTrip on the same machine?",
   programs: ["chrt", "jacktrip", "Jamulus", "pw-jack", "pw-metadata", "taskset"],
-  plan(options) {
+  plan(options): Plan<Measured> {
     const chosen = choose(options.setups, Object.keys(programs));
     const seconds = options.seconds ?? (options.quick ? 2 : 20);
     const sessions = options.sessions ?? 1;
-    const measured: Measured[] = [];
-    const steps: Step[] = [];
+    const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
       for (const program of chosen) {
         const counts = programs[program]!.counts;
@@ -136,9 +135,11 @@ export const server: Experiment = {
             label: `session ${session}, ${program}, ${participants} participants`,
             seconds: seconds + 10,
             run: async (lab) => {
-              const one = await measure(lab, program, participants, seconds);
-              measured.push(one);
-              return `${shown((one.cpuShare / participants) * 100, 2)} % of a core each`;
+              const measured = await measure(lab, program, participants, seconds);
+              return {
+                measured,
+                words: `${shown((measured.cpuShare / participants) * 100, 2)} % of a core each`,
+              };
             },
           });
         }
@@ -148,7 +149,7 @@ export const server: Experiment = {
       lastLine(["dpkg-query", "--show", "jacktrip"]),
       lastLine(["dpkg-query", "--show", "jamulus"]),
     ]);
-    return { steps, conclude: async () => conclude(measured, seconds, await versions) };
+    return { steps, conclude: async (measured) => conclude(measured, seconds, await versions) };
   },
 };
 

@@ -1,6 +1,6 @@
 import { quantile } from "../analysis.js";
 import { choose, describe } from "../configs.js";
-import type { Experiment, Outcome, Step } from "../experiment.js";
+import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
 import { shown } from "../units.js";
 import { type BotsSummary, residentKib, startAntiphon } from "./server.js";
@@ -40,11 +40,10 @@ export const soak: Experiment = {
   question:
     "Does the server lose, delay or keep anything while 20 participants play through it for half an hour?",
   programs: ["taskset"],
-  plan(options) {
+  plan(options): Plan<Soaked> {
     const seconds = options.seconds ?? (options.quick ? 2 : 1_800);
     const every = options.quick ? 1 : lookSeconds;
-    const soaked: Soaked[] = [];
-    const steps: Step[] = choose(options.setups, Object.keys(loads)).map((load) => ({
+    const steps = choose(options.setups, Object.keys(loads)).map((load) => ({
       label: load,
       seconds: seconds + 10,
       run: async () => {
@@ -67,15 +66,17 @@ export const soak: Experiment = {
             });
           }
           const bots = await running.summary();
-          soaked.push({ load, looks, bots });
-          return `${bots.lost_packets + bots.dropped_packets} of ${bots.sent_packets} lost`;
+          return {
+            measured: { load, looks, bots },
+            words: `${bots.lost_packets + bots.dropped_packets} of ${bots.sent_packets} lost`,
+          };
         } finally {
           for (const service of running.services) await service.stop();
           removeFolder(folder);
         }
       },
     }));
-    return { steps, conclude: () => conclude(soaked, seconds) };
+    return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
 

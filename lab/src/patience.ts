@@ -1,0 +1,57 @@
+/**
+ * Waits for a quiet machine: on a virtual one, what its host does for others disturbs a run for seconds to hours.
+ * What decides is only the watch over stalls, never what a step measured, and it is the same for every setup: so no result is chosen.
+ */
+
+import { sleep } from "./processes.js";
+import { isDisturbed, type Stalls, type Standstill } from "./stalls.js";
+
+const quietMs = 10_000;
+
+export class Patience {
+  #leftMs: number;
+  #waitedMs = 0;
+  #retaken = 0;
+
+  /** For a whole run; 0: waits for nothing, and takes every step as it comes. */
+  constructor(
+    private readonly stalls: Pick<Stalls, "between">,
+    minutes: number,
+    /** Told of each wait and each take anew, a line each. */
+    private readonly say: (line: string) => void,
+  ) {
+    this.#leftMs = minutes * 60_000;
+  }
+
+  /** Ends when the last ten seconds were quiet, or with patience. */
+  async untilQuiet(): Promise<void> {
+    const began = Date.now();
+    const isQuiet = () => {
+      const now = Date.now();
+      return !isDisturbed(this.stalls.between(now - quietMs, now));
+    };
+    if (this.#leftMs > 0 && !isQuiet()) this.say("  waiting for the machine to be quiet\n");
+    while (Date.now() - began < this.#leftMs && !isQuiet()) await sleep(1000);
+    this.#spend(Date.now() - began);
+  }
+
+  /** After a take that lasted so long: whether to take the step anew. */
+  again(load: Standstill, tookMs: number): boolean {
+    if (!isDisturbed(load) || this.#leftMs <= tookMs) return false;
+    this.say(`  the machine stood still meanwhile, for up to ${load.longestMs.toFixed(0)} ms: once more\n`);
+    this.#retaken++;
+    this.#spend(tookMs);
+    return true;
+  }
+
+  /** What it came to, for the report. */
+  get words(): string {
+    const minutes = (this.#waitedMs / 60_000).toFixed(0);
+    return `waited ${minutes} min for it, ${this.#retaken} disturbed takes among that`;
+  }
+
+  #spend(ms: number): void {
+    this.#leftMs -= ms;
+    this.#waitedMs += ms;
+  }
+}
