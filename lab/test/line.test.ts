@@ -79,8 +79,15 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
     // Six streams take 11 Mbit/s, a mix 1.9.
     await line({ ...wide, down: 4 });
     await until("mixed");
-    const mix = /^ *the server's mix: -\d+ dBFS.*, mixed, comes in 16 bits, /m;
-    await home.until(() => mix.test(home.logTail(8)), "a mix that is heard", 10);
+    const mixIn = (format: string) => {
+      const mix = new RegExp(`^ *the server's mix: -\\d+ dBFS.*, mixed, comes in ${format}, `, "m");
+      return home.until(() => mix.test(home.logTail(8)), `a mix that is heard in ${format}`, 60);
+    };
+    await mixIn("16 bits");
+    await line({ ...wide, down: 0.8 });
+    await mixIn("Opus");
+    await line({ ...wide, down: 4 });
+    await mixIn("16 bits");
     await line(wide);
     await until("relay");
   });

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use crate::outgoing::Rung;
+use antiphon_opus::outgoing::Rung;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 

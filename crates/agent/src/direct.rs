@@ -36,8 +36,8 @@ use tokio::sync::mpsc;
 use crate::backlog::Backlog;
 use crate::clock::now_ns;
 use crate::gather::{self, Gathered, Gatherer, Server, Transport};
-use crate::outgoing::Sent;
 use crate::signalling::IceServer;
+use antiphon_opus::outgoing::Sent;
 
 /// Most lanes of a pair.
 pub const MAX_LANES: usize = 8;

@@ -16,7 +16,6 @@ pub mod duplex;
 mod gather;
 pub mod link;
 pub mod music;
-pub mod outgoing;
 pub mod participant;
 pub mod priority;
 pub mod relay;
@@ -30,3 +29,4 @@ mod turn;
 pub mod wake;
 
 pub use antiphon_core as core;
+pub use antiphon_opus::outgoing;

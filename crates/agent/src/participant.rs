@@ -25,7 +25,6 @@ use crate::clock::{CaptureClock, Recent, now_ns};
 use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
-use crate::outgoing::{Choice, Lanes, Listener, Outgoing, Rung};
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
 use crate::report::Reports;
@@ -39,6 +38,7 @@ use crate::status::{
     format_name,
 };
 use crate::wake::Sleeper;
+use antiphon_opus::outgoing::{Choice, Lanes, Listener, Outgoing, Rung};
 
 /// Events that may wait for the network thread.
 const QUEUE: usize = 2_048;
@@ -284,6 +284,7 @@ struct Network {
     strips: HashMap<String, Strip>,
     next_stream: StreamId,
     mix_stream: Option<StreamId>,
+    mix_opus: Receiver,
     mix_stats: Option<StreamStats>,
     mix_peaks: [f32; 2],
     commands: VecDeque<Command>,
@@ -411,6 +412,7 @@ impl Network {
             strips: HashMap::new(),
             next_stream: 0,
             mix_stream: None,
+            mix_opus: Receiver::default(),
             mix_stats: None,
             mix_peaks: [0.0; 2],
             commands: VecDeque::new(),
@@ -445,7 +447,7 @@ impl Network {
 
     fn handle_capture(&mut self) {
         let now = now_ns();
-        let (sender, capture) = (&mut self.outgoing.sender, &mut self.capture);
+        let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
         while self.far.take_block(|samples, frames, at_ns| {
             sender.push(samples, frames);
             capture.add(frames as u64, at_ns, now);
@@ -630,7 +632,7 @@ impl Network {
         }
         if kind == Kind::Audio && number == MIX_STREAM {
             if let Some(stream) = self.mix_stream {
-                self.far.give(stream, bytes);
+                give(&mut self.far, &mut self.mix_opus, stream, bytes);
             }
             return;
         }
@@ -708,11 +710,8 @@ impl Network {
                 }
                 let is_silent = peer.is_muted_by_owner || (is_direct && peer.is_mixed);
                 if !is_silent {
-                    let (far, stream) = (&mut self.far, peer.stream);
-                    peer.opus[usize::from(!is_direct)].push(bytes, |received| match received {
-                        Received::Decoded(record) => far.give_decoded(stream, record),
-                        Received::Undecoded(bytes) => far.give(stream, bytes),
-                    });
+                    let opus = &mut peer.opus[usize::from(!is_direct)];
+                    give(&mut self.far, opus, peer.stream, bytes);
                 }
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
@@ -1103,7 +1102,7 @@ impl Network {
                 id.clone()
             }
             Order::MuteSelf(muted) => {
-                self.outgoing.sender.set_muted(*muted);
+                self.outgoing.samples.sender.set_muted(*muted);
                 self.status.is_muted = *muted;
                 return;
             }
@@ -1225,16 +1224,16 @@ impl Network {
     }
 
     fn tell(&mut self, now: u64) {
-        let main = self.outgoing.sender.config().format;
+        let main = self.outgoing.samples.sender.config().format;
         let sends_to_relay = self.sends_to_relay();
         let status = &mut self.status;
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
-            + self.outgoing.sender.stats().overrun_frames;
+            + self.outgoing.samples.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
-        status.packets = self.outgoing.sender.stats().packets;
+        status.packets = self.outgoing.samples.sender.stats().packets;
         status.input_peaks =
-            self.outgoing.sender.take_peaks()[..self.config.choice.channels].to_vec();
+            self.outgoing.samples.sender.take_peaks()[..self.config.choice.channels].to_vec();
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
@@ -1300,6 +1299,14 @@ impl Network {
     }
 }
 
+/// Gives the engine a datagram of a stream's sound, decoded where it is Opus.
+fn give(far: &mut Far, opus: &mut Receiver, stream: StreamId, bytes: &[u8]) {
+    opus.push(bytes, |received| match received {
+        Received::Decoded(record) => far.give_decoded(stream, record),
+        Received::Undecoded(bytes) => far.give(stream, bytes),
+    });
+}
+
 /// What is known of any stream.
 fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerStatus {
     let stats = stats.unwrap_or_default();
@@ -1345,7 +1352,7 @@ mod tests {
 
     use super::*;
     use crate::duplex::{self, Duplex, DuplexConfig};
-    use crate::outgoing::Copies;
+    use antiphon_opus::outgoing::Copies;
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
 

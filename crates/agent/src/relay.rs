@@ -17,9 +17,9 @@ use web_transport_quinn::Session;
 use web_transport_quinn::quinn::crypto::rustls::QuicClientConfig;
 use web_transport_quinn::quinn::{ClientConfig, Endpoint, IdleTimeout, TransportConfig, VarInt};
 
-use crate::outgoing::Sent;
 use crate::signalling::RelayAddress;
 use crate::tls;
+use antiphon_opus::outgoing::Sent;
 
 /// Most sessions of a participant.
 pub const MAX_SESSIONS: usize = 4;

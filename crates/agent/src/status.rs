@@ -4,8 +4,8 @@
 use antiphon_core::{SampleFormat, StreamFormat};
 use serde::Serialize;
 
-use crate::outgoing::{Listener, Rung};
 use crate::relay::RelayStatistics;
+use antiphon_opus::outgoing::{Listener, Rung};
 
 /// Everything, at some moment.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod encoder;
+pub mod outgoing;
 
 pub use encoder::{Encoder, FEED_FRAMES};
 

@@ -35,13 +35,16 @@ use antiphon_core::{
     resample::Kernel,
     wire::{self, Datagram, Kind, MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM},
 };
-use antiphon_opus::{Received, Receiver};
+use antiphon_opus::{
+    Received, Receiver,
+    outgoing::{Rendition, Renditions, Rung},
+};
 use serde::Deserialize;
 
 use crate::rate::TokenBucket;
 
 /// Channels of a mix.
-const CHANNELS: usize = 2;
+pub(crate) const CHANNELS: usize = 2;
 /// Sources are rendered up to multiples of this, so that their work is bounded whatever packets are asked for: the least packet. One that
 /// is no multiple of it waits for up to 15 frames more.
 const BLOCK_FRAMES: u64 = MIN_PACKET_FRAMES as u64;
@@ -87,6 +90,8 @@ pub struct Source {
 pub struct Mixed {
     /// Whose mix.
     pub listener: u16,
+    /// What it is for.
+    pub rendition: Rendition,
     /// Its length, in bytes.
     pub length: usize,
     /// When the last frame that it needed came; `None` if it did not wait for all, because it was due.
@@ -138,7 +143,7 @@ struct Listener {
     /// Gains by source.
     strips: Vec<(u16, Strip)>,
     limiter: Limiter,
-    sender: Sender,
+    samples: Renditions,
     packet_frames: usize,
     /// Media time of the next packet: a multiple of its frames, so that those who take packets of one size need the same of each source.
     position: u64,
@@ -175,10 +180,20 @@ impl Mixer {
         };
         let listener = self.listeners.entry(listener);
         let listener = listener.or_insert_with(|| Listener::new(config));
-        listener.sender.set_config(config);
+        listener.samples.sender.set_config(config);
         listener.packet_frames = config.packet_frames;
         let packet_frames = listener.packet_frames as u64;
         listener.go_on_at(listener.position.next_multiple_of(packet_frames));
+    }
+
+    /// Makes a listener's mix in these formats from now on, as long as it has one; at first, in that of its samples alone. `feeds`: also for encoders.
+    /// What is made of its samples but not used is the host's to throw away.
+    ///
+    /// RT: no alloc, no lock, O(log listeners).
+    pub fn prepare(&mut self, listener: u16, is_used: impl Fn(Rung) -> bool, feeds: bool) {
+        if let Some(mix) = self.listeners.get_mut(&listener) {
+            mix.samples.prepare(is_used, feeds);
+        }
     }
 
     /// Ends a listener's mix, if it has one.
@@ -283,10 +298,12 @@ impl Mixer {
         loop {
             if let Some((listener, complete_at)) = self.polled {
                 let mix = self.listeners.get_mut(&listener);
-                if let Some(length) = mix.and_then(|mix| mix.sender.poll_datagram(out)) {
+                let polled = mix.and_then(|mix| mix.samples.poll_datagram(out));
+                if let Some((rendition, length)) = polled {
                     Kind::Audio.set_stream(&mut out[..length], MIX_STREAM);
                     return Some(Mixed {
                         listener,
+                        rendition,
                         length,
                         complete_at,
                     });
@@ -402,7 +419,7 @@ impl Mixer {
             strip.mix(part, packet, frames, false);
         }
         mix.limiter.process(packet, frames);
-        mix.sender.push(packet, frames);
+        mix.samples.sender.push(packet, frames);
         mix.position += frames as u64;
     }
 }
@@ -498,7 +515,7 @@ impl Listener {
         Self {
             strips: Vec::new(),
             limiter: Limiter::new(config.rate.hz()),
-            sender: Sender::with_queue(config, CHANNELS, MAX_PACKET_FRAMES),
+            samples: Renditions::new(Sender::with_queue(config, CHANNELS, MAX_PACKET_FRAMES)),
             packet_frames: config.packet_frames,
             position: 0,
             newest_at: Duration::ZERO,
@@ -523,7 +540,7 @@ impl Listener {
 
     /// Lets media time pass up to `position`.
     fn go_on_at(&mut self, position: u64) {
-        self.sender.pass(position - self.position);
+        self.samples.sender.pass(position - self.position);
         self.position = position;
     }
 

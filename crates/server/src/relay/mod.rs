@@ -16,6 +16,7 @@
 mod certificate;
 mod connections;
 pub mod control;
+mod encoding;
 mod latency;
 mod metrics;
 mod quic;
@@ -49,6 +50,7 @@ use tokio::{
 use self::{
     certificate::{Certificate, Rotation},
     connections::{Connections, Inbox, Routed},
+    encoding::{Encoded, Encoding},
     latency::Latencies,
     metrics::Snapshot,
     quic::CloseCode,
@@ -186,6 +188,8 @@ impl BoundRelay {
     /// The operating system gives no thread, or none of what its event loop needs.
     pub fn start(self) -> io::Result<RunningRelay> {
         let (stop, stopped) = oneshot::channel();
+        // Before the other, whose priority its own children would have.
+        let encoding = Encoding::start()?;
         let runtime = || {
             Builder::new_current_thread()
                 .enable_all()
@@ -197,13 +201,17 @@ impl BoundRelay {
                 Ok(()) => tracing::debug!("the relay runs at a real-time priority"),
                 Err(error) => tracing::info!(%error, "the relay runs at no real-time priority"),
             }
-            let ended = runtime().and_then(|runtime| runtime.block_on(self.run(stopped)));
+            let ended = runtime().and_then(|runtime| runtime.block_on(self.run(stopped, encoding)));
             ended.inspect_err(|error| tracing::error!(%error, "the relay has ended"))
         })?;
         Ok(RunningRelay { stop, thread })
     }
 
-    async fn run(self, mut stopped: oneshot::Receiver<()>) -> io::Result<()> {
+    async fn run(
+        self,
+        mut stopped: oneshot::Receiver<()>,
+        (encoding, mut encoded): (Encoding, mpsc::UnboundedReceiver<Encoded>),
+    ) -> io::Result<()> {
         let Self {
             socket,
             identity,
@@ -224,6 +232,7 @@ impl BoundRelay {
             mixes_changed: Rc::default(),
             mix_due: None,
             mixed: Rc::default(),
+            encoding: Rc::new(encoding),
             seats: HashMap::new(),
             rooms: HashMap::new(),
             admission: Admission::new(sessions_per_address),
@@ -247,6 +256,7 @@ impl BoundRelay {
                     relay.handle_packets(&mut inbox)?;
                 }
                 () = &mut timer => {}
+                Some(encoded) = encoded.recv() => relay.handle_encoded(encoded),
                 command = end.commands.recv(), if stopping.is_none() => match command {
                     Some(command) => relay.handle_command(command),
                     None => stopping = Some(relay.stop()),
@@ -318,6 +328,7 @@ struct Relay {
     mix_due: Option<Instant>,
     /// Sources of all mixes.
     mixed: Rc<Cell<usize>>,
+    encoding: Rc<Encoding>,
     seats: HashMap<Token, Seat>,
     rooms: HashMap<RoomName, Rc<RefCell<Room>>>,
     admission: Admission,
@@ -408,6 +419,13 @@ impl Relay {
         Ok(())
     }
 
+    fn handle_encoded(&mut self, encoded: Encoded) {
+        if let Some(room) = self.rooms.get(&encoded.place.room) {
+            room.borrow_mut()
+                .handle_encoded(encoded, &mut self.connections);
+        }
+    }
+
     /// Does what is due by `now`.
     fn handle_timeout(&mut self, now: Instant) {
         while let Some(handle) = self.connections.poll_due(now) {
@@ -472,6 +490,7 @@ impl Relay {
                         self.start,
                         Rc::clone(&self.mixes_changed),
                         Rc::clone(&self.mixed),
+                        Rc::clone(&self.encoding),
                     );
                     Rc::new(RefCell::new(room))
                 };

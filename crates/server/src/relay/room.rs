@@ -7,26 +7,29 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use antiphon_core::{
     SampleFormat, SampleRate,
-    wire::{self, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
+    wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
 };
+use antiphon_opus::outgoing::{Choice, Copies, Listener, Rendition, Rung, Sent};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::ConnectionHandle;
 
 use super::{
     connections::Connections,
     control::{ControlError, Listen, Mix, Statistics, Wanted},
+    encoding::{Encoded, Encoding, Place},
     latency::Latencies,
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SESSION_PREFIX},
 };
 use crate::{
     media::{MediaStatus, ParticipantMedia, RoomMedia},
-    mixer::{Mixer, Source},
+    mixer::{CHANNELS, Mixer, Source},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
 };
@@ -50,6 +53,8 @@ const MESSAGES_PER_S: u32 = 20;
 /// time.
 const MIXES_PER_S: u32 = 1;
 const MIXES_AT_ONCE: u32 = 4;
+/// Time between two looks at what a listener's mix can be sent as, at least.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Everyone in a room who may have sessions, by number.
 #[derive(Debug)]
@@ -66,6 +71,8 @@ pub(super) struct Room {
     participants: BTreeMap<u16, Participant>,
     /// Its clock is the relay's.
     mixer: Mixer,
+    rate: SampleRate,
+    encoding: Rc<Encoding>,
     /// From a datagram's arrival until its last copy was handed to QUIC.
     pub(super) forward: Latencies,
     /// From the last frame a mix needed until its datagram was written to the socket.
@@ -92,6 +99,8 @@ struct Participant {
     wanted: Wanted,
     allowance: Allowance,
     mix_share: MixShare,
+    /// Once it has asked for a mix.
+    mix_way: Option<Box<MixWay>>,
     counts: Counts,
     /// The counts as of the last report.
     reported: Counts,
@@ -160,6 +169,43 @@ impl Drop for MixShare {
     }
 }
 
+/// How a participant is sent its mix: in samples as it asked for, or in what its downlink has room for.
+#[derive(Debug)]
+struct MixWay {
+    listener: Listener,
+    /// Where it is sent Opus.
+    place: Option<Arc<Place>>,
+    looked_at: Duration,
+    /// As of the last review: packets sent to the participant, and those of them that were lost.
+    reviewed: (u64, u64),
+}
+
+impl MixWay {
+    /// The formats: without Opus, where that cannot be.
+    fn rungs(mix: &Mix, rate: SampleRate, opus: bool) -> Rc<[Rung]> {
+        let format = SampleFormat::from_bits(mix.format);
+        let choice = Choice {
+            rate,
+            format: format.expect("a control message has the engine's formats"),
+            channels: CHANNELS,
+            packet_frames: mix.packet_frames,
+            opus_kbps: None,
+            adapts: true,
+            copies: Copies::Off,
+        };
+        let mut rungs = choice.rungs();
+        rungs.retain(|rung| opus || !rung.is_opus());
+        rungs.into()
+    }
+
+    /// Formats in Opus that it is sent at present.
+    fn opus(&self) -> impl Iterator<Item = Rung> {
+        let listener = &self.listener;
+        let rungs = listener.rungs().iter().copied();
+        rungs.filter(|rung| rung.is_opus() && listener.takes(*rung))
+    }
+}
+
 /// Since the participant was admitted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
@@ -185,8 +231,9 @@ impl Room {
         start: Instant,
         mixes_changed: Rc<Cell<bool>>,
         mixed: Rc<Cell<usize>>,
+        encoding: Rc<Encoding>,
     ) -> Self {
-        let rate = SampleRate::from_hz(sample_rate_hz.hz());
+        let rate = SampleRate::from_hz(sample_rate_hz.hz()).expect("rooms have the engine's rates");
         Self {
             name,
             start,
@@ -194,7 +241,9 @@ impl Room {
             mixed,
             mixes_changed,
             participants: BTreeMap::new(),
-            mixer: Mixer::new(rate.expect("rooms have the engine's rates")),
+            mixer: Mixer::new(rate),
+            rate,
+            encoding,
             forward: Latencies::default(),
             mix: Latencies::default(),
             reported: Default::default(),
@@ -224,6 +273,7 @@ impl Room {
                 all: Rc::clone(&self.mixed),
                 sources: 0,
             },
+            mix_way: None,
             counts: Counts::default(),
             reported: Counts::default(),
             mixing: (Duration::ZERO, 0),
@@ -284,6 +334,7 @@ impl Room {
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
             participant.mix_share.set(0);
+            participant.mix_way = None;
             self.mixer.remove_listener(stream);
             self.connect_listeners(connections);
         }
@@ -325,6 +376,21 @@ impl Room {
             self.mixer.remove_listener(stream);
         }
         participant.listen = listen;
+        if let Some(mix) = &participant.listen.mix {
+            let rungs = MixWay::rungs(mix, self.rate, participant.listen.opus);
+            let way = participant.mix_way.get_or_insert_with(|| {
+                Box::new(MixWay {
+                    listener: Listener::new(Rc::clone(&rungs), Copies::Off),
+                    place: None,
+                    looked_at: now,
+                    reviewed: (0, 0),
+                })
+            });
+            if way.listener.rungs() != &*rungs {
+                way.listener.set_rungs(rungs);
+            }
+        }
+        self.prepare_mix(stream);
         self.connect_listeners(connections);
         Ok(())
     }
@@ -511,25 +577,148 @@ impl Room {
 
     /// Sends what is complete or due of the mixes by now.
     pub(super) fn send_mixes(&mut self, connections: &mut Connections) {
-        let mut outgoing = [SESSION_PREFIX; 1 + MAX_DATAGRAM_BYTES];
+        let mut outgoing = [0; MAX_DATAGRAM_BYTES];
         while let Some(mixed) = self
             .mixer
-            .poll_datagram(self.start.elapsed(), &mut outgoing[1..])
+            .poll_datagram(self.start.elapsed(), &mut outgoing)
         {
-            let Some(listener) = self.participants.get_mut(&mixed.listener) else {
-                continue;
-            };
             self.mixes_changed.set(true);
-            let outgoing = Bytes::copy_from_slice(&outgoing[..1 + mixed.length]);
-            if let Some(session) = listener.send(outgoing, connections) {
-                connections.transmit(session, Instant::now());
+            let (stream, complete_at) = (mixed.listener, mixed.complete_at);
+            let datagram = &mut outgoing[..mixed.length];
+            match mixed.rendition {
+                Rendition::Samples(rung) => {
+                    self.send_mix(stream, rung, datagram, complete_at, connections);
+                }
+                Rendition::Feed => self.encode(stream, datagram, complete_at),
             }
-            if let Some(complete_at) = mixed.complete_at {
+            self.review_mix(stream, connections);
+        }
+    }
+
+    /// A listener's mix came back in Opus.
+    pub(super) fn handle_encoded(&mut self, encoded: Encoded, connections: &mut Connections) {
+        let Encoded {
+            place,
+            rung,
+            mut datagram,
+            complete_at,
+        } = encoded;
+        let participant = self.participants.get(&place.stream);
+        let way = participant.and_then(|participant| participant.mix_way.as_deref());
+        let its = way.and_then(|way| way.place.as_ref());
+        // Else it is for one who has left, or has ended its mix.
+        if its.is_some_and(|its| Arc::ptr_eq(its, &place)) {
+            self.send_mix(place.stream, rung, &mut datagram, complete_at, connections);
+        }
+    }
+
+    /// Sends a listener a datagram of its mix, if it takes this format.
+    fn send_mix(
+        &mut self,
+        stream: u16,
+        rung: Rung,
+        datagram: &mut [u8],
+        complete_at: Option<Duration>,
+        connections: &mut Connections,
+    ) {
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return;
+        };
+        let at = match wire::parse(datagram) {
+            Ok(Datagram::Audio(header, _)) => (header.timestamp, header.frames),
+            Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
+            _ => return,
+        };
+        let Some(mut way) = participant.mix_way.take() else {
+            return;
+        };
+        if way.listener.takes(rung) && participant.listen.mix.is_some() {
+            let is_sent = way.listener.send(rung, datagram, at, |datagram| {
+                let aged = participant.counts.aged;
+                let mut outgoing = BytesMut::with_capacity(1 + datagram.len());
+                outgoing.extend_from_slice(&[SESSION_PREFIX]);
+                outgoing.extend_from_slice(&datagram);
+                let session = participant.send(outgoing.freeze(), connections)?;
+                connections.transmit(session, Instant::now());
+                Some(Sent {
+                    lane: 0,
+                    is_crowded: participant.counts.aged > aged,
+                })
+            });
+            if let Some(complete_at) = complete_at.filter(|_| is_sent) {
                 let latency = self.start.elapsed().saturating_sub(complete_at);
                 self.mix.record(latency);
-                listener.mixing = (listener.mixing.0 + latency, listener.mixing.1 + 1);
+                participant.mixing = (participant.mixing.0 + latency, participant.mixing.1 + 1);
             }
         }
+        participant.mix_way = Some(way);
+    }
+
+    fn encode(&mut self, stream: u16, feed: &[u8], complete_at: Option<Duration>) {
+        let participant = self.participants.get(&stream);
+        let way = participant.and_then(|participant| participant.mix_way.as_deref());
+        if let Some(way) = way
+            && let Some(place) = &way.place
+        {
+            // What is missing the listener conceals.
+            self.encoding.feed(place, way.opus(), feed, complete_at);
+        }
+    }
+
+    /// Finds out what a listener's downlink has room for, where that is due.
+    fn review_mix(&mut self, stream: u16, connections: &mut Connections) {
+        let now = self.start.elapsed();
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return;
+        };
+        let Some(mut way) = participant.mix_way.take() else {
+            return;
+        };
+        let elapsed = now - way.looked_at;
+        if elapsed >= LOOK {
+            way.looked_at = now;
+            if way.listener.is_due(elapsed.as_millis() as u32) {
+                let (sent, lost) = (participant.counts.sent, participant.lost(connections));
+                let grown = (sent - way.reviewed.0, lost.saturating_sub(way.reviewed.1));
+                way.reviewed = (sent, lost);
+                let lost_share = (grown.0 > 0).then(|| grown.1 as f32 / grown.0 as f32);
+                // Sessions are the listener's to open.
+                way.listener.review(lost_share, false, false);
+            }
+        }
+        participant.mix_way = Some(way);
+        if elapsed >= LOOK {
+            self.prepare_mix(stream);
+        }
+    }
+
+    /// Makes a listener's mix in the formats that it is sent.
+    fn prepare_mix(&mut self, stream: u16) {
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return;
+        };
+        let Some(way) = &mut participant.mix_way else {
+            return;
+        };
+        let Some(mix) = &participant.listen.mix else {
+            way.place = None;
+            return;
+        };
+        let needs_place = way.opus().next().is_some();
+        if needs_place && way.place.is_none() {
+            way.place = self.encoding.place(&self.name, stream);
+            if way.place.is_none() {
+                // Others have them all.
+                way.listener.set_rungs(MixWay::rungs(mix, self.rate, false));
+            }
+        }
+        if !needs_place {
+            way.place = None;
+        }
+        let feeds = way.place.is_some();
+        let listener = &way.listener;
+        self.mixer
+            .prepare(stream, |rung| listener.takes(rung), feeds);
     }
 
     /// When a mix is due, whatever is missing in it; on the relay's clock.

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig};
-use antiphon_opus::{Encoder, FEED_FRAMES};
 use bytes::Bytes;
+
+use crate::{Encoder, FEED_FRAMES};
 
 /// Between two reviews of what a listener is sent.
 const REVIEW_MS: u32 = 1_000;
@@ -35,6 +36,22 @@ pub enum Rung {
 }
 
 impl Rung {
+    /// Begins an encoder of it; `None` of samples.
+    ///
+    /// # Panics
+    /// See [`Encoder::new`].
+    pub fn encoder(self, channels: usize) -> Option<Encoder> {
+        match self {
+            Self::Opus { kbps, frames } => Some(Encoder::new(channels, frames, kbps * 1_000)),
+            Self::Main | Self::Narrow => None,
+        }
+    }
+
+    /// Not samples.
+    pub fn is_opus(self) -> bool {
+        self.opus_frames().is_some()
+    }
+
     fn opus_frames(self) -> Option<usize> {
         match self {
             Self::Opus { frames, .. } => Some(frames),
@@ -127,55 +144,38 @@ impl Choice {
 const NARROW: usize = 1;
 const FEED: usize = 2;
 
-/// Our stream, in every format that somebody is sent.
+/// A stream in samples: in every format that somebody is sent, and in the one that encoders take.
 #[derive(Debug)]
-pub struct Outgoing {
-    /// Takes what is captured. Its main rendition is [`Rung::Main`].
+pub struct Renditions {
+    /// Takes the sound. Its main rendition is [`Rung::Main`].
     pub sender: Sender,
-    rungs: Rc<[Rung]>,
-    samples: Rc<[Rung]>,
     has_narrow: bool,
-    encoders: Vec<(Rung, Encoder)>,
-    encoded: VecDeque<(Rung, Box<[u8]>)>,
+    has_feed: bool,
 }
 
-impl Outgoing {
-    /// Of what a musician chose.
-    pub fn new(choice: &Choice) -> Self {
-        let rungs = choice.rungs();
-        let (opus, mut samples): (Vec<_>, Vec<_>) =
-            (rungs.iter().copied()).partition(|rung| rung.opus_frames().is_some());
-        if samples.is_empty() {
-            samples.push(Rung::Main);
-        }
-        // Beside Opus it only keeps time.
-        let format = if opus.first() == rungs.first() {
-            SampleFormat::S16
-        } else {
-            choice.format
-        };
+/// What a datagram of [`Renditions`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendition {
+    /// To be sent, to who is sent this.
+    Samples(Rung),
+    /// For the [`Encoder`]s.
+    Feed,
+}
+
+impl Renditions {
+    /// Of a sender with its main rendition alone.
+    pub fn new(sender: Sender) -> Self {
         Self {
-            sender: Sender::new(SenderConfig {
-                rate: choice.rate,
-                format,
-                channels: choice.channels,
-                packet_frames: choice.packet_frames,
-            }),
-            rungs: rungs.into(),
-            samples: samples.into(),
+            sender,
             has_narrow: false,
-            encoders: Vec::new(),
-            encoded: VecDeque::new(),
+            has_feed: false,
         }
     }
 
-    /// What may be sent, the chosen format first; for who has no use for Opus, only samples.
-    pub fn rungs(&self, opus: bool) -> Rc<[Rung]> {
-        if opus { &self.rungs } else { &self.samples }.clone()
-    }
-
-    /// Begins the renditions and encoders that somebody is to be sent, and ends those that nobody is.
-    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool) {
+    /// Begins what is used from now on, and ends what is not.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool, feeds: bool) {
         let main = self.sender.config();
         let has_narrow = is_used(Rung::Narrow);
         if has_narrow != self.has_narrow {
@@ -186,26 +186,100 @@ impl Outgoing {
             };
             (self.sender).set_rendition(NARROW, has_narrow.then_some(narrow));
         }
-        let had_encoders = !self.encoders.is_empty();
-        self.encoders.retain(|(rung, _)| is_used(*rung));
-        for &rung in self.rungs.iter() {
-            if let Rung::Opus { kbps, frames } = rung
-                && is_used(rung)
-                && self.encoders.iter().all(|(other, _)| *other != rung)
-            {
-                let encoder = Encoder::new(main.channels, frames, kbps * 1_000);
-                self.encoders.push((rung, encoder));
-            }
-        }
-        let has_encoders = !self.encoders.is_empty();
-        if has_encoders != had_encoders {
+        if feeds != self.has_feed {
+            self.has_feed = feeds;
             let feed = SenderConfig {
                 format: SampleFormat::F32,
                 packet_frames: FEED_FRAMES,
                 ..main
             };
-            (self.sender).set_rendition(FEED, has_encoders.then_some(feed));
+            (self.sender).set_rendition(FEED, feeds.then_some(feed));
         }
+    }
+
+    /// Writes the next datagram into `out`; what it is for, and its length in bytes. `None` when too few frames wait.
+    ///
+    /// RT: no alloc, no lock, O(channels × frames).
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`](antiphon_core::wire::MAX_DATAGRAM_BYTES).
+    pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<(Rendition, usize)> {
+        // Samples first: who hears them waits for no encoder.
+        for (index, rendition) in [
+            (0, Rendition::Samples(Rung::Main)),
+            (NARROW, Rendition::Samples(Rung::Narrow)),
+            (FEED, Rendition::Feed),
+        ] {
+            if let Some(length) = self.sender.poll_rendition(index, out) {
+                return Some((rendition, length));
+            }
+        }
+        None
+    }
+}
+
+/// Our stream, in every format that somebody is sent.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Takes what is captured.
+    pub samples: Renditions,
+    rungs: Rc<[Rung]>,
+    sample_rungs: Rc<[Rung]>,
+    encoders: Vec<(Rung, Encoder)>,
+    encoded: VecDeque<(Rung, Box<[u8]>)>,
+}
+
+impl Outgoing {
+    /// Of what a musician chose.
+    pub fn new(choice: &Choice) -> Self {
+        let rungs = choice.rungs();
+        let (opus, mut samples): (Vec<_>, Vec<_>) =
+            (rungs.iter().copied()).partition(|rung| rung.is_opus());
+        if samples.is_empty() {
+            samples.push(Rung::Main);
+        }
+        // Beside Opus it only keeps time.
+        let format = if opus.first() == rungs.first() {
+            SampleFormat::S16
+        } else {
+            choice.format
+        };
+        Self {
+            samples: Renditions::new(Sender::new(SenderConfig {
+                rate: choice.rate,
+                format,
+                channels: choice.channels,
+                packet_frames: choice.packet_frames,
+            })),
+            rungs: rungs.into(),
+            sample_rungs: samples.into(),
+            encoders: Vec::new(),
+            encoded: VecDeque::new(),
+        }
+    }
+
+    /// What may be sent, the chosen format first; for who has no use for Opus, only samples.
+    pub fn rungs(&self, opus: bool) -> Rc<[Rung]> {
+        if opus {
+            &self.rungs
+        } else {
+            &self.sample_rungs
+        }
+        .clone()
+    }
+
+    /// Begins the renditions and encoders that somebody is to be sent, and ends those that nobody is.
+    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool) {
+        self.encoders.retain(|(rung, _)| is_used(*rung));
+        let channels = self.samples.sender.config().channels;
+        for &rung in self.rungs.iter().filter(|rung| is_used(**rung)) {
+            if self.encoders.iter().all(|(other, _)| *other != rung)
+                && let Some(encoder) = rung.encoder(channels)
+            {
+                self.encoders.push((rung, encoder));
+            }
+        }
+        self.samples.prepare(is_used, !self.encoders.is_empty());
     }
 
     /// Writes the next datagram of any format that is used into `out`; its format and its length in bytes. `None` when too few frames wait.
@@ -213,23 +287,23 @@ impl Outgoing {
     /// # Panics
     /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`](antiphon_core::wire::MAX_DATAGRAM_BYTES).
     pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<(Rung, usize)> {
-        // Samples first: who hears them waits for no encoder.
-        for (rendition, rung) in [(0, Rung::Main), (NARROW, Rung::Narrow)] {
-            if let Some(length) = self.sender.poll_rendition(rendition, out) {
-                return Some((rung, length));
+        loop {
+            if let Some((rung, datagram)) = self.encoded.pop_front() {
+                out[..datagram.len()].copy_from_slice(&datagram);
+                return Some((rung, datagram.len()));
+            }
+            let (rendition, length) = self.samples.poll_datagram(out)?;
+            match rendition {
+                Rendition::Samples(rung) => return Some((rung, length)),
+                Rendition::Feed => {
+                    for (rung, encoder) in &mut self.encoders {
+                        encoder.push(&out[..length], |datagram| {
+                            self.encoded.push_back((*rung, (*datagram).into()));
+                        });
+                    }
+                }
             }
         }
-        while self.encoded.is_empty() {
-            let length = self.sender.poll_rendition(FEED, out)?;
-            for (rung, encoder) in &mut self.encoders {
-                encoder.push(&out[..length], |datagram| {
-                    self.encoded.push_back((*rung, (*datagram).into()));
-                });
-            }
-        }
-        let (rung, datagram) = self.encoded.pop_front()?;
-        out[..datagram.len()].copy_from_slice(&datagram);
-        Some((rung, datagram.len()))
     }
 }
 
@@ -315,6 +389,11 @@ impl Listener {
         self.rungs = rungs;
         self.step = self.step.min(self.rungs.len() - 1);
         self.change(before);
+    }
+
+    /// What it may be sent, the chosen format first.
+    pub fn rungs(&self) -> &[Rung] {
+        &self.rungs
     }
 
     /// What it is sent now, or soon.
@@ -517,7 +596,7 @@ mod tests {
 
     /// So many datagrams of each format come of a tenth of a second.
     fn polled(outgoing: &mut Outgoing) -> [usize; 4] {
-        outgoing.sender.push(&[0.1; 4_800], 4_800);
+        outgoing.samples.sender.push(&[0.1; 4_800], 4_800);
         let mut counts = [0; 4];
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some((rung, length)) = outgoing.poll_datagram(&mut bytes) {
