@@ -56,6 +56,8 @@ export interface PageStats {
     wanted: number;
     sent: { format: string } | null;
   } | null;
+  /** The server's mix; null while it makes none. */
+  mix: { format: string | null; playedFrames: number } | null;
   peers: PagePeer[];
 }
 

@@ -1,7 +1,7 @@
 /** Musicians at home behind a line that is too narrow for what they chose, over an emulated network. Asserts formats and paths; never times. */
 
 import { afterAll, afterEach, beforeAll, beforeEach, describe, it } from "vitest";
-import { binary, type PagePeer, readStats, untilPlaying } from "../src/antiphon.js";
+import { binary, type PagePeer, type PageStats, readStats, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
 import { EmulatedNetwork, missingForNetworks, type Side } from "../src/network.js";
 import { sleep } from "../src/processes.js";
@@ -128,15 +128,55 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
     await line(wide);
     await until("s24");
   });
+
+  it.for<BrowserName>(["chromium", "firefox"])("hears in %s the mix that there is room for", async (name) => {
+    // The server is away, but pages have sound only of their own machine's servers: so its port is carried there.
+    const away = `${network.address("right")}:8080`;
+    const server = network.launch("right", [binary, "serve", "--listen", away]);
+    const link = () => /http:\S+\/r\/[\w-]+/.exec(server.logTail(40))?.[0];
+    await server.until(() => link() !== undefined, "a room", 30);
+    network.launch("right", [binary, "join", "--bots", "6", link()!]);
+    for (const protocol of ["TCP", "UDP"])
+      network.launch("left", [
+        "socat",
+        `${protocol}-LISTEN:8080,bind=127.0.0.1,fork,reuseaddr`,
+        `${protocol}:${away}`,
+      ]);
+    const home = await start(name, "A", { network, side: "left" });
+    await home.open(
+      `${link()!.replace(away, "127.0.0.1:8080")}?autojoin=1&name=home&path=mix&buffer=8192&packet=128`,
+    );
+    let played = 0;
+    const hears = async (format: string) => {
+      await untilStats(
+        home,
+        ({ mix }) => {
+          const before = played;
+          played = mix?.playedFrames ?? 0;
+          return mix?.format === format && before > 0 && played > before;
+        },
+        `hear a mix in ${format}`,
+      );
+    };
+    await hears("s16");
+    await line({ ...wide, down: 0.8 });
+    await hears("opus");
+    await line(wide);
+    await hears("s16");
+  });
 });
 
 /** Waits until it is so of the only other in a page's room. */
 async function untilPeer(page: Browser, isSo: (peer: PagePeer) => boolean, what: string): Promise<void> {
+  await untilStats(page, ({ peers: [peer] }) => peer !== undefined && isSo(peer), what);
+}
+
+async function untilStats(page: Browser, isSo: (stats: PageStats) => boolean, what: string): Promise<void> {
   const deadline = Date.now() + patienceSeconds * 1000;
   for (;;) {
-    const [peer] = (await readStats(page)).peers;
-    if (peer !== undefined && isSo(peer)) return;
-    if (Date.now() > deadline) throw new Error(`it does not ${what}: ${JSON.stringify(peer)}`);
+    const stats = await readStats(page);
+    if (isSo(stats)) return;
+    if (Date.now() > deadline) throw new Error(`it does not ${what}: ${JSON.stringify(stats)}`);
     await sleep(500);
   }
 }

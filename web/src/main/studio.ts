@@ -20,6 +20,7 @@ import type {
   RelayStats,
   SenderStats,
   Stats,
+  StreamStats,
   Trace,
 } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
@@ -1231,6 +1232,7 @@ export class Studio implements StudioApi {
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#sender,
       relay: this.#relay,
+      mix: this.#mix === null ? null : this.#streamStats(this.#mix.stream, numbers),
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
     };
   }
@@ -1288,12 +1290,42 @@ export class Studio implements StudioApi {
     };
   }
 
-  #peerStats({ participant, stream, peer, hearing }: Member, numbers: Float64Array | undefined): PeerStats {
+  #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
     const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
     const number = (field: keyof typeof STREAM_STATS) =>
       at < 0 || numbers === undefined ? Number.NaN : numbers[at + STREAM_STATS[field]];
     const count = (field: keyof typeof STREAM_STATS) => number(field) || 0;
     const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
+    const worker = this.#workerPeers.get(stream);
+    return {
+      receivedPackets: count("received"),
+      lostPackets: count("lost"),
+      latePackets: count("late") + count("ancient"),
+      duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
+      reorderedPackets: count("reordered"),
+      malformedPackets: count("malformed") + (worker?.oversized ?? 0),
+      playedFrames: count("played"),
+      concealedFrames: count("concealed"),
+      copiedFrames: count("copied"),
+      skippedFrames: count("skipped"),
+      underruns: count("underruns"),
+      bufferFrames: known("buffered"),
+      targetFrames: count("target"),
+      channels: known("channels"),
+      bits: known("bits") as StreamStats["bits"],
+      format: heardFormat(known("channels"), known("bits")),
+      opusBps: worker?.heardOpusBps ?? null,
+      spreadFrames: known("spread"),
+      driftPpm: known("drift"),
+      driftErrorPpm: known("driftError"),
+      isResampled: count("resampled") === 1,
+    };
+  }
+
+  #peerStats({ participant, stream, peer, hearing }: Member, numbers: Float64Array | undefined): PeerStats {
+    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
+    const peak = (field: "peakLeft" | "peakRight") =>
+      at < 0 || numbers === undefined ? 0 : numbers[at + STREAM_STATS[field]] || 0;
     const worker = this.#workerPeers.get(stream);
     const lanes = (worker?.lanes ?? []).map((lane) => ({
       ...lane,
@@ -1314,25 +1346,9 @@ export class Studio implements StudioApi {
       lanes,
       rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
       droppedBacklog: worker?.droppedBacklog ?? 0,
-      receivedPackets: count("received"),
-      lostPackets: count("lost"),
-      latePackets: count("late") + count("ancient"),
-      duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
-      reorderedPackets: count("reordered"),
-      malformedPackets: count("malformed") + (worker?.oversized ?? 0),
-      playedFrames: count("played"),
-      concealedFrames: count("concealed"),
-      copiedFrames: count("copied"),
-      skippedFrames: count("skipped"),
-      underruns: count("underruns"),
-      bufferFrames: known("buffered"),
-      targetFrames: count("target"),
-      channels: known("channels"),
-      bits: known("bits") as PeerStats["bits"],
-      format: heardFormat(known("channels"), known("bits")),
-      opusBps: worker?.heardOpusBps ?? null,
+      ...this.#streamStats(stream, numbers),
       sent: worker?.sent ?? null,
-      peak: [count("peakLeft"), count("peakRight")],
+      peak: [peak("peakLeft"), peak("peakRight")],
       gain: participant.gain,
       pan: participant.pan,
       muted: participant.muted,
@@ -1340,10 +1356,6 @@ export class Studio implements StudioApi {
       solo: participant.solo,
       // The mix's own delay at the server is not known here.
       mouthToEar: at < 0 || numbers === undefined || isMixed ? null : this.#mouthToEar(worker, numbers, at),
-      spreadFrames: known("spread"),
-      driftPpm: known("drift"),
-      driftErrorPpm: known("driftError"),
-      isResampled: count("resampled") === 1,
       hearing: hearing && heardStats(hearing),
       heard: worker?.heard ?? null,
       farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,

@@ -135,24 +135,8 @@ export interface FarEndStats {
   droppedPackets: number;
 }
 
-/** What this page hears of one peer, and how its own datagrams to that peer fare. */
-export interface PeerStats {
-  id: string;
-  name: string;
-  /** By whichever way there is. */
-  connection: "connecting" | "connected" | "interrupted" | "failed";
-  /** How its sound comes now: directly, through the server, both, or mixed by it; null while none comes. */
-  path: "direct" | "relay" | "both" | "mix" | Unknown;
-  /** The way that was chosen for it. */
-  pin: Pin;
-  /** What came of it by each way; null before the network thread knows it. */
-  direct: WayStats | Unknown;
-  relayed: WayStats | Unknown;
-  lanes: LaneStats[];
-  /** Least round-trip time of the last probes, by whichever way. */
-  rttMs: number | Unknown;
-  /** Our datagrams to this peer dropped because every lane had a backlog. */
-  droppedBacklog: number;
+/** What this page hears of one stream. */
+export interface StreamStats {
   /** Datagrams of this stream that arrived, without duplicates. */
   receivedPackets: number;
   /** Sequence numbers never seen so far between the first and the newest seen. */
@@ -183,6 +167,33 @@ export interface PeerStats {
   format: Format | Unknown;
   /** Rate of its Opus packets, by their length. */
   opusBps: number | Unknown;
+  /** Spread of arrivals that an automatic target absorbs. */
+  spreadFrames: number | Unknown;
+  /** By how much its clock is faster than our output's, and what that may be wrong by, parts per million. */
+  driftPpm: number | Unknown;
+  driftErrorPpm: number | Unknown;
+  /** Its sound is resampled to make up for that; otherwise every frame is heard as it was sent. */
+  isResampled: boolean;
+}
+
+/** What this page hears of one peer, and how its own datagrams to that peer fare. In the server's mix its own stream stands still. */
+export interface PeerStats extends StreamStats {
+  id: string;
+  name: string;
+  /** By whichever way there is. */
+  connection: "connecting" | "connected" | "interrupted" | "failed";
+  /** How its sound comes now: directly, through the server, both, or mixed by it; null while none comes. */
+  path: "direct" | "relay" | "both" | "mix" | Unknown;
+  /** The way that was chosen for it. */
+  pin: Pin;
+  /** What came of it by each way; null before the network thread knows it. */
+  direct: WayStats | Unknown;
+  relayed: WayStats | Unknown;
+  lanes: LaneStats[];
+  /** Least round-trip time of the last probes, by whichever way. */
+  rttMs: number | Unknown;
+  /** Our datagrams to this peer dropped because every lane had a backlog. */
+  droppedBacklog: number;
   /** What it is sent of ours. */
   sent: SentStats | Unknown;
   /** Peak since the last call, linear, per output side, before gain. */
@@ -195,13 +206,6 @@ export interface PeerStats {
   solo: boolean;
   /** From its microphone to our ear; null until both clocks are known. */
   mouthToEar: MouthToEar | Unknown;
-  /** Spread of arrivals that an automatic target absorbs. */
-  spreadFrames: number | Unknown;
-  /** By how much its clock is faster than our output's, and what that may be wrong by, parts per million. */
-  driftPpm: number | Unknown;
-  driftErrorPpm: number | Unknown;
-  /** Its sound is resampled to make up for that; otherwise every frame is heard as it was sent. */
-  isResampled: boolean;
   /** How we hear it; null before it is heard. This is what we report to it. */
   hearing: HeardStats | Unknown;
   /** How it hears us, by its own report, and what it tells of its side; null while it does not report. */
@@ -262,5 +266,7 @@ export interface Stats {
   sender: SenderStats;
   /** Null before the first session with the relay. */
   relay: RelayStats | Unknown;
+  /** The server's mix; null while it makes us none. */
+  mix: StreamStats | Unknown;
   peers: PeerStats[];
 }

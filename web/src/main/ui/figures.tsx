@@ -3,7 +3,7 @@
 import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Show } from "solid-js";
 import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
-import type { MouthToEar, PeerStats, RelayStats, Stats } from "../../shared/stats";
+import type { MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
 import { AUDIBLE_SHARE, diagnose, heardWords } from "./diagnosis";
 import {
@@ -39,7 +39,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   });
   const recent = createRecent(reading);
   const isMixed = createMemo(() => reading()?.peer.path === "mix");
-  const summary = createMemo<Verdict>(() => (isMixed() ? mixedVerdict : verdict(recent())));
+  const summary = createMemo<Verdict>(() => {
+    const { tone, text } = verdict(recent());
+    return { tone, text: isMixed() ? `${text}, in the server's mix` : text };
+  });
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
   const metres = createMemo(() => {
     const now = reading();
@@ -76,10 +79,12 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   );
 }
 
-/** What is heard is the mix: the stream of its own stands still, and tells nothing. */
-const mixedVerdict: Verdict = { tone: "unknown", text: "In the server's mix: gaps are not told apart" };
-
 type Reading = Accessor<{ stats: Stats; peer: PeerStats } | null>;
+
+/** The stream in which a peer is heard: in the server's mix its own stands still, and tells nothing. */
+function heardIn(stats: Stats | null, peer: PeerStats | null): StreamStats | null {
+  return peer?.path === "mix" ? (stats?.mix ?? null) : peer;
+}
 
 function Advice(props: { text: string; advice: string }) {
   return (
@@ -269,15 +274,17 @@ function FigureList(props: { figures: Accessor<Figure[]>; about: string }) {
   );
 }
 
-function createRecent(
-  reading: Accessor<{ stats: Stats; peer: PeerStats } | null>,
-): Accessor<RecentStream | null> {
+function createRecent(reading: Reading): Accessor<RecentStream | null> {
   let window = new RecentWindow();
+  let wasMixed = false;
   return createMemo(() => {
     const now = reading();
-    if (now && now.peer.path !== "mix") return window.add(now.stats.timeMs, now.peer);
-    window = new RecentWindow();
-    return null;
+    const stream = now && heardIn(now.stats, now.peer);
+    const isMixed = now?.peer.path === "mix";
+    // Two streams' counts do not compare.
+    if (!stream || isMixed !== wasMixed) window = new RecentWindow();
+    wasMixed = isMixed;
+    return now && stream && window.add(now.stats.timeMs, stream);
   });
 }
 
@@ -315,7 +322,8 @@ function estimatedDelayMs(
 ): number | null {
   const bufferMs = framesToMs(recent?.fullestFrames ?? null, stats?.sampleRateHz ?? null);
   const rttMs = peer?.rttMs ?? null;
-  return bufferMs === null || rttMs === null ? null : bufferMs + rttMs / 2;
+  // How long the server waits for a stream before it mixes is not known here.
+  return bufferMs === null || rttMs === null || peer?.path === "mix" ? null : bufferMs + rttMs / 2;
 }
 
 function peerFigures(
@@ -325,8 +333,8 @@ function peerFigures(
   ways: RecentWays | null,
 ): Figure[] {
   const rateHz = stats?.sampleRateHz ?? null;
-  // In the server's mix there is no stream of its own to tell of.
-  const stream = peer?.path === "mix" ? null : peer;
+  const stream = heardIn(stats, peer);
+  const ofMix = peer?.path === "mix" ? "of the mix" : "";
   const receiving = stream !== null && stream.receivedPackets > 0;
   const bufferMs = receiving ? framesToMs(stream.bufferFrames, rateHz) : null;
   const targetMs = receiving ? framesToMs(stream.targetFrames, rateHz) : null;
@@ -377,7 +385,7 @@ function peerFigures(
     {
       label: "Buffer",
       value: bufferMs === null && targetMs === null ? UNKNOWN : formatMs(bufferMs),
-      note: targetMs === null ? "" : `aims at ${msFigure(targetMs)} ms`,
+      note: targetMs === null ? "" : phrase(`aims at ${msFigure(targetMs)} ms`, ofMix),
       explanation:
         "Measured: sound of theirs that waits here now, counted in frames and divided by the sample rate. It aims at the second figure. A larger buffer forgives a worse network, and adds just that much delay.",
     },
@@ -387,7 +395,7 @@ function peerFigures(
       note:
         recent?.lostShare == null
           ? ""
-          : `${formatCount(recent.lostPackets)} ${overSeconds}, ${total(peer?.lostPackets)}`,
+          : `${formatCount(recent.lostPackets)} ${overSeconds}, ${total(stream?.lostPackets)}`,
       explanation:
         "Counted: packets that never came, by the gaps in their numbers, as a share of all that should have come in the last 10 seconds.",
     },
@@ -397,7 +405,7 @@ function peerFigures(
       note:
         recent?.lateShare == null
           ? ""
-          : `${formatCount(recent.latePackets)} ${overSeconds}, ${total(peer?.latePackets)}`,
+          : `${formatCount(recent.latePackets)} ${overSeconds}, ${total(stream?.latePackets)}`,
       explanation:
         "Counted: packets that came after their moment to be played had passed, as a share of the same.",
     },
@@ -410,8 +418,8 @@ function peerFigures(
     },
     {
       label: "Clocks",
-      value: driftFigure(stream),
-      note: driftNote(stream),
+      value: driftFigure(ofMix ? null : peer),
+      note: driftNote(ofMix ? null : peer),
       explanation:
         "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry.",
     },
@@ -425,9 +433,9 @@ function peerFigures(
     {
       label: "Format",
       value: formatName(stream?.format ?? null, stream?.opusBps ?? null),
-      note: stream && stream.channels !== null ? plural(stream.channels, "channel") : "",
+      note: stream && stream.channels !== null ? phrase(plural(stream.channels, "channel"), ofMix) : "",
       explanation:
-        "Read from their packets: uncompressed samples of this many bits, or Opus, which takes a tenth of the room for nearly the same sound and a few milliseconds more.",
+        "Read from the packets, theirs or the mix's: uncompressed samples of this many bits, or Opus, which takes a tenth of the room for nearly the same sound and a few milliseconds more.",
     },
     {
       label: "They get",
@@ -437,6 +445,11 @@ function peerFigures(
         "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
     },
   ];
+}
+
+/** Notes that are there, after one another. */
+function phrase(...notes: string[]): string {
+  return notes.filter(Boolean).join(", ");
 }
 
 function serverNote(relay: RelayStats | null): string {
