@@ -1,7 +1,7 @@
 //! Mixes in Opus, for listeners whose downlink has no room for samples.
 //!
-//! Encoding a packet takes some tenths of a millisecond, for which no datagram of others shall wait: so it is done on a thread of its own, at
-//! no real-time priority. What the relay's thread gives it is bounded, and so are the listeners.
+//! A packet takes some 50 us (`benches/mixer.rs`), those of many listeners milliseconds, for which no datagram of others shall wait: so it is done on
+//! a thread of its own, at no real-time priority. What the relay's thread gives it is bounded, and so are the listeners.
 
 use std::{
     io,
@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 
 use crate::{mixer::CHANNELS, signalling::RoomName};
 
-/// Listeners at once: what one processor encodes, with as much to spare (`benches/mixer.rs`).
-const MAX_LISTENERS: usize = 32;
-/// Feeds that may wait: those of all listeners in a tenth of a second.
-const MAX_WAITING: usize = 40 * MAX_LISTENERS;
+/// Listeners at once: half of what a processor encodes (`benches/mixer.rs`).
+const MAX_LISTENERS: usize = 64;
+/// Feeds that may wait: those of all listeners in 50 ms.
+const MAX_WAITING: usize = 20 * MAX_LISTENERS;
 /// Formats that a listener is sent at once, while one takes over from another.
 const AT_ONCE: usize = 2;
 
@@ -146,5 +146,83 @@ fn encode(feeds: &Receiver<Feed>, encoded: &mpsc::UnboundedSender<Encoded>) {
                 });
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antiphon_core::{
+        SampleFormat, SampleRate, Sender, SenderConfig,
+        wire::{self, Datagram, MAX_DATAGRAM_BYTES},
+    };
+    use antiphon_opus::FEED_FRAMES;
+
+    use super::*;
+
+    const HIGH: Rung = Rung::Opus {
+        kbps: 128,
+        frames: 240,
+    };
+    const LOW: Rung = Rung::Opus {
+        kbps: 64,
+        frames: 480,
+    };
+
+    fn room() -> RoomName {
+        "a-room-that-nobody-guesses".parse().expect("a name")
+    }
+
+    #[tokio::test]
+    async fn a_mix_comes_back_in_each_format_that_its_listener_is_sent() {
+        let (encoding, mut encoded) = Encoding::start().expect("a thread");
+        let place = encoding.place(&room(), 3).expect("a place");
+        let mut sender = Sender::new(SenderConfig {
+            rate: SampleRate::Hz48000,
+            format: SampleFormat::F32,
+            channels: CHANNELS,
+            packet_frames: FEED_FRAMES,
+        });
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        for turn in 0..16 {
+            sender.push(&[0.1; CHANNELS * FEED_FRAMES], FEED_FRAMES);
+            let length = sender.poll_datagram(&mut bytes).expect("a feed");
+            // From the ninth on, only one.
+            let rungs = [HIGH, LOW].into_iter().skip(usize::from(turn >= 8));
+            let at = Some(Duration::from_millis(turn));
+            assert!(encoding.feed(&place, rungs, &bytes[..length], at));
+        }
+        drop(encoding);
+        let mut came = Vec::new();
+        while let Some(one) = encoded.recv().await {
+            assert!(Arc::ptr_eq(&one.place, &place));
+            assert_eq!(
+                wire::route(&one.datagram),
+                Ok((Kind::Audio, MIX_STREAM)),
+                "for whom"
+            );
+            let Ok(Datagram::Opus(header, _)) = wire::parse(&one.datagram) else {
+                panic!("no Opus");
+            };
+            let complete_ms = one.complete_at.expect("known").as_millis();
+            came.push((one.rung, header.frames, complete_ms));
+        }
+        let of = |rung: Rung| {
+            let its = came.iter().filter(move |(its, ..)| *its == rung);
+            its.map(|&(_, frames, at)| (frames, at)).collect::<Vec<_>>()
+        };
+        // The first of each begins before the first frame, and is not sent.
+        assert_eq!(of(HIGH), [(240, 3), (240, 5), (240, 7)]);
+        assert_eq!(of(LOW), [(480, 7), (480, 11), (480, 15)]);
+    }
+
+    #[test]
+    fn there_are_so_many_places_and_those_who_leave_make_room() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let mut places: Vec<_> = (0..MAX_LISTENERS as u16)
+            .map(|stream| encoding.place(&room(), stream).expect("a place"))
+            .collect();
+        assert!(encoding.place(&room(), 1).is_none());
+        places.pop();
+        assert!(encoding.place(&room(), 1).is_some());
     }
 }
