@@ -13,6 +13,8 @@ use std::time::Duration;
 use antiphon_core::StreamFormat;
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
+use antiphon_opus::FEED_FRAMES;
+use antiphon_opus::outgoing::{Rendition, Rung};
 use antiphon_server::mixer::{Mixer, Source, SourceStats};
 
 use libopus::{SHAPES, datagram, datagrams, music};
@@ -660,6 +662,60 @@ fn a_sender_makes_the_mixer_decode_no_more_than_a_musician_needs() {
         let taken = 4_000 - stats.malformed_packets;
         assert!(taken.abs_diff(decoded) <= 1, "{taken} at {rate:?}");
     }
+}
+
+#[test]
+fn a_mix_is_made_in_each_format_that_its_listener_is_sent_of_the_same_frames() {
+    let mut mixer = Mixer::new(RATE);
+    mixer.set_listener(7, SampleFormat::S24, PACKET);
+    mixer.set_sources(7, &[source(1)], Duration::ZERO);
+    let mut samples = Sender::new(SenderConfig {
+        rate: RATE,
+        format: SampleFormat::S16,
+        channels: 1,
+        packet_frames: PACKET,
+    });
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut ends: [Vec<(u64, SampleFormat)>; 3] = Default::default();
+    for n in 0..900 {
+        match n {
+            300 => mixer.prepare(7, |rung| matches!(rung, Rung::Main | Rung::Narrow), true),
+            600 => mixer.prepare(7, |rung| rung == Rung::Main, false),
+            _ => {}
+        }
+        let now = Duration::from_secs(1) * n * PACKET as u32 / RATE.hz();
+        samples.push(&[0.25; PACKET], PACKET);
+        let length = samples.poll_datagram(&mut bytes).expect("a packet");
+        mixer.handle_audio(1, &bytes[..length], now);
+        while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
+            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..mixed.length]) else {
+                panic!("a mix is audio");
+            };
+            let at = match mixed.rendition {
+                Rendition::Samples(Rung::Main) => 0,
+                Rendition::Samples(_) => 1,
+                Rendition::Feed => 2,
+            };
+            ends[at].push((header.timestamp + u64::from(header.frames), header.format));
+        }
+    }
+    let formats = [SampleFormat::S24, SampleFormat::S16, SampleFormat::F32];
+    for (ends, format) in ends.iter().zip(formats) {
+        assert!(ends.iter().all(|(_, its)| *its == format));
+    }
+    let [main, narrow, feed] =
+        ends.map(|ends| ends.into_iter().map(|(end, _)| end).collect::<Vec<_>>());
+    let in_steps = |ends: &[u64], frames: usize| {
+        let mut pairs = ends.windows(2);
+        pairs.all(|pair| pair[1] - pair[0] == frames as u64)
+    };
+    assert!(in_steps(&main, PACKET) && in_steps(&narrow, PACKET) && in_steps(&feed, FEED_FRAMES));
+    assert!(narrow.len() == 300 && narrow.iter().all(|end| main.contains(end)));
+    let frames = FEED_FRAMES * feed.len();
+    assert!(
+        (300 * PACKET - FEED_FRAMES..=300 * PACKET).contains(&frames),
+        "{frames}"
+    );
 }
 
 #[test]

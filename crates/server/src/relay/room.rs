@@ -375,7 +375,9 @@ impl Room {
         } else if listen.mix.is_none() {
             self.mixer.remove_listener(stream);
         }
+        let was_mixed = shape.is_some();
         participant.listen = listen;
+        let seen = (participant.counts.sent, participant.lost(connections));
         if let Some(mix) = &participant.listen.mix {
             let rungs = MixWay::rungs(mix, self.rate, participant.listen.opus);
             let way = participant.mix_way.get_or_insert_with(|| {
@@ -383,9 +385,13 @@ impl Room {
                     listener: Listener::new(Rc::clone(&rungs), Copies::Off),
                     place: None,
                     looked_at: now,
-                    reviewed: (0, 0),
+                    reviewed: seen,
                 })
             });
+            if !was_mixed {
+                // What was lost of other streams says nothing of it.
+                (way.looked_at, way.reviewed) = (now, seen);
+            }
             if way.listener.rungs() != &*rungs {
                 way.listener.set_rungs(rungs);
             }
