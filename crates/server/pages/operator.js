@@ -51,9 +51,11 @@ function showFigures(figures) {
   }
 }
 
-function takes({ forwarded, mixed }) {
+const MIXES = { samples: "mix", opus: "mix in Opus" };
+
+function takes({ forwarded, mix }) {
   const streams = forwarded > 0 ? [`${forwarded} forwarded`] : [];
-  return [...streams, ...(mixed ? ["mix"] : [])].join(", ") || "nothing";
+  return [...streams, ...(mix === null ? [] : [MIXES[mix]])].join(", ") || "nothing";
 }
 
 function show(status) {

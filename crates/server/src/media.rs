@@ -213,8 +213,8 @@ pub struct ParticipantMedia {
     pub sessions: u8,
     /// Streams that are forwarded to it.
     pub forwarded: u16,
-    /// Whether it takes a mix.
-    pub mixed: bool,
+    /// What its mix is sent as; none if it takes no mix.
+    pub mix: Option<MixFormat>,
     /// Round trip of its quickest session, us; none before it is known.
     pub rtt_us: Option<u32>,
     /// Datagrams from it, per second.
@@ -227,6 +227,16 @@ pub struct ParticipantMedia {
     pub aged: u64,
     /// Dropped of its own because they were over its rate, since it came.
     pub over_rate: u64,
+}
+
+/// What a mix is sent as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MixFormat {
+    /// As it was asked for, or in 16 bits.
+    Samples,
+    /// For want of room.
+    Opus,
 }
 
 /// Of a distribution, us.

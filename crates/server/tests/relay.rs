@@ -17,7 +17,7 @@ use antiphon_core::{
 };
 use antiphon_server::{
     Config, RelayConfig, StartError, TlsFiles,
-    media::{CertificateHash, Media, MediaCommand, ParticipantMedia, Token},
+    media::{CertificateHash, Media, MediaCommand, MixFormat, ParticipantMedia, Token},
     relay::{BoundRelay, Lifetime, RunningRelay, control::MAX_LINE_BYTES},
     signalling::{ParticipantId, RoomName},
 };
@@ -828,7 +828,9 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
             .as_u64()
             .is_some_and(|count| count > 0)
     );
-    relay.expect(3, |c| c.mixed && c.forwarded == 0).await;
+    relay
+        .expect(3, |c| c.mix == Some(MixFormat::Samples) && c.forwarded == 0)
+        .await;
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use super::{
     quic::{CloseCode, SESSION_PREFIX},
 };
 use crate::{
-    media::{MediaStatus, ParticipantMedia, RoomMedia},
+    media::{MediaStatus, MixFormat, ParticipantMedia, RoomMedia},
     mixer::{CHANNELS, Mixer, Source},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
@@ -809,12 +809,20 @@ impl Participant {
         let sessions = self.sessions.iter();
         let rtts = sessions.filter_map(|session| Some(connections.get(*session)?.quic.rtt()));
         let quickest = rtts.min();
+        let mix = self.listen.mix.is_some().then(|| {
+            let way = self.mix_way.as_ref();
+            if way.is_some_and(|way| way.listener.rung().is_opus()) {
+                MixFormat::Opus
+            } else {
+                MixFormat::Samples
+            }
+        });
         let report = ParticipantMedia {
             participant: self.id,
             stream,
             sessions: self.sessions.len() as u8,
             forwarded: self.takes,
-            mixed: self.listen.mix.is_some(),
+            mix,
             rtt_us: quickest.map(|rtt| rtt.as_micros() as u32),
             packets_in_per_s: per_s(self.counts.received, self.reported.received),
             packets_out_per_s: per_s(self.counts.sent, self.reported.sent),
