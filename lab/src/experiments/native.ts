@@ -1,6 +1,6 @@
 import { writeFileSync } from "node:fs";
 import path from "node:path";
-import { type Hearing, listen, quantile } from "../analysis.js";
+import { type Continuity, type Hearing, listen, quantile } from "../analysis.js";
 import { binary } from "../antiphon.js";
 import { choose, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
@@ -125,7 +125,7 @@ export const native: Experiment = {
     const sessions = options.sessions ?? (options.quick ? 1 : 3);
     const timing = options.quick
       ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 2, steadySeconds: 1 }
-      : { settleSeconds: 4, leadSeconds: 8, pulseSeconds: options.seconds ?? 20, steadySeconds: 5 };
+      : { settleSeconds: 4, leadSeconds: 8, pulseSeconds: options.seconds ?? 20, steadySeconds: 20 };
     let browsers = "";
     const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
@@ -235,17 +235,22 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
   const programs = [...new Set(measured.map(({ program }) => program))];
   const of = (program: string) => measured.filter((one) => one.program === program);
   const all = (program: string) => of(program).flatMap(({ hearing }) => latenciesMs(hearing.hits));
+  const tone = (program: string) => {
+    const heard = of(program).flatMap(({ hearing }) => hearing.steady ?? []);
+    const sum = (pick: (one: Continuity) => number) => heard.reduce((total, one) => total + pick(one), 0);
+    return { breaks: sum(({ breaks }) => breaks), seconds: sum(({ frames }) => frames) / sampleRateHz };
+  };
   return {
     findings: programs.map(
       (program) =>
-        `${program}: ${shown(quantile(all(program), 0.5), 1) ?? "–"} ms from mouth to ear (median).`,
+        `${program}: ${shown(quantile(all(program), 0.5), 1) ?? "–"} ms from mouth to ear (median); ${tone(program).breaks} breaks in ${shown(tone(program).seconds, 0)} s of a tone.`,
     ),
     sections: [
       {
         heading: "Native programs and Antiphon",
         method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
         uncertainty:
-          "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. All share this machine's processors.",
+          "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. A break in the tone is whatever interrupted it: a program's own xrun, a packet too late, or the sound system standing still, which all have alike. All share this machine's processors.",
         figures: [
           {
             kind: "box",
@@ -270,6 +275,7 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
               { name: "pulses", align: "right" },
               { name: "missed", align: "right" },
               { name: "breaks in tone", align: "right" },
+              { name: "of s", align: "right" },
             ],
             rows: programs.map((program) => [
               program,
@@ -279,10 +285,8 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
                 .join(", "),
               of(program).reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
               of(program).reduce((sum, { hearing }) => sum + hearing.missed, 0),
-              of(program).reduce<number | null>(
-                (sum, { hearing }) => (hearing.steady ? (sum ?? 0) + hearing.steady.breaks : sum),
-                null,
-              ),
+              tone(program).breaks,
+              shown(tone(program).seconds, 0),
             ]),
           },
         ],
