@@ -463,6 +463,11 @@ impl Listener {
         self.leaving == Some(rung) && is_dearer && self.began.is_some()
     }
 
+    /// So many of the datagrams that were sent are known to be lost for want of room: they count as those that found every lane crowded.
+    pub fn lost_for_want_of_room(&mut self, datagrams: u32) {
+        self.crowded = (self.crowded + datagrams).min(self.offered);
+    }
+
     /// Whether a [`review`](Self::review) is due, so long after the last question.
     pub fn is_due(&mut self, elapsed_ms: u32) -> bool {
         self.elapsed_ms += elapsed_ms;
@@ -771,6 +776,25 @@ mod tests {
         lanes.play();
         // It never ended.
         assert_eq!((lanes.count(Rung::Main), lanes.count(HIGH)), (100, 200));
+    }
+
+    #[test]
+    fn a_step_up_of_which_much_is_lost_is_taken_back_as_if_its_lanes_were_full() {
+        let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Off);
+        lanes.step_down();
+        lanes.is_full = false;
+        while lanes.listener.step() > 0 {
+            lanes.play();
+            lanes.play();
+            lanes.review();
+        }
+        lanes.play();
+        lanes.listener.lost_for_want_of_room(7);
+        assert!(!lanes.listener.is_due(500));
+        lanes.listener.lost_for_want_of_room(1);
+        assert!(lanes.listener.is_due(0));
+        lanes.listener.review(None, false, false);
+        assert_eq!(lanes.listener.rung(), HIGH);
     }
 
     #[test]

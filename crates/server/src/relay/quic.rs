@@ -17,7 +17,7 @@ pub(super) const SESSION_PREFIX: u8 = 0;
 const IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// What may wait on a session, in bytes. About 30 datagrams of 128 frames: one of each in a full room.
-const SEND_BUFFER: usize = 16 * 1_024;
+pub(super) const SEND_BUFFER: usize = 16 * 1_024;
 /// What may wait for the media thread from one session, in bytes.
 const RECEIVE_BUFFER: usize = 64 * 1_024;
 /// The operating system's buffers: a burst of all senders, while the thread signs a handshake.

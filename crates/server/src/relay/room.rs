@@ -25,7 +25,7 @@ use super::{
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
     metrics::{Snapshot, Traffic},
-    quic::{CloseCode, SESSION_PREFIX},
+    quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
 };
 use crate::{
     media::{MediaStatus, MixFormat, ParticipantMedia, RoomMedia},
@@ -53,6 +53,11 @@ const MESSAGES_PER_S: u32 = 20;
 /// time.
 const MIXES_PER_S: u32 = 1;
 const MIXES_AT_ONCE: u32 = 4;
+/// With less room than this on a listener's emptiest session, so much waits that its downlink is too slow.
+const CROWDED_ROOM: usize = SEND_BUFFER / 2;
+/// So many packets lost since a listener's last review, and more than this share of them: that is want of room, not chance (as the ladder has it,
+/// which learns of other losses by reports that are seconds old).
+const HEAVY_LOSS: (u64, f32) = (8, 0.1);
 /// Time between two looks at what a listener's mix can be sent as, at least.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -178,6 +183,8 @@ struct MixWay {
     looked_at: Duration,
     /// As of the last review: packets sent to the participant, and those of them that were lost.
     reviewed: (u64, u64),
+    /// Of those lost since, how many are counted as lost for want of room.
+    counted: u64,
 }
 
 impl MixWay {
@@ -386,11 +393,12 @@ impl Room {
                     place: None,
                     looked_at: now,
                     reviewed: seen,
+                    counted: 0,
                 })
             });
             if !was_mixed {
                 // What was lost of other streams says nothing of it.
-                (way.looked_at, way.reviewed) = (now, seen);
+                (way.looked_at, way.reviewed, way.counted) = (now, seen, 0);
             }
             if way.listener.rungs() != &*rungs {
                 way.listener.set_rungs(rungs);
@@ -563,7 +571,7 @@ impl Room {
             if forwarded_to.last() == Some(listener) {
                 let now = Instant::now();
                 self.forward.record(now.duration_since(arrived));
-                if let Some(session) = session {
+                if let Some((session, _)) = session {
                     connections.follow(session);
                     if forwarded_to.len() == 1 {
                         connections.transmit(session, now);
@@ -640,15 +648,14 @@ impl Room {
         };
         if way.listener.takes(rung) && participant.listen.mix.is_some() {
             let is_sent = way.listener.send(rung, datagram, at, |datagram| {
-                let aged = participant.counts.aged;
                 let mut outgoing = BytesMut::with_capacity(1 + datagram.len());
                 outgoing.extend_from_slice(&[SESSION_PREFIX]);
                 outgoing.extend_from_slice(&datagram);
-                let session = participant.send(outgoing.freeze(), connections)?;
+                let (session, room) = participant.send(outgoing.freeze(), connections)?;
                 connections.transmit(session, Instant::now());
                 Some(Sent {
                     lane: 0,
-                    is_crowded: participant.counts.aged > aged,
+                    is_crowded: room < CROWDED_ROOM,
                 })
             });
             if let Some(complete_at) = complete_at.filter(|_| is_sent) {
@@ -683,11 +690,17 @@ impl Room {
         let elapsed = now - way.looked_at;
         if elapsed >= LOOK {
             way.looked_at = now;
+            let seen = (participant.counts.sent, participant.lost(connections));
+            let sent = seen.0 - way.reviewed.0;
+            let lost = seen.1.saturating_sub(way.reviewed.1);
+            let lost_share = (sent > 0).then(|| lost as f32 / sent as f32);
+            if lost >= HEAVY_LOSS.0 && lost_share.is_some_and(|share| share > HEAVY_LOSS.1) {
+                way.listener
+                    .lost_for_want_of_room(lost.saturating_sub(way.counted) as u32);
+                way.counted = lost;
+            }
             if way.listener.is_due(elapsed.as_millis() as u32) {
-                let (sent, lost) = (participant.counts.sent, participant.lost(connections));
-                let grown = (sent - way.reviewed.0, lost.saturating_sub(way.reviewed.1));
-                way.reviewed = (sent, lost);
-                let lost_share = (grown.0 > 0).then(|| grown.1 as f32 / grown.0 as f32);
+                (way.reviewed, way.counted) = (seen, 0);
                 // Sessions are the listener's to open.
                 way.listener.review(lost_share, false, false);
             }
@@ -773,8 +786,12 @@ impl Room {
 
 impl Participant {
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
-    /// waits on that session. Answers which it was.
-    fn send(&mut self, outgoing: Bytes, connections: &mut Connections) -> Option<ConnectionHandle> {
+    /// waits on that session. Answers which it was, and what room it had, in bytes.
+    fn send(
+        &mut self,
+        outgoing: Bytes,
+        connections: &mut Connections,
+    ) -> Option<(ConnectionHandle, usize)> {
         let count = self.sessions.len();
         self.turn = (self.turn + 1) % count.max(1);
         let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
@@ -788,7 +805,7 @@ impl Participant {
             return None;
         }
         self.counts.sent += 1;
-        Some(session)
+        Some((session, room))
     }
 
     fn lost(&self, connections: &mut Connections) -> u64 {
