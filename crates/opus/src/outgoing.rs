@@ -421,7 +421,8 @@ impl Listener {
         self.sends_copies
     }
 
-    /// Sends it a datagram with frames from `timestamp` on, numbered for it. `send`: as [`Direct::send`](crate::direct::Direct::send). False if it was dropped.
+    /// Sends it a datagram with frames from `timestamp` on, numbered for it. `send` hands it over at once, or answers `None`: then there was no room, and it is
+    /// dropped. False if it was.
     pub fn send(
         &mut self,
         rung: Rung,
@@ -710,6 +711,16 @@ mod tests {
             }
         }
 
+        /// Its lanes have room, until the format has stepped up for the last time.
+        fn climb(&mut self) {
+            self.is_full = false;
+            while self.listener.step() > 0 {
+                self.play();
+                self.play();
+                self.review();
+            }
+        }
+
         fn count(&self, rung: Rung) -> usize {
             self.sent.iter().filter(|(sent, _)| *sent == rung).count()
         }
@@ -758,12 +769,7 @@ mod tests {
     fn a_step_up_that_is_too_much_is_taken_back_at_once_and_without_a_hole() {
         let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Auto);
         lanes.step_down();
-        lanes.is_full = false;
-        while lanes.listener.step() > 0 {
-            lanes.play();
-            lanes.play();
-            lanes.review();
-        }
+        lanes.climb();
         assert!(!lanes.listener.is_due(500), "all is well");
         lanes.sent.clear();
         lanes.is_full = true;
@@ -782,12 +788,7 @@ mod tests {
     fn a_step_up_of_which_much_is_lost_is_taken_back_as_if_its_lanes_were_full() {
         let mut lanes = Path::new(&[Rung::Main, HIGH], Copies::Off);
         lanes.step_down();
-        lanes.is_full = false;
-        while lanes.listener.step() > 0 {
-            lanes.play();
-            lanes.play();
-            lanes.review();
-        }
+        lanes.climb();
         lanes.play();
         lanes.listener.lost_for_want_of_room(7);
         assert!(!lanes.listener.is_due(500));
