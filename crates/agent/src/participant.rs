@@ -560,9 +560,12 @@ impl Network {
         if let Some((_, relay)) = &self.relay
             && self.relay_listener.is_due(elapsed_ms)
         {
-            let can_copy = relay.open_sessions().len() > 1;
-            // Nobody says what is lost of it on the way to the relay alone.
-            (self.relay_listener).review(None, can_copy, false);
+            // Where all are sent the same directly, that is the copy.
+            let is_needed = (self.peers.iter())
+                .any(|peer| peer.takes_relayed && !(peer.route.direct && peer.is_direct()));
+            let can_copy = is_needed && relay.open_sessions().len() > 1;
+            let lost_share = self.statistics.and_then(|said| said.missing_share());
+            (self.relay_listener).review(lost_share, can_copy, false);
         }
     }
 

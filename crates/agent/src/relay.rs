@@ -110,9 +110,23 @@ pub struct RelayStatistics {
     pub over_rate: u64,
     /// Sent to us but lost, as QUIC counts packets.
     pub lost: u64,
+    /// Datagrams of our own sound that reached it in the last 4 s, each once.
+    #[serde(default)]
+    pub received: u64,
+    /// Of the same seconds, those that did not.
+    #[serde(default)]
+    pub missing: u64,
     /// From the last needed frame to the mix's datagram.
     #[serde(default)]
     pub mix_us: Option<f64>,
+}
+
+impl RelayStatistics {
+    /// Share of our own datagrams that were lost on the way to the relay, 0 to 1; `None` if none were due.
+    pub fn missing_share(&self) -> Option<f32> {
+        let due = self.received.saturating_add(self.missing);
+        (due > 0).then(|| self.missing as f32 / due as f32)
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -53,9 +53,11 @@ function showFigures(figures) {
 
 const MIXES = { samples: "mix", opus: "mix in Opus" };
 
-function takes({ forwarded, mix }) {
+function takes({ forwarded, mix, copies }) {
   const streams = forwarded > 0 ? [`${forwarded} forwarded`] : [];
-  return [...streams, ...(mix === null ? [] : [MIXES[mix]])].join(", ") || "nothing";
+  if (mix !== null) streams.push(MIXES[mix]);
+  if (streams.length === 0) return "nothing";
+  return streams.join(", ") + (copies ? ", twice" : "");
 }
 
 function show(status) {

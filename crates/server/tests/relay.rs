@@ -98,11 +98,20 @@ impl Relay {
 
     /// Waits until the operator's view of a participant is as wanted.
     async fn expect(&self, stream: u16, wanted: impl Fn(&ParticipantMedia) -> bool) {
+        self.until(stream, |one| one.is_some_and(&wanted)).await;
+    }
+
+    /// Waits until a participant has no session.
+    async fn expect_gone(&self, stream: u16) {
+        self.until(stream, |one| one.is_none()).await;
+    }
+
+    async fn until(&self, stream: u16, is_so: impl Fn(Option<&ParticipantMedia>) -> bool) {
         let reached = async {
             loop {
                 let status = self.media.status();
                 let mut participants = status.rooms.iter().flat_map(|room| &room.participants);
-                if participants.any(|one| one.stream == stream && wanted(one)) {
+                if is_so(participants.find(|one| one.stream == stream)) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -280,6 +289,38 @@ async fn two_hear_each_other_to_the_byte() {
     assert_eq!(statistics["mix_us"], Value::Null);
     assert!(statistics["rtt_us"].as_u64().is_some_and(|us| us > 0));
     relay.running.stop().await.expect("stops");
+}
+
+#[tokio::test]
+async fn a_copy_goes_no_further_and_a_sender_hears_what_was_lost_on_the_way_to_the_relay() {
+    let relay = Relay::start();
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    for sequence in (0..100).filter(|sequence| sequence % 10 != 5) {
+        a.send(&audio(sequence));
+        a.send(&audio(sequence));
+        assert_eq!(b.receive().await, audio_from(1, sequence));
+    }
+    let statistics = loop {
+        let statistics = a_control.hear("statistics").await;
+        if statistics["received"] == 90 {
+            break statistics;
+        }
+    };
+    assert_eq!(statistics["missing"], 10);
+    // It may begin anew with another session.
+    a.session.close(0, b"over");
+    relay.expect_gone(1).await;
+    let a = Page {
+        session: relay.connect(a.token).await,
+        ..a
+    };
+    let mut a_control = a.listen(&[]).await;
+    a_control.wanted(1).await;
+    a.send(&audio(3));
+    assert_eq!(b.receive().await, audio_from(1, 3));
 }
 
 #[tokio::test]

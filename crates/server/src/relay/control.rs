@@ -156,6 +156,10 @@ pub struct Statistics {
     pub over_rate: u64,
     /// Packets sent to it and lost, as QUIC counts them.
     pub lost: u64,
+    /// Datagrams of its own sound that came in the last 4 s, each once.
+    pub received: u64,
+    /// Of the same seconds, sequence numbers that never came.
+    pub missing: u64,
     /// From the last frame a mix needed to its datagram, mean of the last second, us; `None` if nothing was mixed.
     pub mix_us: Option<u32>,
 }
@@ -284,11 +288,13 @@ mod tests {
             aged: 3,
             over_rate: 4,
             lost: 5,
+            received: 6,
+            missing: 7,
             mix_us: None,
         };
         assert_eq!(
             RelayMessage::Statistics(statistics).to_line(),
-            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"mix_us\":null}\n"
+            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null}\n"
         );
     }
 

@@ -91,7 +91,7 @@ impl Collector for RelayMetrics {
 }
 
 /// What is counted of each participant, and what of.
-const NAMES: [(&str, &str); 6] = [
+const NAMES: [(&str, &str); 7] = [
     ("received", "From a participant"),
     (
         "malformed",
@@ -102,6 +102,10 @@ const NAMES: [(&str, &str); 6] = [
         "From a participant, dropped because they were over its rate",
     ),
     ("sent", "To a participant"),
+    (
+        "copied",
+        "To a participant, a second time, because its downlink loses some",
+    ),
     (
         "aged",
         "To a participant, dropped because no session had room",
@@ -117,9 +121,12 @@ impl Traffic {
             malformed,
             over_rate,
             sent,
+            copied,
             aged,
             ..
         } = self.counts;
-        [received, malformed, over_rate, sent, aged, self.lost]
+        [
+            received, malformed, over_rate, sent, copied, aged, self.lost,
+        ]
     }
 }

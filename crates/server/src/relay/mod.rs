@@ -18,6 +18,7 @@ mod connections;
 pub mod control;
 mod encoding;
 mod latency;
+mod losses;
 mod metrics;
 mod quic;
 mod realtime;

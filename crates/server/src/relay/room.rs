@@ -24,6 +24,7 @@ use super::{
     control::{ControlError, Listen, Mix, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
+    losses::{Downlink, HEAVY_SHARE, Uplink},
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
 };
@@ -55,9 +56,11 @@ const MIXES_PER_S: u32 = 1;
 const MIXES_AT_ONCE: u32 = 4;
 /// With less room than this on a listener's emptiest session, so much waits that its downlink is too slow.
 const CROWDED_ROOM: usize = SEND_BUFFER / 2;
-/// So many packets lost since a listener's last review, and more than this share of them: that is want of room, not chance (as the ladder has it,
-/// which learns of other losses by reports that are seconds old).
-const HEAVY_LOSS: (u64, f32) = (8, 0.1);
+/// A copy is sent only where at least so much room is left.
+const COPY_ROOM: usize = SEND_BUFFER / 4 * 3;
+/// So many packets lost since a listener's last review, and more than [`HEAVY_SHARE`]: that is want of room (as the ladder has it, which learns of
+/// other losses by reports that are seconds old).
+const HEAVY_LOSS: u64 = 8;
 /// Time between two looks at what a listener's mix can be sent as, at least.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -104,6 +107,8 @@ struct Participant {
     wanted: Wanted,
     allowance: Allowance,
     mix_share: MixShare,
+    uplink: Uplink,
+    downlink: Downlink,
     /// Once it has asked for a mix.
     mix_way: Option<Box<MixWay>>,
     counts: Counts,
@@ -224,6 +229,8 @@ pub(super) struct Counts {
     pub(super) over_rate: u64,
     /// Datagrams to it.
     pub(super) sent: u64,
+    /// Datagrams sent to it a second time.
+    pub(super) copied: u64,
     /// Dropped for it because no session had room.
     pub(super) aged: u64,
     /// Packets to it that were lost on sessions that have ended.
@@ -280,6 +287,8 @@ impl Room {
                 all: Rc::clone(&self.mixed),
                 sources: 0,
             },
+            uplink: Uplink::default(),
+            downlink: Downlink::default(),
             mix_way: None,
             counts: Counts::default(),
             reported: Counts::default(),
@@ -340,6 +349,9 @@ impl Room {
         participant.counts.lost_before += lost(session, connections);
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
+            // Its next session may count its sound anew.
+            participant.uplink = Uplink::default();
+            participant.downlink = Downlink::default();
             participant.mix_share.set(0);
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
@@ -384,7 +396,7 @@ impl Room {
         }
         let was_mixed = shape.is_some();
         participant.listen = listen;
-        let seen = (participant.counts.sent, participant.lost(connections));
+        let seen = participant.sent_and_lost(connections);
         if let Some(mix) = &participant.listen.mix {
             let rungs = MixWay::rungs(mix, self.rate, participant.listen.opus);
             let way = participant.mix_way.get_or_insert_with(|| {
@@ -489,12 +501,15 @@ impl Room {
         let participant = self.participants.get_mut(&stream)?;
         let rtt_us = connections.get(session)?.quic.rtt().as_micros();
         let (mixing, mixes) = std::mem::take(&mut participant.mixing);
+        let (received, missing) = participant.uplink.look();
         Some(Statistics {
             rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
             forwarded: participant.counts.sent,
             aged: participant.counts.aged,
             over_rate: participant.counts.over_rate,
             lost: participant.lost(connections),
+            received,
+            missing,
             mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
         })
     }
@@ -522,8 +537,11 @@ impl Room {
             _ => None,
         };
         match routed {
-            Some((Kind::Audio, 0)) if sender.muted => {}
             Some((Kind::Audio, 0)) => {
+                let is_news = sender.uplink.is_news(wire::sequence(&raw[1..]));
+                if sender.muted || !is_news {
+                    return;
+                }
                 let listeners = sender.forwarded_to.len() + sender.mixed_for.len();
                 let copies = &mut self.copies;
                 if sender.allowance.copies(listeners, copies, clock) {
@@ -690,11 +708,11 @@ impl Room {
         let elapsed = now - way.looked_at;
         if elapsed >= LOOK {
             way.looked_at = now;
-            let seen = (participant.counts.sent, participant.lost(connections));
+            let seen = participant.sent_and_lost(connections);
             let sent = seen.0 - way.reviewed.0;
             let lost = seen.1.saturating_sub(way.reviewed.1);
             let lost_share = (sent > 0).then(|| lost as f32 / sent as f32);
-            if lost >= HEAVY_LOSS.0 && lost_share.is_some_and(|share| share > HEAVY_LOSS.1) {
+            if lost >= HEAVY_LOSS && lost_share.is_some_and(|share| share > HEAVY_SHARE) {
                 way.listener
                     .lost_for_want_of_room(lost.saturating_sub(way.counted) as u32);
                 way.counted = lost;
@@ -761,6 +779,7 @@ impl Room {
         self.reported = (self.forward.clone(), self.mix.clone());
         let mut participants = Vec::with_capacity(self.participants.len());
         for (number, participant) in &mut self.participants {
+            participant.review_losses(elapsed, connections);
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {
                     room: format!("{:?}", self.name),
@@ -801,11 +820,47 @@ impl Participant {
             self.counts.aged += 1;
         }
         // It fails only if the session has just ended.
-        if !connections.send_datagram(session, outgoing) {
+        if !connections.send_datagram(session, outgoing.clone()) {
             return None;
         }
         self.counts.sent += 1;
+        self.downlink.offer(room < CROWDED_ROOM);
+        if self.downlink.sends_copies() {
+            self.send_copy(session, outgoing, connections);
+        }
         Some((session, room))
+    }
+
+    /// Sends a datagram once more, on another session, where there is plenty of room. It leaves at the end of the burst.
+    fn send_copy(
+        &mut self,
+        first: ConnectionHandle,
+        outgoing: Bytes,
+        connections: &mut Connections,
+    ) {
+        let others = self.sessions.iter().filter(|session| **session != first);
+        let with_room = others.map(|session| (connections.datagram_space(*session), *session));
+        if let Some((room, session)) = with_room.max_by_key(|(room, _)| *room)
+            && room >= COPY_ROOM
+            && connections.send_datagram(session, outgoing)
+        {
+            self.counts.copied += 1;
+        }
+    }
+
+    /// Finds out whether its downlink loses so much that copies help, so long after the last time.
+    fn review_losses(&mut self, elapsed: Duration, connections: &mut Connections) {
+        let packets = self.sessions.iter().filter_map(|session| {
+            let path = connections.get(*session)?.quic.stats().path;
+            Some((path.sent_packets, path.lost_packets))
+        });
+        let packets = packets.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (self.downlink).review(elapsed, packets, self.sessions.len());
+    }
+
+    fn sent_and_lost(&self, connections: &mut Connections) -> (u64, u64) {
+        let Counts { sent, copied, .. } = self.counts;
+        (sent + copied, self.lost(connections))
     }
 
     fn lost(&self, connections: &mut Connections) -> u64 {
@@ -840,6 +895,7 @@ impl Participant {
             sessions: self.sessions.len() as u8,
             forwarded: self.takes,
             mix,
+            copies: self.downlink.sends_copies(),
             rtt_us: quickest.map(|rtt| rtt.as_micros() as u32),
             packets_in_per_s: per_s(self.counts.received, self.reported.received),
             packets_out_per_s: per_s(self.counts.sent, self.reported.sent),

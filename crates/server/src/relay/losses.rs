@@ -1,0 +1,202 @@
+//! What is lost between a participant and the relay: of its own sound, which its sender is told; and of what it is sent, which the relay
+//! sends a second time where that helps.
+
+use std::time::Duration;
+
+use antiphon_core::{
+    Ladder, Observation,
+    sequence::{Arrival, SequenceTracker},
+};
+
+/// Loss is judged by so many looks, one a second: as many seconds as a listener's report covers.
+const LOOKS: usize = 4;
+/// A larger share lost is want of room, not chance: copies would add to it.
+pub(super) const HEAVY_SHARE: f32 = 0.1;
+
+/// Counts of what came through, or was sent, and of what was lost, as they were at the last looks.
+#[derive(Debug)]
+struct Recent<const LOOKS: usize>([(u64, u64); LOOKS]);
+
+impl<const LOOKS: usize> Default for Recent<LOOKS> {
+    fn default() -> Self {
+        Self([(0, 0); LOOKS])
+    }
+}
+
+impl<const LOOKS: usize> Recent<LOOKS> {
+    /// How much they have grown since the oldest of these. What falls, because a session ended or a straggler came, has not grown.
+    fn look(&mut self, now: (u64, u64)) -> (u64, u64) {
+        let before = std::mem::replace(&mut self.0[0], now);
+        self.0.rotate_left(1);
+        (
+            now.0.saturating_sub(before.0),
+            now.1.saturating_sub(before.1),
+        )
+    }
+}
+
+/// A participant's own sound, as it reaches the relay.
+#[derive(Debug, Default)]
+pub(super) struct Uplink {
+    tracker: SequenceTracker,
+    recent: Recent<LOOKS>,
+}
+
+impl Uplink {
+    /// A datagram has come. False for one that came before: a copy, which has done its work.
+    pub(super) fn is_news(&mut self, sequence: u32) -> bool {
+        self.tracker.handle(sequence, false) != Arrival::Duplicate
+    }
+
+    /// Once a second: datagrams of the last four that came, each counted once, and sequence numbers that did not.
+    pub(super) fn look(&mut self) -> (u64, u64) {
+        let counts = self.tracker.counts();
+        self.recent.look((counts.received, counts.lost))
+    }
+}
+
+/// Whether what a participant is sent is sent twice, on two sessions.
+#[derive(Debug)]
+pub(super) struct Downlink {
+    /// With one format: it is for the copies.
+    ladder: Ladder,
+    sends_copies: bool,
+    recent: Recent<LOOKS>,
+    last: Recent<1>,
+    /// Since the last review.
+    offered: u32,
+    crowded: u32,
+}
+
+impl Default for Downlink {
+    fn default() -> Self {
+        Self {
+            ladder: Ladder::new(1),
+            sends_copies: false,
+            recent: Recent::default(),
+            last: Recent::default(),
+            offered: 0,
+            crowded: 0,
+        }
+    }
+}
+
+impl Downlink {
+    pub(super) fn sends_copies(&self) -> bool {
+        self.sends_copies
+    }
+
+    /// A datagram was sent, for the first time.
+    pub(super) fn offer(&mut self, is_crowded: bool) {
+        self.offered += 1;
+        self.crowded += u32::from(is_crowded);
+    }
+
+    /// Once a second. `packets`: those that QUIC has sent on the open sessions, and found lost.
+    pub(super) fn review(&mut self, elapsed: Duration, packets: (u64, u64), sessions: usize) {
+        let lost = share(self.recent.look(packets));
+        let is_heavy = share(self.last.look(packets)) > HEAVY_SHARE;
+        let decision = self.ladder.review(&Observation {
+            elapsed_ms: elapsed.as_millis().try_into().unwrap_or(u32::MAX),
+            offered: std::mem::take(&mut self.offered),
+            crowded: std::mem::take(&mut self.crowded),
+            // QUIC counts what the network lost, copy or not. What the listener then misses is what was lost twice.
+            lost_share: Some(if self.sends_copies { lost * lost } else { lost }),
+            can_copy: sessions > 1 && !is_heavy,
+            can_add_lanes: false,
+        });
+        self.sends_copies = decision.copies;
+    }
+}
+
+fn share((sent, lost): (u64, u64)) -> f32 {
+    if sent > 0 {
+        lost as f32 / sent as f32
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const PER_S: u64 = 375;
+
+    /// So many seconds with this share of packets lost; for how many of them copies were sent.
+    fn seconds(
+        downlink: &mut Downlink,
+        packets: &mut (u64, u64),
+        seconds: u32,
+        lost_per_s: u64,
+        crowded: bool,
+    ) -> u32 {
+        (0..seconds)
+            .map(|_| {
+                for _ in 0..PER_S {
+                    downlink.offer(crowded);
+                }
+                let times = 1 + u64::from(downlink.sends_copies());
+                packets.0 += times * PER_S;
+                packets.1 += times * lost_per_s;
+                downlink.review(SECOND, *packets, 2);
+                u32::from(downlink.sends_copies())
+            })
+            .sum()
+    }
+
+    #[test]
+    fn a_downlink_that_loses_some_is_sent_copies_until_it_loses_none() {
+        let (mut downlink, mut packets) = (Downlink::default(), (0, 0));
+        assert_eq!(seconds(&mut downlink, &mut packets, 30, 0, false), 0);
+        let with = seconds(&mut downlink, &mut packets, 60, 8, false);
+        assert!((55..60).contains(&with), "{with} of 60 s");
+        // The last seconds' losses, the rest of the hold, and no more.
+        seconds(&mut downlink, &mut packets, 45, 0, false);
+        assert_eq!(seconds(&mut downlink, &mut packets, 30, 0, false), 0);
+    }
+
+    #[test]
+    fn want_of_room_is_no_reason_to_send_more() {
+        let (mut downlink, mut packets) = (Downlink::default(), (0, 0));
+        seconds(&mut downlink, &mut packets, 30, 0, false);
+        assert_eq!(
+            seconds(&mut downlink, &mut packets, 30, 60, false),
+            0,
+            "a sixth lost"
+        );
+        assert_eq!(
+            seconds(&mut downlink, &mut packets, 30, 8, true),
+            0,
+            "crowded"
+        );
+        let mut alone = Downlink::default();
+        for second in 1..30 {
+            alone.review(SECOND, (second * PER_S, second * 8), 1);
+            assert!(!alone.sends_copies(), "there is one session only");
+        }
+    }
+
+    #[test]
+    fn what_reaches_the_relay_is_told_of_the_last_seconds_and_a_copy_is_no_news() {
+        let mut uplink = Uplink::default();
+        let mut sequence = u32::MAX - 500;
+        for second in 0..8 {
+            for n in 0..PER_S {
+                // One in 50 never comes in the first half.
+                if second >= 4 || n % 50 != 0 {
+                    assert!(uplink.is_news(sequence));
+                    assert!(!uplink.is_news(sequence));
+                }
+                sequence = sequence.wrapping_add(1);
+            }
+            let told = uplink.look();
+            match second {
+                3 => assert_eq!(told, (4 * (PER_S - 8), 4 * 8 - 1)),
+                7 => assert_eq!(told, (4 * PER_S, 0)),
+                _ => {}
+            }
+        }
+    }
+}
