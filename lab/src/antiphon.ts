@@ -54,7 +54,8 @@ export interface PageStats {
     sessions: { state: string }[];
     rttMs: number | null;
     wanted: number;
-    sent: { format: string } | null;
+    sent: { format: string; copies: boolean } | null;
+    missingShare: number | null;
   } | null;
   /** The server's mix; null while it makes none. */
   mix: { format: string | null; playedFrames: number } | null;

@@ -13,6 +13,9 @@ const wide = { up: 100, down: 100 };
 /** A step up that a hold-up of this machine thwarts is tried again after 20 s, then 40. */
 const patienceSeconds = 180;
 
+/** What a lossy line loses of all packets, both ways. */
+const lossy = 0.02;
+
 let network: EmulatedNetwork;
 
 /** The musician at home is on the left. */
@@ -91,6 +94,28 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
     await line(wide);
     await until("relay");
   });
+
+  it("makes up for what the line loses, to the server and from it", async () => {
+    const tone = ["--path", "relay", "--packet", "128", "--tone", "440"];
+    const [home, away] = [
+      launch("left", join(...tone, "--name", "home")),
+      launch("right", join(...tone, "--name", "away")),
+    ];
+    const lost = (program: typeof home, other: string) =>
+      Number(
+        new RegExp(`^ *${other}: .*comes in 16 bits, .* (\\d+) lost`, "m").exec(program.logTail(2))?.[1] ??
+          Number.NaN,
+      );
+    const bothLost = () => [lost(home, "away"), lost(away, "home")];
+    await home.until(() => bothLost().every(Number.isFinite), "both heard", 30);
+    await network.change({ profile: "rtt-20", loss: lossy });
+    await home.until(
+      () => /^online .* sent 16 bits, twice/m.test(home.logTail(2)),
+      "copies to the server",
+      60,
+    );
+    await untilMadeUp(async () => bothLost());
+  });
 });
 
 describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
@@ -129,13 +154,14 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
     await until("s24");
   });
 
-  it.for<BrowserName>(["chromium", "firefox"])("hears in %s the mix that there is room for", async (name) => {
-    // The server is away, but pages have sound only of their own machine's servers: so its port is carried there.
+  /** A server that is away, and a page at home in a room there with what `join` puts into it. */
+  async function openAway(name: BrowserName, path: string, join: string[]): Promise<Browser> {
     const away = `${network.address("right")}:8080`;
     const server = network.launch("right", [binary, "serve", "--listen", away]);
     const link = () => /http:\S+\/r\/[\w-]+/.exec(server.logTail(40))?.[0];
     await server.until(() => link() !== undefined, "a room", 30);
-    network.launch("right", [binary, "join", "--bots", "6", link()!]);
+    network.launch("right", [binary, "join", ...join, link()!]);
+    // Pages have sound only of their own machine's servers: so its port is carried there.
     for (const protocol of ["TCP", "UDP"])
       network.launch("left", [
         "socat",
@@ -144,8 +170,37 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
       ]);
     const home = await start(name, "A", { network, side: "left" });
     await home.open(
-      `${link()!.replace(away, "127.0.0.1:8080")}?autojoin=1&name=home&path=mix&buffer=8192&packet=128`,
+      `${link()!.replace(away, "127.0.0.1:8080")}?autojoin=1&name=home&path=${path}&buffer=8192&packet=128&copies=auto`,
     );
+    return home;
+  }
+
+  it.for<BrowserName>(["chromium", "firefox"])(
+    "makes up in %s for what the line loses, to the server and from it",
+    async (name) => {
+      const home = await openAway(name, "relay", [
+        "--plain",
+        "--path",
+        "relay",
+        "--tone",
+        "440",
+        "--packet",
+        "128",
+      ]);
+      await untilPeer(home, ({ receivedPackets }) => receivedPackets > 1_000, "hear the other");
+      await network.change({ profile: "rtt-20", loss: lossy });
+      await untilStats(home, ({ relay }) => relay?.sent?.copies === true, "send the server copies");
+      await untilMadeUp(async () => [(await readStats(home)).peers[0]!.lostPackets]);
+      await untilStats(
+        home,
+        ({ relay }) => (relay?.missingShare ?? 1) < lossy / 4,
+        "reach the server nearly whole",
+      );
+    },
+  );
+
+  it.for<BrowserName>(["chromium", "firefox"])("hears in %s the mix that there is room for", async (name) => {
+    const home = await openAway(name, "mix", ["--bots", "6"]);
     let played = 0;
     const hears = async (format: string) => {
       await untilStats(
@@ -165,6 +220,22 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
     await hears("s16");
   });
 });
+
+/** Waits for 20 s in which at most a quarter is missed of what the line loses of a packet every 128 frames. */
+async function untilMadeUp(lostNow: () => Promise<number[]>): Promise<void> {
+  const seconds = 20;
+  const most = (lossy / 4) * (48_000 / 128) * seconds;
+  const deadline = Date.now() + patienceSeconds * 1000;
+  for (let before = await lostNow(); ; ) {
+    await sleep(seconds * 1000);
+    const now = await lostNow();
+    const missed = now.map((count, n) => count - before[n]!);
+    if (missed.every((count) => count <= most)) return;
+    if (Date.now() > deadline)
+      throw new Error(`${missed} packets were missed in ${seconds} s, at most ${most} were to be`);
+    before = now;
+  }
+}
 
 /** Waits until it is so of the only other in a page's room. */
 async function untilPeer(page: Browser, isSo: (peer: PagePeer) => boolean, what: string): Promise<void> {

@@ -24,13 +24,15 @@ export interface Listen {
   opus: boolean;
 }
 
-/** The relay's own counts since its session began; docs/protocol.md says of what. */
+/** The relay's own counts since its session began, or of the last 4 s; docs/protocol.md says of what. */
 export interface RelayStatistics {
   rtt_us: number;
   forwarded: number;
   aged: number;
   over_rate: number;
   lost: number;
+  received: number;
+  missing: number;
   mix_us: number | null;
 }
 
@@ -61,7 +63,8 @@ export function parseControl(line: string): FromRelay | null {
     case "wanted":
       return isCount(message.listeners) && typeof message.opus === "boolean" ? message : null;
     case "statistics": {
-      const counts = [message.rtt_us, message.forwarded, message.aged, message.over_rate, message.lost];
+      const { rtt_us, forwarded, aged, over_rate, lost, received, missing } = message;
+      const counts = [rtt_us, forwarded, aged, over_rate, lost, received, missing];
       const isWhole = counts.every(isCount) && (message.mix_us === null || isCount(message.mix_us));
       return isWhole ? message : null;
     }

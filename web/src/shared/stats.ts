@@ -55,6 +55,8 @@ export interface RelayStats {
   aged: number | Unknown;
   overRate: number | Unknown;
   lost: number | Unknown;
+  /** Share of ours that never reached the server, of the last 4 s; copies make up for what is lost on one session only. */
+  missingShare: number | Unknown;
   mixMs: number | Unknown;
 }
 

@@ -57,6 +57,10 @@ const DIRECT_PATIENCE_MS = 5_000;
 const CALM_MS = 60_000;
 /** ...but for these: a copy needs a second one. */
 const CALM_LANES = 2;
+/** Loss that copies are sent for, as the ladder has it... */
+const LOSSY_SHARE = 0.005;
+/** ...of so many seconds. */
+const LOSS_SECONDS = 4;
 /**
  * When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up, and a format
  * that turns out to be too much is taken back before the old one has ended.
@@ -205,6 +209,10 @@ export class Peers {
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
   #wanted = NOBODY;
   #relayed: RelayStatistics | null = null;
+  /** The same of the last seconds, oldest first. */
+  #relayedBefore: RelayStatistics[] = [];
+  /** Sessions open at its last review, and since when there are so many. */
+  #sessions = { count: 0, sinceMs: 0 };
   /** The same counts when paths were last reviewed. */
   #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
@@ -292,6 +300,9 @@ export class Peers {
     const relay = this.#peers.get(RELAY_STREAM);
     const step = relay === undefined ? 0 : this.#stepOf(relay);
     this.#wanted = wanted;
+    if (statistics === null) this.#relayedBefore = [];
+    else if (statistics !== this.#relayed)
+      this.#relayedBefore = [...this.#relayedBefore, statistics].slice(-1 - LOSS_SECONDS);
     this.#relayed = statistics;
     if (relay !== undefined) this.#fit(relay, step);
     this.#spread();
@@ -724,6 +735,8 @@ export class Peers {
     peer.reviewedAtMs = nowMs;
     const lanes = openLanes(peer);
     if (lanes === 0) return;
+    const lostShare =
+      stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : (peer.heard?.lostShare ?? null);
     const { copies, addsLanes } = this.#sending;
     const rungs = this.#rungsOf(peer);
     const stepBefore = this.#stepOf(peer);
@@ -732,10 +745,8 @@ export class Peers {
       elapsedMs,
       offered,
       crowded,
-      lostShare: peer.heard?.lostShare ?? null,
-      // Where the other way is sent as well, that is the copy.
-      canCopy:
-        copies === "auto" && lanes > 1 && !(this.#peers.get(RELAY_STREAM)?.isSent && this.#isRelayed(peer)),
+      lostShare,
+      canCopy: copies === "auto" && lanes > 1 && !this.#isSentBothWays(stream, peer),
       // Lanes that were asked for and do not come are not waited for.
       canAddLanes: addsLanes && lanesBefore < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
@@ -747,10 +758,46 @@ export class Peers {
     } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
+    } else if (addsLanes && stream === RELAY_STREAM && this.#isRelayLossy()) {
+      // Copies need a second session, ours as those that the relay sends; and where some is lost Firefox lets a session carry so little that
+      // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
+      peer.crowdedAtMs = nowMs;
+      if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);
     } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
       peer.crowdedAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
     }
+  }
+
+  /** Where the other way is sent as well, that is the copy; of what goes to the relay, if nobody there depends on it. */
+  #isSentBothWays(stream: number, peer: Peer): boolean {
+    if (stream !== RELAY_STREAM) {
+      return this.#peers.get(RELAY_STREAM)?.isSent === true && this.#isRelayed(peer);
+    }
+    const others = Array.from(this.#peers.values()).filter(isParticipant);
+    return others.every((other) => !this.#isRelayed(other) || (other.isSent && this.#isDirectOpen(other)));
+  }
+
+  /** Share of our datagrams of the last seconds that were lost on the way to the relay; null while it does not say. */
+  #lostToRelay(): number | null {
+    const { received, missing } = this.#relayed ?? { received: 0, missing: 0 };
+    return received + missing > 0 ? missing / (received + missing) : null;
+  }
+
+  /** The same, unless it tells of fewer sessions or more, which lose another share. */
+  #lostLately(sessions: number, nowMs: number): number | null {
+    if (sessions !== this.#sessions.count) this.#sessions = { count: sessions, sinceMs: nowMs };
+    return nowMs - this.#sessions.sinceMs > LOSS_SECONDS * 1000 ? this.#lostToRelay() : null;
+  }
+
+  /** Whether copies would help on the way to the relay, or from it. */
+  #isRelayLossy(): boolean {
+    const [first, last] = [this.#relayedBefore[0], this.#relayedBefore.at(-1)];
+    if (first === undefined || last === undefined || last.forwarded < first.forwarded) return false;
+    const lost = last.lost - first.lost;
+    return (
+      (this.#lostToRelay() ?? 0) > LOSSY_SHARE || lost > (last.forwarded - first.forwarded) * LOSSY_SHARE
+    );
   }
 
   #wantLanes(stream: number, peer: Peer, count: number): void {
@@ -794,6 +841,7 @@ export class Peers {
       aged: said?.aged ?? null,
       overRate: said?.over_rate ?? null,
       lost: said?.lost ?? null,
+      missingShare: this.#lostToRelay(),
       mixMs: said?.mix_us == null ? null : said.mix_us / 1000,
     };
   }

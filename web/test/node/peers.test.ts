@@ -949,6 +949,28 @@ describe("through the relay", () => {
     expect(counts([direct, second])).toEqual(alone);
   });
 
+  it("is sent copies while it misses some of ours, unless everyone is sent the same directly", () => {
+    const { peers, answer, run } = room("auto", null, ladders());
+    peers.addLane(RELAY_STREAM, 1, 0, true, channel());
+    peers.setSending(sendingOf());
+    const copiesAfter = (seconds: number, lost: number) => {
+      for (let n = 0; n < seconds; n++) {
+        answer(7);
+        // With copies nothing is missing.
+        const missing = peers.relayStats()?.sent?.copies ? 0 : lost;
+        const counts = { rtt_us: 900, forwarded: 0, aged: 0, over_rate: 0, lost: 0, mix_us: null };
+        peers.setRelay({ listeners: 1, opus: true }, { ...counts, received: 400 - missing, missing });
+        run(1_000);
+      }
+      return peers.relayStats()?.sent?.copies;
+    };
+    expect(copiesAfter(10, 8), "directly as well").toBe(false);
+    peers.setPeer(1, 7, "auto", RELAYED);
+    expect(peers.relayStats()?.missingShare).toBe(0.02);
+    expect(copiesAfter(5, 8)).toBe(true);
+    expect(copiesAfter(40, 0)).toBe(false);
+  });
+
   it("is no way for our sound because a mix comes by it", () => {
     const { peers, direct, session } = room("auto", new Paths(engineModule()));
     peers.setPeer(3, MIX_STREAM, "auto", RELAYED);

@@ -183,7 +183,16 @@ it("hears how many listen there, however the lines are cut", async () => {
   control.answer('{"type":"wan');
   await settle();
   expect(relay.wanted).toEqual({ listeners: 0, opus: true });
-  const counts = { rtt_us: 900, forwarded: 5, aged: 1, over_rate: 0, lost: 0, mix_us: null };
+  const counts = {
+    rtt_us: 900,
+    forwarded: 5,
+    aged: 1,
+    over_rate: 0,
+    lost: 0,
+    received: 1500,
+    missing: 0,
+    mix_us: null,
+  };
   control.answer(`ted","listeners":2,"opus":false}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
   await settle();
   expect(relay.wanted).toMatchObject({ listeners: 2, opus: false });
@@ -296,7 +305,16 @@ it("gives up a session that answers no probe any more", async () => {
 it("knows every message of the protocol, and no other", () => {
   const wanted = { type: "wanted", listeners: 3, opus: false };
   expect(parseControl(JSON.stringify(wanted))).toEqual(wanted);
-  const counts = { rtt_us: 1, forwarded: 2, aged: 3, over_rate: 4, lost: 5, mix_us: 6 };
+  const counts = {
+    rtt_us: 1,
+    forwarded: 2,
+    aged: 3,
+    over_rate: 4,
+    lost: 5,
+    received: 7,
+    missing: 8,
+    mix_us: 6,
+  };
   expect(parseControl(JSON.stringify({ type: "statistics", ...counts }))).toMatchObject(counts);
   for (const line of ["", "null", "3", "[]", '{"type":"wanted","listeners":-1}', '{"type":"statistics"}'])
     expect(parseControl(line)).toBeNull();

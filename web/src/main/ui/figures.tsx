@@ -455,7 +455,11 @@ function phrase(...notes: string[]): string {
 function serverNote(relay: RelayStats | null): string {
   const open = relay?.sessions.filter(({ state }) => state === "open").length ?? 0;
   if (relay === null || open === 0) return "carries no sound";
-  return `${plural(relay.wanted, "listener")} by it`;
+  const { missingShare } = relay;
+  return phrase(
+    `${plural(relay.wanted, "listener")} by it`,
+    missingShare ? `${formatShare(missingShare)} lost on the way there` : "",
+  );
 }
 
 function driftFigure(peer: PeerStats | null): string {
@@ -520,7 +524,7 @@ function ownFigures(stats: Stats | null): Figure[] {
       value: formatMs(stats?.relay?.rttMs ?? null),
       note: serverNote(stats?.relay ?? null),
       explanation:
-        "Measured: a probe goes to the server and back on the connections that carry sound there. Listeners by the server are those who take your sound from it.",
+        "Measured: a probe goes to the server and back on the connections that carry sound there. Listeners by the server are those who take your sound from it. What is lost on the way there the server counts, over 4 seconds.",
     },
     {
       label: "Not sent in time",
