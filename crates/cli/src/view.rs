@@ -264,8 +264,13 @@ fn server_words(status: &Status) -> String {
     let sent = (relay.sent).map_or(String::new(), |sent| {
         format!(" · sent {}", sent_words(&sent))
     });
+    let missing_share = (relay.statistics).and_then(|said| said.missing_share());
+    let lost = match missing_share.filter(|share| *share > 0.0) {
+        Some(share) => format!(", {:.1} % lost on the way there", 100.0 * share),
+        None => String::new(),
+    };
     format!(
-        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{sent}",
+        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{lost}{sent}",
         relay.sessions
     )
 }
@@ -410,7 +415,7 @@ fn stepped(gain: f32, step_db: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_agent::status::MouthToEarStatus;
+    use antiphon_agent::{relay::RelayStatistics, status::MouthToEarStatus};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -494,6 +499,11 @@ mod tests {
         (status.quantum_frames, status.packet_frames) = (1_024, 512);
         status.is_muted_by_owner = true;
         (status.relay.sessions, status.relay.rtt_ms) = (4, Some(123.4));
+        status.relay.statistics = Some(RelayStatistics {
+            received: 979,
+            missing: 21,
+            ..RelayStatistics::default()
+        });
         let peer = &mut status.peers[0];
         (peer.name, peer.gain, peer.is_solo) = ("Arpeggio".into(), 0.016, true);
         (peer.direct_lanes, peer.is_relayed) = (8, true);
@@ -520,7 +530,7 @@ mod tests {
     fn all_of_it_fits_80_columns() {
         let screen = screen(&View::default(), &busy(), 80, 24);
         for whole in [
-            "4 sessions, round trip 123.4 ms",
+            "4 sessions, round trip 123.4 ms, 2.1 % lost on the way there",
             "the owner muted you: nobody hears you",
             "q leave",
             "dBFS          gain dB  path         buffer ms concealed to ear ms",
