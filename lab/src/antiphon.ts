@@ -86,6 +86,8 @@ export interface PagePeer {
   connection: string;
   /** "direct", "relay", "both" or "mix". */
   path: string | null;
+  /** Of the last moment, left and right. */
+  peak: number[];
   /** By the room's owner, for everyone. */
   mutedByOwner: boolean;
   direct: PageWay | null;

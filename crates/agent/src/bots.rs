@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use antiphon_core::sequence::{Arrival, SequenceTracker};
 use antiphon_core::wire::{
     self, AudioHeader, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
 };
@@ -239,8 +239,8 @@ struct Bot {
     sent_ns: RefCell<Vec<u64>>,
     listeners: Cell<Option<u32>>,
     counts: Cell<Counts>,
-    /// By stream: the next sequence number.
-    expected: RefCell<HashMap<u16, u32>>,
+    /// By stream.
+    heard: RefCell<HashMap<u16, SequenceTracker>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -349,25 +349,19 @@ impl Band {
         let Ok(Datagram::Audio(header, _)) = wire::parse(bytes) else {
             return;
         };
+        let mut heard = bot.heard.borrow_mut();
+        let tracker = heard.entry(header.stream).or_default();
+        let before = tracker.counts();
+        // The relay sends twice what the way here loses some of.
+        if tracker.handle(header.sequence, false) == Arrival::Duplicate {
+            return;
+        }
+        let now_counted = tracker.counts();
         let mut counts = bot.counts.get();
         counts.received += 1;
+        counts.reordered += now_counted.reordered - before.reordered;
+        counts.lost = counts.lost + now_counted.lost - before.lost;
         counts.mixed += u64::from(header.stream == MIX_STREAM);
-        match bot.expected.borrow_mut().entry(header.stream) {
-            Entry::Vacant(new) => {
-                new.insert(header.sequence.wrapping_add(1));
-            }
-            Entry::Occupied(mut expected) => {
-                let ahead = header.sequence.wrapping_sub(*expected.get()).cast_signed();
-                if ahead >= 0 {
-                    counts.lost += u64::from(ahead.cast_unsigned());
-                    *expected.get_mut() = header.sequence.wrapping_add(1);
-                } else {
-                    // It was counted as lost when a later one came.
-                    counts.reordered += 1;
-                    counts.lost = counts.lost.saturating_sub(1);
-                }
-            }
-        }
         bot.counts.set(counts);
         // Strangers' clocks are not ours.
         let seats = self.seats.borrow();
@@ -525,7 +519,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                     }
                     FromServer::Left { id } => {
                         if let Some(number) = others.remove(&id) {
-                            bot.expected.borrow_mut().remove(&number);
+                            bot.heard.borrow_mut().remove(&number);
                         }
                     }
                     _ => continue,

@@ -614,6 +614,9 @@ impl Network {
                 // Who listens is said anew on the next control stream.
                 self.listeners = None;
                 let open = self.relay.as_ref().map(|(_, relay)| relay.open_sessions());
+                if open.as_ref().is_none_or(Vec::is_empty) {
+                    self.statistics = None;
+                }
                 self.relay_rtt_ns
                     .retain(|session, _| open.iter().flatten().any(|open| open == session));
             }

@@ -303,12 +303,15 @@ async fn a_copy_goes_no_further_and_a_sender_hears_what_was_lost_on_the_way_to_t
         a.send(&audio(sequence));
         assert_eq!(b.receive().await, audio_from(1, sequence));
     }
-    let statistics = loop {
-        let statistics = a_control.hear("statistics").await;
-        if statistics["received"] == 90 {
-            break statistics;
+    let told = async {
+        loop {
+            let statistics = a_control.hear("statistics").await;
+            if statistics["received"] == 90 {
+                return statistics;
+            }
         }
     };
+    let statistics = timeout(SOON, told).await.expect("all are counted");
     assert_eq!(statistics["missing"], 10);
     // It may begin anew with another session.
     a.session.close(0, b"over");

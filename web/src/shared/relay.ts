@@ -24,7 +24,7 @@ export interface Listen {
   opus: boolean;
 }
 
-/** The relay's own counts since its session began, or of the last 4 s; docs/protocol.md says of what. */
+/** The relay's own counts since we joined, or of the last 4 s; docs/protocol.md says of what. */
 export interface RelayStatistics {
   rtt_us: number;
   forwarded: number;

@@ -55,7 +55,7 @@ export interface RelayStats {
   aged: number | Unknown;
   overRate: number | Unknown;
   lost: number | Unknown;
-  /** Share of ours that never reached the server, of the last 4 s; copies make up for what is lost on one session only. */
+  /** Of our datagrams of the last 4 s, the share that reached it neither the first time nor as a copy. */
   missingShare: number | Unknown;
   mixMs: number | Unknown;
 }

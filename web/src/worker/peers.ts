@@ -59,8 +59,10 @@ const CALM_MS = 60_000;
 const CALM_LANES = 2;
 /** Loss that copies are sent for, as the ladder has it... */
 const LOSSY_SHARE = 0.005;
-/** ...of so many seconds. */
+/** ...of so many seconds... */
 const LOSS_SECONDS = 4;
+/** ...and so many packets: a probe that is lost while little is sent is no reason. */
+const LOSSY_PACKETS = 4;
 /**
  * When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up, and a format
  * that turns out to be too much is taken back before the old one has ended.
@@ -209,10 +211,10 @@ export class Peers {
   /** Said by the relay: how many take our stream there, and its counts since the session began. */
   #wanted = NOBODY;
   #relayed: RelayStatistics | null = null;
-  /** The same of the last seconds, oldest first. */
-  #relayedBefore: RelayStatistics[] = [];
-  /** Sessions open at its last review, and since when there are so many. */
-  #sessions = { count: 0, sinceMs: 0 };
+  /** What it said in the last seconds, oldest first. */
+  #relayedLately: RelayStatistics[] = [];
+  /** Its open sessions at the last review, and since when there are so many. */
+  #relaySessions = { count: 0, sinceMs: 0 };
   /** The same counts when paths were last reviewed. */
   #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
@@ -300,9 +302,9 @@ export class Peers {
     const relay = this.#peers.get(RELAY_STREAM);
     const step = relay === undefined ? 0 : this.#stepOf(relay);
     this.#wanted = wanted;
-    if (statistics === null) this.#relayedBefore = [];
+    if (statistics === null) this.#relayedLately = [];
     else if (statistics !== this.#relayed)
-      this.#relayedBefore = [...this.#relayedBefore, statistics].slice(-1 - LOSS_SECONDS);
+      this.#relayedLately = [...this.#relayedLately, statistics].slice(-1 - LOSS_SECONDS);
     this.#relayed = statistics;
     if (relay !== undefined) this.#fit(relay, step);
     this.#spread();
@@ -382,10 +384,12 @@ export class Peers {
   send(key: string, datagram: Uint8Array<ArrayBuffer>): void {
     let kept: Uint8Array<ArrayBuffer> | null = null;
     let isTraced = false;
+    let isLeftOut = false;
     for (const peer of this.#peers.values()) {
       if (!peer.isSent || (peer.rung.key !== key && peer.leaving?.key !== key)) continue;
       if (peer.isCrowded && this.#isOutdone(peer, key)) {
         takeOver(peer, key, datagram);
+        isLeftOut = true;
         continue;
       }
       const { sequence } = peer;
@@ -401,7 +405,8 @@ export class Peers {
       }
       if (peer.leaving !== null) takeOver(peer, key, datagram);
     }
-    if (!isTraced && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
+    // What is left out is not sent, and has no number.
+    if (!isTraced && !isLeftOut && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
   }
 
   /** Sends the copies of all that was sent since the last call: after the burst, so that no original waits behind a copy. */
@@ -758,8 +763,8 @@ export class Peers {
     } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
-    } else if (addsLanes && stream === RELAY_STREAM && this.#isRelayLossy()) {
-      // Copies need a second session, ours as those that the relay sends; and where some is lost Firefox lets a session carry so little that
+    } else if (addsLanes && stream === RELAY_STREAM && decision.rung === 0 && this.#needsSessions(peer)) {
+      // Copies need a second session, ours as those that the relay sends. And where some is lost Firefox lets a session carry so little that
       // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
       peer.crowdedAtMs = nowMs;
       if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);
@@ -786,18 +791,18 @@ export class Peers {
 
   /** The same, unless it tells of fewer sessions or more, which lose another share. */
   #lostLately(sessions: number, nowMs: number): number | null {
-    if (sessions !== this.#sessions.count) this.#sessions = { count: sessions, sinceMs: nowMs };
-    return nowMs - this.#sessions.sinceMs > LOSS_SECONDS * 1000 ? this.#lostToRelay() : null;
+    if (sessions !== this.#relaySessions.count) this.#relaySessions = { count: sessions, sinceMs: nowMs };
+    return nowMs - this.#relaySessions.sinceMs > LOSS_SECONDS * 1000 ? this.#lostToRelay() : null;
   }
 
-  /** Whether copies would help on the way to the relay, or from it. */
-  #isRelayLossy(): boolean {
-    const [first, last] = [this.#relayedBefore[0], this.#relayedBefore.at(-1)];
-    if (first === undefined || last === undefined || last.forwarded < first.forwarded) return false;
-    const lost = last.lost - first.lost;
-    return (
-      (this.#lostToRelay() ?? 0) > LOSSY_SHARE || lost > (last.forwarded - first.forwarded) * LOSSY_SHARE
-    );
+  /** Whether copies are sent to the relay, or would help on the way there or from it. */
+  #needsSessions(relay: Peer): boolean {
+    const isLossyThere = (this.#lostToRelay() ?? 0) > LOSSY_SHARE;
+    if (relay.copies || (isLossyThere && !this.#isSentBothWays(RELAY_STREAM, relay))) return true;
+    const [first, last] = [this.#relayedLately[0], this.#relayedLately.at(-1)];
+    if (first === undefined || last === undefined) return false;
+    const [lost, forwarded] = [last.lost - first.lost, last.forwarded - first.forwarded];
+    return lost >= LOSSY_PACKETS && lost > forwarded * LOSSY_SHARE;
   }
 
   #wantLanes(stream: number, peer: Peer, count: number): void {

@@ -637,6 +637,7 @@ describe("through the relay", () => {
   /** Peer 1, whom the room calls 7, with a direct lane; peer 2, called 9, without; and a session with the relay. */
   function room(pin: Pin = "auto", paths: Paths | null = null, all: Ladders | null = null) {
     const [direct, session] = [channel(), channel()];
+    const said: FromWorker[] = [];
     const passed: { tag: number; stream: number; sequence: number }[] = [];
     const sink = {
       push: (tag: number, bytes: Uint8Array) => {
@@ -646,7 +647,7 @@ describe("through the relay", () => {
     };
     const peers = new Peers(
       sink,
-      () => {},
+      (message) => said.push(message),
       (rungs) => all?.add(rungs) ?? null,
       paths,
     );
@@ -672,7 +673,7 @@ describe("through the relay", () => {
       }
       return n;
     };
-    return { peers, direct, session, passed, hear, answer, ofKind, run };
+    return { peers, direct, session, said, passed, hear, answer, ofKind, run };
   }
 
   const sequences = (lane: Channel) => lane.sent.map(({ sequence }) => sequence);
@@ -949,10 +950,10 @@ describe("through the relay", () => {
     expect(counts([direct, second])).toEqual(alone);
   });
 
-  it("is sent copies while it misses some of ours, unless everyone is sent the same directly", () => {
-    const { peers, answer, run } = room("auto", null, ladders());
-    peers.addLane(RELAY_STREAM, 1, 0, true, channel());
-    peers.setSending(sendingOf());
+  it("is sent copies on more sessions while it misses some of ours, unless everyone is sent the same directly", () => {
+    const { peers, said, answer, run } = room("auto", null, ladders());
+    peers.setSending(sendingOf({ addsLanes: true }));
+    const wanted = () => said.flatMap((message) => (message.type === "lanes-wanted" ? [message.count] : []));
     const copiesAfter = (seconds: number, lost: number) => {
       for (let n = 0; n < seconds; n++) {
         answer(7);
@@ -965,10 +966,27 @@ describe("through the relay", () => {
       return peers.relayStats()?.sent?.copies;
     };
     expect(copiesAfter(10, 8), "directly as well").toBe(false);
+    expect(wanted()).toEqual([]);
     peers.setPeer(1, 7, "auto", RELAYED);
     expect(peers.relayStats()?.missingShare).toBe(0.02);
-    expect(copiesAfter(5, 8)).toBe(true);
-    expect(copiesAfter(40, 0)).toBe(false);
+    expect(copiesAfter(5, 8), "there is no second session").toBe(false);
+    expect(wanted()).toEqual([4]);
+    const others = [1, 2, 3].map((number) => {
+      const other = channel();
+      peers.addLane(RELAY_STREAM, number, 0, true, other);
+      return other;
+    });
+    expect(copiesAfter(4, 8), "what was missing was so before").toBe(false);
+    expect(copiesAfter(2, 8)).toBe(true);
+    expect(copiesAfter(120, 8)).toBe(true);
+    expect(wanted(), "they stay, though nothing is missing with copies").toEqual([4]);
+    while (others.length > 1) {
+      const before = wanted().length;
+      for (let seconds = 0; wanted().length === before && seconds < 200; seconds++) copiesAfter(1, 0);
+      others.pop()!.readyState = "closed";
+    }
+    expect(copiesAfter(200, 0)).toBe(false);
+    expect(wanted()).toEqual([4, 3, 2]);
   });
 
   it("is no way for our sound because a mix comes by it", () => {

@@ -40,6 +40,7 @@ impl<const LOOKS: usize> Recent<LOOKS> {
 pub(super) struct Uplink {
     tracker: SequenceTracker,
     recent: Recent<LOOKS>,
+    lately: (u64, u64),
 }
 
 impl Uplink {
@@ -48,10 +49,15 @@ impl Uplink {
         self.tracker.handle(sequence, false) != Arrival::Duplicate
     }
 
-    /// Once a second: datagrams of the last four that came, each counted once, and sequence numbers that did not.
-    pub(super) fn look(&mut self) -> (u64, u64) {
+    /// Once a second.
+    pub(super) fn look(&mut self) {
         let counts = self.tracker.counts();
-        self.recent.look((counts.received, counts.lost))
+        self.lately = self.recent.look((counts.received, counts.lost));
+    }
+
+    /// Of the last four seconds: datagrams that came, each counted once, and sequence numbers that did not.
+    pub(super) fn lately(&self) -> (u64, u64) {
+        self.lately
     }
 }
 
@@ -96,13 +102,18 @@ impl Downlink {
     pub(super) fn review(&mut self, elapsed: Duration, packets: (u64, u64), sessions: usize) {
         let lost = share(self.recent.look(packets));
         let is_heavy = share(self.last.look(packets)) > HEAVY_SHARE;
+        let (offered, crowded) = (
+            std::mem::take(&mut self.offered),
+            std::mem::take(&mut self.crowded),
+        );
         let decision = self.ladder.review(&Observation {
             elapsed_ms: elapsed.as_millis().try_into().unwrap_or(u32::MAX),
-            offered: std::mem::take(&mut self.offered),
-            crowded: std::mem::take(&mut self.crowded),
+            offered,
+            // So much lost is want of room: the copies go, and rest.
+            crowded: if is_heavy { offered.max(1) } else { crowded },
             // QUIC counts what the network lost, copy or not. What the listener then misses is what was lost twice.
             lost_share: Some(if self.sends_copies { lost * lost } else { lost }),
-            can_copy: sessions > 1 && !is_heavy,
+            can_copy: sessions > 1,
             can_add_lanes: false,
         });
         self.sends_copies = decision.copies;
@@ -124,7 +135,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const PER_S: u64 = 375;
 
-    /// So many seconds with this share of packets lost; for how many of them copies were sent.
+    /// So many seconds in which so many of a second's packets are lost; for how many of them copies were sent.
     fn seconds(
         downlink: &mut Downlink,
         packets: &mut (u64, u64),
@@ -171,6 +182,14 @@ mod tests {
             0,
             "crowded"
         );
+        // Where the copies are what fills the downlink, they are tried less and less.
+        let tried: u32 = (0..300)
+            .map(|_| {
+                let lost = if downlink.sends_copies() { 100 } else { 4 };
+                seconds(&mut downlink, &mut packets, 1, lost, false)
+            })
+            .sum();
+        assert!((1..10).contains(&tried), "{tried} of 300 s");
         let mut alone = Downlink::default();
         for second in 1..30 {
             alone.review(SECOND, (second * PER_S, second * 8), 1);
@@ -191,7 +210,8 @@ mod tests {
                 }
                 sequence = sequence.wrapping_add(1);
             }
-            let told = uplink.look();
+            uplink.look();
+            let told = uplink.lately();
             match second {
                 3 => assert_eq!(told, (4 * (PER_S - 8), 4 * 8 - 1)),
                 7 => assert_eq!(told, (4 * PER_S, 0)),

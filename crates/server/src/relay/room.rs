@@ -43,9 +43,9 @@ const DATAGRAMS_PER_S: u32 = 4_000;
 const BYTES_PER_S: u32 = 1_500_000;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
-const COPIES_PER_S: u32 = 48_000;
+const DELIVERIES_PER_S: u32 = 48_000;
 /// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are, 372,000.
-const ROOM_COPIES_PER_S: u32 = 400_000;
+const ROOM_DELIVERIES_PER_S: u32 = 400_000;
 /// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone.
 const MAX_MIXED: usize = 4_096;
 /// Messages that a participant may send on its control streams per second, and at once.
@@ -71,7 +71,7 @@ pub(super) struct Room {
     /// When the relay began: the zero of its clock.
     start: Instant,
     /// Datagrams that its audio may still cause.
-    copies: TokenBucket,
+    deliveries: TokenBucket,
     /// Sources of all mixes of the server.
     mixed: Rc<Cell<usize>>,
     /// Set when [`Room::poll_timeout`] may be another than before.
@@ -123,7 +123,7 @@ struct Participant {
 struct Allowance {
     datagrams: TokenBucket,
     bytes: TokenBucket,
-    copies: TokenBucket,
+    deliveries: TokenBucket,
     messages: TokenBucket,
     mixes: TokenBucket,
 }
@@ -133,7 +133,7 @@ impl Allowance {
         Self {
             datagrams: TokenBucket::new(DATAGRAMS_PER_S / 2, DATAGRAMS_PER_S, now),
             bytes: TokenBucket::new(BYTES_PER_S / 2, BYTES_PER_S, now),
-            copies: TokenBucket::new(COPIES_PER_S / 2, COPIES_PER_S, now),
+            deliveries: TokenBucket::new(DELIVERIES_PER_S / 2, DELIVERIES_PER_S, now),
             messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
             mixes: TokenBucket::new(MIXES_AT_ONCE, MIXES_PER_S, now),
         }
@@ -143,14 +143,14 @@ impl Allowance {
         self.datagrams.take(1, now) && self.bytes.take(bytes, now)
     }
 
-    /// Whether audio may go to so many, who belong to a room that may still have so many copies sent.
-    fn copies(&mut self, listeners: usize, room: &mut TokenBucket, now: Duration) -> bool {
-        self.copies.take(listeners, now) && room.take(listeners, now)
+    /// Whether audio may go to so many, who belong to a room that may still have so much delivered.
+    fn deliver(&mut self, listeners: usize, room: &mut TokenBucket, now: Duration) -> bool {
+        self.deliveries.take(listeners, now) && room.take(listeners, now)
     }
 }
 
-fn room_copies(now: Duration) -> TokenBucket {
-    TokenBucket::new(ROOM_COPIES_PER_S / 2, ROOM_COPIES_PER_S, now)
+fn room_deliveries(now: Duration) -> TokenBucket {
+    TokenBucket::new(ROOM_DELIVERIES_PER_S / 2, ROOM_DELIVERIES_PER_S, now)
 }
 
 /// A participant's part of all sources that the server mixes.
@@ -251,7 +251,7 @@ impl Room {
         Self {
             name,
             start,
-            copies: room_copies(start.elapsed()),
+            deliveries: room_deliveries(start.elapsed()),
             mixed,
             mixes_changed,
             participants: BTreeMap::new(),
@@ -501,7 +501,7 @@ impl Room {
         let participant = self.participants.get_mut(&stream)?;
         let rtt_us = connections.get(session)?.quic.rtt().as_micros();
         let (mixing, mixes) = std::mem::take(&mut participant.mixing);
-        let (received, missing) = participant.uplink.look();
+        let (received, missing) = participant.uplink.lately();
         Some(Statistics {
             rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
             forwarded: participant.counts.sent,
@@ -528,23 +528,26 @@ impl Room {
             return;
         };
         sender.counts.received += 1;
-        if !sender.allowance.datagram(raw.len(), clock) {
-            sender.counts.over_rate += 1;
-            return;
-        }
         let routed = match raw.split_first() {
             Some((&SESSION_PREFIX, datagram)) => wire::route(datagram).ok(),
             _ => None,
         };
+        // A copy that is not needed costs no more than one that is over the rate.
+        if let Some((Kind::Audio, 0)) = routed
+            && !sender.uplink.is_news(wire::sequence(&raw[1..]))
+        {
+            return;
+        }
+        if !sender.allowance.datagram(raw.len(), clock) {
+            sender.counts.over_rate += 1;
+            return;
+        }
         match routed {
+            Some((Kind::Audio, 0)) if sender.muted => {}
             Some((Kind::Audio, 0)) => {
-                let is_news = sender.uplink.is_news(wire::sequence(&raw[1..]));
-                if sender.muted || !is_news {
-                    return;
-                }
                 let listeners = sender.forwarded_to.len() + sender.mixed_for.len();
-                let copies = &mut self.copies;
-                if sender.allowance.copies(listeners, copies, clock) {
+                let of_room = &mut self.deliveries;
+                if sender.allowance.deliver(listeners, of_room, clock) {
                     self.handle_audio(from, raw, arrived, connections);
                 } else {
                     sender.counts.over_rate += 1;
@@ -585,7 +588,7 @@ impl Room {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            let session = participant.send(outgoing.clone(), connections);
+            let session = participant.send_sound(outgoing.clone(), connections);
             if forwarded_to.last() == Some(listener) {
                 let now = Instant::now();
                 self.forward.record(now.duration_since(arrived));
@@ -669,7 +672,7 @@ impl Room {
                 let mut outgoing = BytesMut::with_capacity(1 + datagram.len());
                 outgoing.extend_from_slice(&[SESSION_PREFIX]);
                 outgoing.extend_from_slice(&datagram);
-                let (session, room) = participant.send(outgoing.freeze(), connections)?;
+                let (session, room) = participant.send_sound(outgoing.freeze(), connections)?;
                 connections.transmit(session, Instant::now());
                 Some(Sent {
                     lane: 0,
@@ -779,7 +782,8 @@ impl Room {
         self.reported = (self.forward.clone(), self.mix.clone());
         let mut participants = Vec::with_capacity(self.participants.len());
         for (number, participant) in &mut self.participants {
-            participant.review_losses(elapsed, connections);
+            participant.uplink.look();
+            participant.review_downlink(elapsed, connections);
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {
                     room: format!("{:?}", self.name),
@@ -811,45 +815,53 @@ impl Participant {
         outgoing: Bytes,
         connections: &mut Connections,
     ) -> Option<(ConnectionHandle, usize)> {
-        let count = self.sessions.len();
-        self.turn = (self.turn + 1) % count.max(1);
-        let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
-        let with_room = in_turn.map(|session| (connections.datagram_space(session), session));
-        let (room, session) = with_room.min_by_key(|(room, _)| Reverse(*room))?;
+        self.turn = (self.turn + 1) % self.sessions.len().max(1);
+        let (room, session) = self.roomiest(None, connections)?;
         if room < outgoing.len() {
             self.counts.aged += 1;
         }
         // It fails only if the session has just ended.
-        if !connections.send_datagram(session, outgoing.clone()) {
+        if !connections.send_datagram(session, outgoing) {
             return None;
         }
         self.counts.sent += 1;
-        self.downlink.offer(room < CROWDED_ROOM);
-        if self.downlink.sends_copies() {
-            self.send_copy(session, outgoing, connections);
-        }
         Some((session, room))
     }
 
-    /// Sends a datagram once more, on another session, where there is plenty of room. It leaves at the end of the burst.
-    fn send_copy(
+    /// The same, and once more on another session, if its downlink needs that and there is plenty of room. The second leaves at the end of the burst,
+    /// or with what that session sends before.
+    fn send_sound(
         &mut self,
-        first: ConnectionHandle,
         outgoing: Bytes,
         connections: &mut Connections,
-    ) {
-        let others = self.sessions.iter().filter(|session| **session != first);
-        let with_room = others.map(|session| (connections.datagram_space(*session), *session));
-        if let Some((room, session)) = with_room.max_by_key(|(room, _)| *room)
+    ) -> Option<(ConnectionHandle, usize)> {
+        let (first, first_room) = self.send(outgoing.clone(), connections)?;
+        self.downlink.offer(first_room < CROWDED_ROOM);
+        if self.downlink.sends_copies()
+            && let Some((room, session)) = self.roomiest(Some(first), connections)
             && room >= COPY_ROOM
             && connections.send_datagram(session, outgoing)
         {
             self.counts.copied += 1;
         }
+        Some((first, first_room))
+    }
+
+    /// The session with the most room, in turns among equals, `but` for one; and its room, in bytes.
+    fn roomiest(
+        &self,
+        but: Option<ConnectionHandle>,
+        connections: &mut Connections,
+    ) -> Option<(usize, ConnectionHandle)> {
+        let count = self.sessions.len();
+        let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
+        let others = in_turn.filter(|session| Some(*session) != but);
+        let with_room = others.map(|session| (connections.datagram_space(session), session));
+        with_room.min_by_key(|(room, _)| Reverse(*room))
     }
 
     /// Finds out whether its downlink loses so much that copies help, so long after the last time.
-    fn review_losses(&mut self, elapsed: Duration, connections: &mut Connections) {
+    fn review_downlink(&mut self, elapsed: Duration, connections: &mut Connections) {
         let packets = self.sessions.iter().filter_map(|session| {
             let path = connections.get(*session)?.quic.stats().path;
             Some((path.sent_packets, path.lost_packets))
@@ -959,7 +971,7 @@ mod tests {
     fn what_a_sender_and_a_room_cause_to_be_sent_is_bounded_and_honest_players_never_reach_it() {
         const SECONDS: u32 = 10;
         let per_s = |senders: u32, datagrams_per_s: u32, listeners: usize| {
-            let mut room = room_copies(Duration::ZERO);
+            let mut room = room_deliveries(Duration::ZERO);
             let mut allowances: Vec<_> = (0..senders)
                 .map(|_| Allowance::new(Duration::ZERO))
                 .collect();
@@ -967,7 +979,8 @@ mod tests {
             for turn in 0..SECONDS * datagrams_per_s {
                 let now = Duration::from_secs(turn.into()) / datagrams_per_s;
                 for allowance in &mut allowances {
-                    if allowance.datagram(100, now) && allowance.copies(listeners, &mut room, now) {
+                    if allowance.datagram(100, now) && allowance.deliver(listeners, &mut room, now)
+                    {
                         copies += listeners as u32;
                     }
                 }
@@ -980,9 +993,12 @@ mod tests {
         // At once there may be half as much as in a second.
         let most = |per_s: u32| per_s + per_s / 2 / SECONDS;
         let one = per_s(1, 4_000, 31);
-        assert!((COPIES_PER_S..=most(COPIES_PER_S)).contains(&one), "{one}");
+        assert!(
+            (DELIVERIES_PER_S..=most(DELIVERIES_PER_S)).contains(&one),
+            "{one}"
+        );
         let all = per_s(32, 1_500, 31);
-        let room = ROOM_COPIES_PER_S..=most(ROOM_COPIES_PER_S);
+        let room = ROOM_DELIVERIES_PER_S..=most(ROOM_DELIVERIES_PER_S);
         assert!(room.contains(&all), "{all}");
     }
 }
