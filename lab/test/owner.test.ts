@@ -1,8 +1,8 @@
-/** What a room's owner may do for everyone, as people see it: the lock on the door, muting and removing. */
+/** Who comes in, as people see it: what a room's owner may do for everyone, and a server that lets nobody in. */
 
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
-import { readStats, untilPlaying } from "../src/antiphon.js";
-import type { Browser } from "../src/browsers.js";
+import { Product, readStats, untilPlaying } from "../src/antiphon.js";
+import type { Browser, BrowserName } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
 import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
 
@@ -43,6 +43,30 @@ it("locks the door, mutes and removes", async () => {
   await untilShown(owner, "Nobody else is here yet");
   expect((await readStats(owner)).peers).toEqual([]);
 });
+
+it.for<BrowserName>(["chromium", "firefox"])(
+  "says in %s that a server lets nobody in, and stops trying when told",
+  async (name) => {
+    const full = await Product.start({ options: ["--max-connections-per-address", "1"] });
+    try {
+      const room = full.newRoom();
+      const [first, second] = [await start("chromium", "A"), await start(name, "B")];
+      await first.open(full.roomUrl(room, "A", parameters));
+      await untilShown(first, "you, owner");
+      await second.open(full.roomUrl(room, "B", parameters));
+      await untilShown(second, "The server answers, but does not let you in.");
+      await press(second, "Do not wait");
+      await untilShown(second, "Join");
+      expect(await second.evaluate(() => document.body.textContent)).not.toContain("does not let you in");
+      // There is room again.
+      await first.open("about:blank");
+      await press(second, "Join");
+      await untilShown(second, "you, owner");
+    } finally {
+      await full.stop();
+    }
+  },
+);
 
 /** Waits until the page shows this text. */
 async function untilShown(page: Browser, text: string): Promise<void> {

@@ -131,6 +131,8 @@ export interface StudioApi {
   /** `passphrase`: of a locked room. */
   join(passphrase?: string): Promise<void>;
   leave(): void;
+  /** Does not wait for a server that lets nobody in: back to the lobby. */
+  stopJoining(): void;
   setSelfMuted(muted: boolean): void;
   /** "Hear yourself through the network": real peer connections to oneself. */
   setLoop(on: boolean): Promise<void>;

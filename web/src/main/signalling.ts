@@ -42,12 +42,17 @@ export type FromServer =
 
 export type Status = "offline" | "connecting" | "online";
 
+/** Why there is no connection yet: the server is silent, or answers and takes no WebSocket of ours. */
+export type Trouble = "silent" | "refuses";
+
 const PROTOCOL_VERSION = 1;
 /** Between looks whether the server is back: doubled each time, and short to the end, so that all are back within 3 s. */
 const FIRST_RETRY_MS = 250;
 const LAST_RETRY_MS = 1_500;
 /** A server that does not answer within so long is asked anew: it may have come back meanwhile. */
 const PATIENCE_MS = 2_000;
+/** One WebSocket that fails may be a server that stops at that moment. */
+const REFUSALS = 2;
 /** After these, trying again would change nothing. */
 const FINAL_ERRORS = new Set([
   "bad_message",
@@ -70,19 +75,21 @@ export class Signalling {
   readonly #room: string;
   readonly #hello: Hello;
   readonly #receive: (message: FromServer) => void;
-  readonly #report: (status: Status) => void;
+  readonly #report: (status: Status, trouble?: Trouble) => void;
   readonly #secret = hex(crypto.getRandomValues(new Uint8Array(32)));
   #socket: WebSocket | null = null;
   #retryMs = FIRST_RETRY_MS;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #closed = false;
   #wasIn = false;
+  /** WebSockets in a row that never opened. */
+  #refusals = 0;
 
   constructor(
     room: string,
     hello: Hello,
     receive: (message: FromServer) => void,
-    report: (status: Status) => void,
+    report: (status: Status, trouble?: Trouble) => void,
   ) {
     this.#room = room;
     this.#hello = hello;
@@ -132,7 +139,9 @@ export class Signalling {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(`${scheme}//${location.host}/ws/${this.#room}`);
     this.#socket = socket;
+    this.#refusals++;
     socket.onopen = () => {
+      this.#refusals = 0;
       this.send({ type: "hello", version: PROTOCOL_VERSION, secret: this.#secret, ...this.#hello });
     };
     socket.onmessage = ({ data }) => {
@@ -160,6 +169,8 @@ export class Signalling {
       () => false,
     );
     if (this.#closed || this.#socket?.readyState !== WebSocket.CLOSED) return;
+    if (!isThere) this.#report("connecting", "silent");
+    else if (this.#refusals >= REFUSALS) this.#report("connecting", "refuses");
     if (isThere) this.#connect();
     else this.#schedule();
   }

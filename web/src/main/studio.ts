@@ -55,7 +55,13 @@ import type {
 import { mouthToEar } from "./mouth-to-ear";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
-import { type FromServer, type RemoteParticipant, Signalling, type Welcome } from "./signalling";
+import {
+  type FromServer,
+  type RemoteParticipant,
+  Signalling,
+  type Trouble,
+  type Welcome,
+} from "./signalling";
 import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 
@@ -105,6 +111,18 @@ const NO_CALIBRATION: CalibrationState = {
   roundTripMs: null,
   spreadMs: null,
   problem: null,
+};
+/** What keeps one at the door, and what to do. */
+const CLOSED_DOORS: Record<Trouble, { title: string; remedy: string }> = {
+  silent: {
+    title: "The server does not answer.",
+    remedy: "It may have stopped, or this computer has lost its network. The page keeps trying by itself.",
+  },
+  refuses: {
+    title: "The server answers, but does not let you in.",
+    remedy:
+      "There may be as many connections from your network as it allows, or something on the way, such as a proxy or a filter, lets no WebSocket through. The page keeps trying by itself; whoever runs the server finds the reason in its metrics.",
+  },
 };
 /** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
 const LOOP_BACK_LEAD_SECONDS = 0.5;
@@ -772,7 +790,7 @@ export class Studio implements StudioApi {
           .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
           .catch((error) => this.#soundFailed(error));
       },
-      (status) => this.#handleStatus(status),
+      (status, trouble) => this.#handleStatus(status, trouble),
     );
     this.#signalling = signalling;
   }
@@ -788,6 +806,12 @@ export class Studio implements StudioApi {
 
   leave(): void {
     this.#end("left");
+  }
+
+  stopJoining(): void {
+    if (this.#state.phase !== "joining" || this.#signalling === null) return;
+    this.#signalling.leave();
+    this.#backToLobby(this.#state.passphrase);
   }
 
   #end(phase: "left" | "failed"): void {
@@ -809,7 +833,7 @@ export class Studio implements StudioApi {
     return this.#state.settings.name.trim().slice(0, 64) || DEFAULT_NAME;
   }
 
-  #handleStatus(signalling: StudioState["signalling"]): void {
+  #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
     this.#set({ signalling });
     if (signalling === "connecting") this.#sound?.holdRelay();
     if (signalling === "online") this.#clear("server-gone");
@@ -821,6 +845,8 @@ export class Studio implements StudioApi {
         remedy:
           "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
       });
+    } else if (this.#state.phase === "joining" && trouble !== undefined) {
+      this.#raise({ id: "server-gone", severity: "error", ...CLOSED_DOORS[trouble] });
     }
   }
 
@@ -919,9 +945,13 @@ export class Studio implements StudioApi {
     this.#raise({ id: "server", severity: "error", title: known[0], remedy: `${known[1]} (${text})` });
   }
 
-  /** Back to the door, with the microphone on. */
   #askForPassphrase(passphrase: Stopped): void {
     this.#passphrase = null;
+    this.#backToLobby(passphrase);
+  }
+
+  /** With the microphone on. */
+  #backToLobby(passphrase: StudioState["passphrase"]): void {
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);

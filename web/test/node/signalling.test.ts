@@ -103,3 +103,28 @@ it("does not knock again by itself after too many wrong passphrases, but comes b
   expect(Socket.all.length).toBeGreaterThan(2);
   expect(inside.wasIn).toBe(true);
 });
+
+it("tells a server that is silent from one that takes no connection, and goes on trying", async () => {
+  let isThere = true;
+  vi.stubGlobal("fetch", async () => ({ ok: isThere }));
+  const status = vi.fn();
+  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
+  const refuse = async () => {
+    Socket.all.at(-1)!.close();
+    await vi.advanceTimersByTimeAsync(3_000);
+  };
+  const troubles = () => status.mock.calls.flatMap(([, trouble]) => trouble ?? []);
+  await refuse();
+  expect(troubles(), "one may be chance").toEqual([]);
+  await refuse();
+  expect(troubles()).toEqual(["refuses"]);
+  isThere = false;
+  await refuse();
+  expect(new Set(troubles().slice(1))).toEqual(new Set(["silent"]));
+  isThere = true;
+  await welcomed(false);
+  expect(status).toHaveBeenLastCalledWith("online");
+  const before = troubles().length;
+  await refuse();
+  expect(troubles().length, "that one was open").toBe(before);
+});

@@ -70,6 +70,11 @@ export function Lobby() {
           {joining() ? "Joining…" : microphone() === "on" ? "Join" : "Join and only listen"}
           <Icon name="arrow-right" />
         </button>
+        <Show when={joining() && view.problems().some(({ id }) => id === "server-gone")}>
+          <button type="button" class="button" onClick={() => view.studio.stopJoining()}>
+            Do not wait
+          </button>
+        </Show>
         <p class="hint" role="status">
           <Switch>
             <Match when={joining()}>Opening the door…</Match>
