@@ -434,6 +434,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
         name: music::name(n),
         sample_rate_hz: band.rate.hz(),
         passphrase: band.config.passphrase.clone(),
+        bot: true,
     };
     let (to_server, outgoing) = mpsc::channel(16);
     let (signalling, mut signals) = mpsc::channel(256);

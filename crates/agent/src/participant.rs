@@ -331,6 +331,7 @@ async fn network(
         name: config.name.clone(),
         sample_rate_hz: config.choice.rate.hz(),
         passphrase: config.passphrase.clone(),
+        bot: false,
     };
     let talking = tokio::task::spawn_local(signalling::run(
         config.link.clone(),

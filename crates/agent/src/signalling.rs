@@ -71,6 +71,8 @@ pub struct Hello {
     pub sample_rate_hz: u32,
     /// Of a room that is locked; later on what the room has, should a server that was restarted have to make it again.
     pub passphrase: Option<String>,
+    /// Plays by itself: the room is owned by somebody else, if anybody is there.
+    pub bot: bool,
 }
 
 /// To the server.
@@ -409,6 +411,9 @@ async fn talk(
         "name": hello.name,
         "sample_rate_hz": hello.sample_rate_hz,
     });
+    if hello.bot {
+        first["bot"] = true.into();
+    }
     if let Some(passphrase) = &hello.passphrase {
         first["passphrase"] = passphrase.as_str().into();
     }
@@ -505,6 +510,7 @@ mod tests {
             name: "Ann".into(),
             sample_rate_hz: 48_000,
             passphrase: None,
+            bot: false,
         };
         let welcome = |locked| {
             serde_json::json!({"type": "welcome", "version": 1, "id": "00", "stream": 1, "room": "abcdefghijklmnop",

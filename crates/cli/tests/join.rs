@@ -200,6 +200,7 @@ impl Listener {
             name: "Ear".into(),
             sample_rate_hz: 48_000,
             passphrase: None,
+            bot: false,
         };
         let talking = signalling::run(link.clone(), hello, outgoing, events);
         tokio::task::spawn_local(talking);

@@ -143,7 +143,7 @@ pub struct Rooms {
 #[derive(Debug)]
 struct Room {
     sample_rate_hz: SampleRateHz,
-    /// In order of joining, so the first one is the owner. Never empty.
+    /// In order of joining, so the first one who is no bot is the owner. Never empty.
     members: Vec<Member>,
     numbers: StreamNumbers,
     lock: Option<Lock>,
@@ -156,6 +156,7 @@ struct Member {
     id: ParticipantId,
     stream: u16,
     name: Name,
+    is_bot: bool,
     muted: bool,
     /// If there is a relay.
     token: Option<Token>,
@@ -355,6 +356,7 @@ impl Rooms {
             id: hello.id,
             stream,
             name: hello.name.clone(),
+            is_bot: hello.bot,
             muted: false,
             token: self.relay.as_ref().map(|_| Token::random()),
             presence: Presence::Here(arrival.connection),
@@ -369,9 +371,14 @@ impl Rooms {
                 sample_rate_hz: room.sample_rate_hz,
             }));
         }
+        let owner = room.members.first().map(|_| room.owner());
         room.members.push(member);
+        let heir = room.owner();
         self.participants += 1;
         self.tell_others(room_name, hello.id, ServerMessage::Joined { participant });
+        if owner.is_some_and(|owner| owner != heir) {
+            self.tell_others(room_name, hello.id, ServerMessage::Owner { id: heir });
+        }
         Ok(())
     }
 
@@ -667,7 +674,9 @@ fn relay(offer: &RelayOffer, token: Token) -> Relay {
 
 impl Room {
     fn owner(&self) -> ParticipantId {
-        self.members.first().expect("a room is never empty").id
+        let people = self.members.iter().find(|member| !member.is_bot);
+        let owner = people.or(self.members.first());
+        owner.expect("a room is never empty").id
     }
 
     fn member(&self, id: ParticipantId) -> Option<&Member> {

@@ -258,6 +258,8 @@ pub struct Hello {
     pub sample_rate_hz: SampleRateHz,
     /// Opens a locked room, and locks a new one.
     pub passphrase: Option<Passphrase>,
+    /// A program that plays by itself. It owns a room only while nobody else is there.
+    pub bot: bool,
 }
 
 impl ClientMessage {
@@ -316,6 +318,7 @@ pub fn parse(text: &str) -> Result<ClientMessage, ParseError> {
                 name: fields.name,
                 sample_rate_hz: fields.sample_rate_hz,
                 passphrase: fields.passphrase,
+                bot: fields.bot,
             }))
         }
         "signal" => {
@@ -373,6 +376,8 @@ struct HelloFields {
     sample_rate_hz: SampleRateHz,
     #[serde(default, deserialize_with = "not_null")]
     passphrase: Option<Passphrase>,
+    #[serde(default)]
+    bot: bool,
 }
 
 /// A field that may be absent, but not null.

@@ -529,6 +529,29 @@ fn the_owner_mutes_and_unmutes() {
 }
 
 #[test]
+fn a_bot_owns_a_room_only_while_nobody_else_is_there() {
+    let mut plan = Plan::new(RoomLimits::default());
+    let bot = |person| hello(person, "Bot", 48_000, None).replace('}', r#","bot":true}"#);
+    let owned = |told: &[String], person: u8| {
+        let owner = format!(r##""owner":"#{person}""##);
+        told.iter().any(|told| told.contains(&owner))
+    };
+    assert!(owned(&plan.enters(ROOM, 1, &bot(1)), 1));
+    assert!(owned(&plan.enters(ROOM, 2, &bot(2)), 1));
+    let told = plan.hello(3, 3, "Ann");
+    assert!(owned(&told, 3), "{told:?}");
+    assert!(told.contains(&r##"1 2: {"type":"owner","id":"#3"}"##.to_owned()));
+    let told = plan.hello(4, 4, "Bob");
+    assert!(owned(&told, 3) && !told.iter().any(|told| told.contains(r#""type":"owner""#)));
+    plan.says(3, r#"{"type":"leave"}"#);
+    let told = plan.says(4, r#"{"type":"leave"}"#);
+    assert!(
+        told.contains(&r##"1 2: {"type":"owner","id":"#1"}"##.to_owned()),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn only_the_owner_moderates_and_only_those_in_the_room() {
     let mut plan = Plan::new(RoomLimits::default());
     plan.hello(1, 1, "Ann");
