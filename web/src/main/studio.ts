@@ -273,6 +273,7 @@ export class Studio implements StudioApi {
       this.#adviseOpus();
       this.#sound?.configureSender(this.#sendConfig());
     }
+    if (changed("buffer") && this.#mix !== null) this.#sound?.setBuffer(this.#mix.stream, after.buffer);
     for (const { participant, peer } of this.#members.values()) {
       if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
       if (changed("lanes") && peer instanceof Peer && after.lanes !== "auto") peer.wantLanes(after.lanes);
