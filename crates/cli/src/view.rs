@@ -20,12 +20,13 @@ const METER_CELLS: usize = 20;
 const WIDE: u16 = 120;
 /// One press of a key.
 const GAIN_STEP_DB: f32 = 1.0;
+const PAN_STEP: f32 = 0.1;
 const LEAST_GAIN_DB: f32 = -40.0;
 const HELP: &str = "↑↓ choose · ←→ gain · m mute · s solo · space mute me · ? all keys · q leave";
 const LONG_HELP: &str = "\
 up, down      choose somebody
-left, right   quieter, louder, by 1 dB
-0             gain 0 dB again
+left, right   quieter, louder, by 1 dB; 0: gain 0 dB again
+, .           further to the left, to the right, by a tenth
 m, s          mute them here; solo: hear only those
 space         mute yourself: you send silence
 ?             back to the room
@@ -99,6 +100,8 @@ impl View {
             KeyCode::Left => Some(Order::Gain(id, stepped(peer.gain, -GAIN_STEP_DB))),
             KeyCode::Right => Some(Order::Gain(id, stepped(peer.gain, GAIN_STEP_DB))),
             KeyCode::Char('0') => Some(Order::Gain(id, 1.0)),
+            KeyCode::Char(',') => Some(Order::Pan(id, panned(peer.pan, -PAN_STEP))),
+            KeyCode::Char('.') => Some(Order::Pan(id, panned(peer.pan, PAN_STEP))),
             KeyCode::Char('m') => Some(Order::Mute(id, !peer.is_muted)),
             KeyCode::Char('s') => Some(Order::Solo(id, !peer.is_solo)),
             _ => None,
@@ -173,7 +176,7 @@ type Column = (&'static str, u16, fn(&PeerStatus, &Figures) -> String);
 
 /// Inside of 80 columns with a border.
 const NARROW_COLUMNS: [Column; 7] = [
-    ("", 0, |peer, _| name(peer)),
+    ("", 0, |peer, _| placed_name(peer)),
     ("dBFS", 13, |peer, _| level(peer, 8)),
     ("gain dB", 8, |peer, _| gain(peer)),
     ("path", 12, |_, figures| figures.path.clone()),
@@ -182,7 +185,7 @@ const NARROW_COLUMNS: [Column; 7] = [
     ("to ear ms", 9, |_, figures| figures.delay.clone()),
 ];
 const WIDE_COLUMNS: [Column; 10] = [
-    ("", 0, |peer, _| name(peer)),
+    ("", 0, |peer, _| placed_name(peer)),
     ("dBFS", 21, |peer, _| level(peer, 16)),
     ("gain dB", 8, |peer, _| gain(peer)),
     ("path", 12, |_, figures| figures.path.clone()),
@@ -201,6 +204,20 @@ const WIDE_COLUMNS: [Column; 10] = [
 
 fn name(peer: &PeerStatus) -> String {
     peer.name.clone() + if peer.is_present { "" } else { " (away)" }
+}
+
+fn placed_name(peer: &PeerStatus) -> String {
+    format!("{} {}", name(peer), pan_words(peer.pan))
+}
+
+/// Where it is heard, in percent of the way to one side; nothing in the middle.
+fn pan_words(pan: f32) -> String {
+    let percent = (100.0 * pan).round() as i32;
+    match percent {
+        0 => String::new(),
+        1.. => format!("R{percent}"),
+        _ => format!("L{}", -percent),
+    }
 }
 
 fn level(peer: &PeerStatus, cells: usize) -> String {
@@ -289,6 +306,10 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     lines.extend(status.peers.iter().map(|peer| {
         let figures = Figures::of(peer, status.sample_rate_hz);
         let level = decibel(peer.peaks[0].max(peer.peaks[1]));
+        let pan = match pan_words(peer.pan) {
+            words if words.is_empty() => words,
+            words => format!(", pan {words}"),
+        };
         let marks = [
             (peer.is_muted, ", muted"),
             (peer.is_solo, ", solo"),
@@ -296,7 +317,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         ];
         let marks: String = (marks.iter().filter(|(is, _)| *is)).map(|(_, mark)| *mark).collect();
         format!(
-            "  {}: {level} dBFS, gain {} dB{marks}, {}{}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
+            "  {}: {level} dBFS, gain {} dB{pan}{marks}, {}{}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
             name(peer),
             decibel(peer.gain),
             figures.path,
@@ -400,6 +421,11 @@ fn meter(peak: f32, cells: usize) -> String {
     format!("{bar} {:>4}", decibel(peak))
 }
 
+/// In whole steps, so that the middle is met.
+fn panned(pan: f32, step: f32) -> f32 {
+    (((pan + step) / PAN_STEP).round() * PAN_STEP).clamp(-1.0, 1.0)
+}
+
 fn stepped(gain: f32, step_db: f32) -> f32 {
     let db = 20.0 * gain.max(1e-9).log10();
     let db = if db < LEAST_GAIN_DB {
@@ -450,6 +476,22 @@ mod tests {
             None,
             "bob is the last"
         );
+        let mut left = status.clone();
+        for (key, words) in [
+            (',', "L10"),
+            (',', "L20"),
+            ('.', "L10"),
+            ('.', ""),
+            ('.', "R10"),
+        ] {
+            let Some(Order::Pan(id, pan)) = view.handle_key(KeyCode::Char(key), &left) else {
+                panic!("{key}")
+            };
+            assert_eq!(id, "bob");
+            left.peers[1].pan = pan;
+            assert_eq!(pan_words(pan), words);
+        }
+        assert_eq!(panned(0.98, PAN_STEP), 1.0);
         assert_eq!(
             view.handle_key(KeyCode::Char('m'), &status),
             Some(Order::Mute("bob".into(), true))
