@@ -12,8 +12,8 @@
 
 /// More than this share of a review's datagrams found every lane crowded: the lanes back up.
 const CROWDED_SHARE: f32 = 0.01;
-/// Loss above this is congestion, not chance, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6).
-const CONGESTED_SHARE: f32 = 0.1;
+/// A larger share lost is congestion, not chance, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6).
+pub const CONGESTED_SHARE: f32 = 0.1;
 /// Reviews in a row with lanes that back up, before the format steps down.
 const DOWN_REVIEWS: u32 = 2;
 /// Calm before the format steps up. Doubled after each attempt that failed.

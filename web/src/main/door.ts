@@ -1,4 +1,6 @@
-/** At the door of a room that is locked. */
+/** At the door: of a room that is locked, and of a server that lets nobody in. */
+
+import type { Trouble } from "./signalling";
 
 /** Why one does not come in: a passphrase is needed, or was wrong, or was not even looked at after too many wrong ones. */
 export type Stopped = "needed" | "wrong" | "rationed";
@@ -14,4 +16,17 @@ export const doorWords: Record<Stopped, string> = {
   wrong: "That is not the passphrase. Ask the room's owner, and try again.",
   rationed:
     "There were too many wrong passphrases for this room, from here or elsewhere. Wait a minute, then try again.",
+};
+
+/** What keeps one at the door, and what to do. */
+export const closedDoorWords: Record<Trouble, { title: string; remedy: string }> = {
+  silent: {
+    title: "The server does not answer.",
+    remedy: "It may have stopped, or this computer has lost its network. The page keeps trying by itself.",
+  },
+  refuses: {
+    title: "The server answers, but does not let you in.",
+    remedy:
+      "There may be as many connections from your network as it allows, or something on the way, such as a proxy or a filter, lets no WebSocket through. The page keeps trying by itself; whoever runs the server finds the reason in its metrics.",
+  },
 };

@@ -2,7 +2,7 @@
 
 import { RecentCounts } from "../shared/clock";
 import { STREAM_STATS } from "../shared/engine";
-import { REPORT_PERIOD_MS } from "../shared/heard";
+import { REPORT_PERIOD_MS, share } from "../shared/heard";
 import type { WayName } from "../shared/messages";
 import type { HeardReport } from "../shared/wire";
 
@@ -64,5 +64,5 @@ export class HeardWindow {
 }
 
 function lostShare(received: number, lost: number): number | null {
-  return received + lost > 0 ? lost / (received + lost) : null;
+  return share(lost, received + lost);
 }

@@ -38,7 +38,7 @@ import {
   storeCalibration,
 } from "./calibration";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
-import { type Stopped, stoppedBy } from "./door";
+import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import { Mixing } from "./mixing";
@@ -111,18 +111,6 @@ const NO_CALIBRATION: CalibrationState = {
   roundTripMs: null,
   spreadMs: null,
   problem: null,
-};
-/** What keeps one at the door, and what to do. */
-const CLOSED_DOORS: Record<Trouble, { title: string; remedy: string }> = {
-  silent: {
-    title: "The server does not answer.",
-    remedy: "It may have stopped, or this computer has lost its network. The page keeps trying by itself.",
-  },
-  refuses: {
-    title: "The server answers, but does not let you in.",
-    remedy:
-      "There may be as many connections from your network as it allows, or something on the way, such as a proxy or a filter, lets no WebSocket through. The page keeps trying by itself; whoever runs the server finds the reason in its metrics.",
-  },
 };
 /** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
 const LOOP_BACK_LEAD_SECONDS = 0.5;
@@ -847,7 +835,7 @@ export class Studio implements StudioApi {
           "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
       });
     } else if (this.#state.phase === "joining" && trouble !== undefined) {
-      this.#raise({ id: "server-gone", severity: "error", ...CLOSED_DOORS[trouble] });
+      this.#raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
     }
   }
 

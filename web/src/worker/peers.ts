@@ -1,4 +1,5 @@
 import type { Asked, Ladder, Sending as PathChoice, Paths, Pin, Route } from "../shared/engine";
+import { share } from "../shared/heard";
 import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
 import { NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
@@ -208,14 +209,12 @@ export class Peers {
   readonly #paths: Pick<Paths, "add" | "listen"> | null;
   /** Peers' streams by what the room calls them. */
   readonly #byNumber = new Map<number, number>();
-  /** Said by the relay: how many take our stream there, and its counts since the session began. */
+  /** Said by the relay: how many take our stream there, and its statistics of the last seconds, oldest first. */
   #wanted = NOBODY;
-  #relayed: RelayStatistics | null = null;
-  /** What it said in the last seconds, oldest first. */
   #relayedLately: RelayStatistics[] = [];
   /** Its open sessions at the last review, and since when there are so many. */
   #relaySessions = { count: 0, sinceMs: 0 };
-  /** The same counts when paths were last reviewed. */
+  /** The relay's counts when paths were last reviewed. */
   #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
   #sending: Sending = {
     rungs: [SAMPLES],
@@ -239,6 +238,10 @@ export class Peers {
     this.#say = say;
     this.#newLadder = newLadder;
     this.#paths = paths;
+  }
+
+  get #relayed(): RelayStatistics | null {
+    return this.#relayedLately.at(-1) ?? null;
   }
 
   /** What is sent from now on. A listener who was some steps down stays so. */
@@ -305,7 +308,6 @@ export class Peers {
     if (statistics === null) this.#relayedLately = [];
     else if (statistics !== this.#relayed)
       this.#relayedLately = [...this.#relayedLately, statistics].slice(-1 - LOSS_SECONDS);
-    this.#relayed = statistics;
     if (relay !== undefined) this.#fit(relay, step);
     this.#spread();
   }
@@ -786,7 +788,7 @@ export class Peers {
   /** Share of our datagrams of the last seconds that were lost on the way to the relay; null while it does not say. */
   #lostToRelay(): number | null {
     const { received, missing } = this.#relayed ?? { received: 0, missing: 0 };
-    return received + missing > 0 ? missing / (received + missing) : null;
+    return share(missing, received + missing);
   }
 
   /** The same, unless it tells of fewer sessions or more, which lose another share. */
@@ -799,8 +801,8 @@ export class Peers {
   #needsSessions(relay: Peer): boolean {
     const isLossyThere = (this.#lostToRelay() ?? 0) > LOSSY_SHARE;
     if (relay.copies || (isLossyThere && !this.#isSentBothWays(RELAY_STREAM, relay))) return true;
-    const [first, last] = [this.#relayedLately[0], this.#relayedLately.at(-1)];
-    if (first === undefined || last === undefined) return false;
+    const [first, last] = [this.#relayedLately[0], this.#relayed];
+    if (first === undefined || last === null) return false;
     const [lost, forwarded] = [last.lost - first.lost, last.forwarded - first.forwarded];
     return lost >= LOSSY_PACKETS && lost > forwarded * LOSSY_SHARE;
   }

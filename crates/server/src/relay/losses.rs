@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use antiphon_core::{
     Ladder, Observation,
+    ladder::CONGESTED_SHARE,
     sequence::{Arrival, SequenceTracker},
 };
 
 /// Loss is judged by so many looks, one a second: as many seconds as a listener's report covers.
 const LOOKS: usize = 4;
-/// A larger share lost is want of room, not chance: copies would add to it.
-pub(super) const HEAVY_SHARE: f32 = 0.1;
 
 /// Counts of what came through, or was sent, and of what was lost, as they were at the last looks.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ impl Downlink {
     /// Once a second. `packets`: those that QUIC has sent on the open sessions, and found lost.
     pub(super) fn review(&mut self, elapsed: Duration, packets: (u64, u64), sessions: usize) {
         let lost = share(self.recent.look(packets));
-        let is_heavy = share(self.last.look(packets)) > HEAVY_SHARE;
+        let is_heavy = share(self.last.look(packets)) > CONGESTED_SHARE;
         let (offered, crowded) = (
             std::mem::take(&mut self.offered),
             std::mem::take(&mut self.crowded),

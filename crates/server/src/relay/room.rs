@@ -13,6 +13,7 @@ use std::{
 
 use antiphon_core::{
     SampleFormat, SampleRate,
+    ladder::CONGESTED_SHARE,
     wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
 };
 use antiphon_opus::outgoing::{Choice, Copies, Listener, Rendition, Rung, Sent};
@@ -24,7 +25,7 @@ use super::{
     control::{ControlError, Listen, Mix, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
-    losses::{Downlink, HEAVY_SHARE, Uplink},
+    losses::{Downlink, Uplink},
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
 };
@@ -58,7 +59,7 @@ const MIXES_AT_ONCE: u32 = 4;
 const CROWDED_ROOM: usize = SEND_BUFFER / 2;
 /// A copy is sent only where at least so much room is left.
 const COPY_ROOM: usize = SEND_BUFFER / 4 * 3;
-/// So many packets lost since a listener's last review, and more than [`HEAVY_SHARE`]: that is want of room (as the ladder has it, which learns of
+/// So many packets lost since a listener's last review, and more than [`CONGESTED_SHARE`]: that is want of room (as the ladder has it, which learns of
 /// other losses by reports that are seconds old).
 const HEAVY_LOSS: u64 = 8;
 /// Time between two looks at what a listener's mix can be sent as, at least.
@@ -715,7 +716,7 @@ impl Room {
             let sent = seen.0 - way.reviewed.0;
             let lost = seen.1.saturating_sub(way.reviewed.1);
             let lost_share = (sent > 0).then(|| lost as f32 / sent as f32);
-            if lost >= HEAVY_LOSS && lost_share.is_some_and(|share| share > HEAVY_SHARE) {
+            if lost >= HEAVY_LOSS && lost_share.is_some_and(|share| share > CONGESTED_SHARE) {
                 way.listener
                     .lost_for_want_of_room(lost.saturating_sub(way.counted) as u32);
                 way.counted = lost;
@@ -835,16 +836,18 @@ impl Participant {
         outgoing: Bytes,
         connections: &mut Connections,
     ) -> Option<(ConnectionHandle, usize)> {
-        let (first, first_room) = self.send(outgoing.clone(), connections)?;
+        let copy = self.downlink.sends_copies().then(|| outgoing.clone());
+        let sent = self.send(outgoing, connections)?;
+        let (first, first_room) = sent;
         self.downlink.offer(first_room < CROWDED_ROOM);
-        if self.downlink.sends_copies()
+        if let Some(copy) = copy
             && let Some((room, session)) = self.roomiest(Some(first), connections)
             && room >= COPY_ROOM
-            && connections.send_datagram(session, outgoing)
+            && connections.send_datagram(session, copy)
         {
             self.counts.copied += 1;
         }
-        Some((first, first_room))
+        Some(sent)
     }
 
     /// The session with the most room, in turns among equals, `but` for one; and its room, in bytes.
@@ -975,17 +978,17 @@ mod tests {
             let mut allowances: Vec<_> = (0..senders)
                 .map(|_| Allowance::new(Duration::ZERO))
                 .collect();
-            let mut copies = 0;
+            let mut delivered = 0;
             for turn in 0..SECONDS * datagrams_per_s {
                 let now = Duration::from_secs(turn.into()) / datagrams_per_s;
                 for allowance in &mut allowances {
                     if allowance.datagram(100, now) && allowance.deliver(listeners, &mut room, now)
                     {
-                        copies += listeners as u32;
+                        delivered += listeners as u32;
                     }
                 }
             }
-            copies / SECONDS
+            delivered / SECONDS
         };
         assert_eq!(per_s(1, 1_500, 31), 1_500 * 31, "64 frames, twice each");
         assert_eq!(per_s(1, 3_000, 12), 3_000 * 12, "16 frames, to some");

@@ -1,5 +1,6 @@
 /** What happened to a peer's stream in the last ten seconds, from counters that only count since joining. */
 
+import { share } from "../../shared/heard";
 import { AUDIBLE_SHARE } from "./diagnosis";
 
 export interface StreamCounters {
@@ -62,7 +63,6 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
   const concealedFrames = since("concealedFrames");
   const expectedPackets = since("receivedPackets") + lostPackets;
   const outputFrames = since("playedFrames") + concealedFrames;
-  const share = (part: number, whole: number) => (whole > 0 ? Math.min(1, part / whole) : null);
   const buffers = readings.map((r) => r.counters.bufferFrames).filter((frames) => frames !== null);
   return {
     seconds: (to.timeMs - from.timeMs) / 1000,
