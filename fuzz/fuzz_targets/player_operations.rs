@@ -102,7 +102,7 @@ impl Host {
         self.player.handle_datagram(id as u32, bytes);
         self.tallies[id].datagrams += 1;
         if self.received(id) > before
-            && let Ok(Datagram::Audio(header, _)) = wire::parse(bytes)
+            && let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes)
         {
             self.tallies[id].frames += u64::from(header.frames);
         }

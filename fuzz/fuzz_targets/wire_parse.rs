@@ -15,13 +15,16 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let route = wire::route(bytes);
     match wire::parse(bytes) {
-        Ok(Datagram::Audio(header, samples)) => {
+        Ok(Datagram::Audio(header, samples, copy)) => {
             assert_eq!(route, Ok((Kind::Audio, header.stream)));
             assert!(bytes.len() <= MAX_DATAGRAM_BYTES);
             let mut written = [0; AUDIO_HEADER_BYTES];
             header.write(&mut written);
             assert_eq!(written, bytes[..AUDIO_HEADER_BYTES]);
-            assert_eq!(samples, &bytes[AUDIO_HEADER_BYTES..]);
+            let (own, rest) = bytes.split_at(AUDIO_HEADER_BYTES + samples.len());
+            assert_eq!((samples, copy), (&own[AUDIO_HEADER_BYTES..], rest));
+            assert_eq!(wire::without_copy(bytes), own);
+            assert!(copy.is_empty() || copy.len() == header.copy_bytes());
             let frame_bytes = usize::from(header.channels) * header.format.bytes();
             assert_eq!(samples.len(), usize::from(header.frames) * frame_bytes);
         }

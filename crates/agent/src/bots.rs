@@ -346,7 +346,7 @@ impl Band {
 
     fn receive(&self, bot: &Bot, room: &str, bytes: &[u8]) {
         let now = now_ns();
-        let Ok(Datagram::Audio(header, _)) = wire::parse(bytes) else {
+        let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes) else {
             return;
         };
         let mut heard = bot.heard.borrow_mut();

@@ -470,12 +470,18 @@ impl Network {
     fn send_captured(&mut self) {
         let is_relayed = self.sends_to_relay();
         let (peers, relay_listener) = (&self.peers, &self.relay_listener);
-        self.outgoing.prepare(|rung| {
-            (is_relayed && relay_listener.takes(rung))
-                || peers
-                    .iter()
-                    .any(|peer| peer.route.direct && peer.listener.takes(rung) && peer.is_direct())
-        });
+        let listeners = || {
+            let direct = peers
+                .iter()
+                .filter(|peer| peer.route.direct && peer.is_direct());
+            direct
+                .map(|peer| &peer.listener)
+                .chain(is_relayed.then_some(relay_listener))
+        };
+        self.outgoing.prepare(
+            |rung| listeners().any(|listener| listener.takes(rung)),
+            |rung| listeners().any(|listener| listener.takes(rung) && listener.sends_copies()),
+        );
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some((rung, length)) = self.outgoing.poll_datagram(&mut bytes) {
             self.send_as(rung, &mut bytes[..length], is_relayed);
@@ -492,7 +498,7 @@ impl Network {
 
     fn send_as(&mut self, rung: Rung, datagram: &mut [u8], is_relayed: bool) {
         let (timestamp, frames) = match wire::parse(datagram) {
-            Ok(Datagram::Audio(header, _)) => (header.timestamp, header.frames),
+            Ok(Datagram::Audio(header, ..)) => (header.timestamp, header.frames),
             Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
             _ => return,
         };
@@ -543,7 +549,8 @@ impl Network {
             // Where the relay is sent the same, that is the copy.
             let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
             let lanes = direct.open_lanes().len();
-            let can_copy = lanes > 1 && !has_copy;
+            // Samples carry their copies, Opus needs a second lane for them.
+            let can_copy = (lanes > 1 || !peer.listener.rung().is_opus()) && !has_copy;
             // Lanes that were asked for and do not come are not waited for.
             let most = lanes.max(direct.wanted_lanes());
             let can_add = adds_lanes && most < MAX_LANES;
@@ -564,7 +571,8 @@ impl Network {
             // Where all are sent the same directly, that is the copy.
             let is_needed = (self.peers.iter())
                 .any(|peer| peer.takes_relayed && !(peer.route.direct && peer.is_direct()));
-            let can_copy = is_needed && relay.open_sessions().len() > 1;
+            let can_copy = is_needed
+                && (relay.open_sessions().len() > 1 || !self.relay_listener.rung().is_opus());
             let lost_share = self.statistics.and_then(|said| said.missing_share());
             (self.relay_listener).review(lost_share, can_copy, false);
         }

@@ -125,7 +125,8 @@ pub(crate) struct Join {
     #[arg(long)]
     keep_format: bool,
 
-    /// Send every packet a second time, on another lane: where a listener loses some, always, or never
+    /// Make up for what gets lost: each packet carries a cheap copy of the one before (a quarter more bytes), Opus goes twice; where a listener loses some,
+    /// always, or never
     #[arg(long, value_enum, default_value_t = CopiesChoice::Auto)]
     copies: CopiesChoice,
 

@@ -391,7 +391,7 @@ fn sent_words(sent: &SentStatus) -> String {
         words += " because the way there is too slow";
     }
     if sent.copies {
-        words += ", twice";
+        words += ", with copies";
     }
     words
 }
@@ -589,7 +589,7 @@ mod tests {
         let row = "direct+relay Opus 128↓ 25.7/48.9   0      0      10.00 %   45.6 ±1.2";
         assert!(wide.contains(row), "{wide}");
         let lines = lines(&busy());
-        let words = ", direct+relay, comes in 24 bits, sent Opus 128 because the way there is too slow, twice, buffer ";
+        let words = ", direct+relay, comes in 24 bits, sent Opus 128 because the way there is too slow, with copies, buffer ";
         assert!(lines.iter().any(|line| line.contains(words)), "{lines:?}");
     }
 

@@ -27,7 +27,7 @@ const NOT_READY: i32 = -2;
 const COMMAND_REFUSED: i32 = -3;
 
 /// Numbers in a statistics record. Their order is the ABI.
-const STATS_FIELDS: usize = 29;
+const STATS_FIELDS: usize = 30;
 
 /// Listeners whose paths are judged.
 const MAX_LISTENERS: usize = 64;
@@ -156,6 +156,20 @@ pub extern "C" fn sender_set_rendition(
         return BAD_ARGUMENT;
     }
     sender.set_rendition(index, config);
+    0
+}
+
+/// Whether each datagram of rendition `index` carries a copy of the one before. 0, or `BAD_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_set_copies(index: u32, carried: u32) -> i32 {
+    let Some(sender) = &mut engine().sender else {
+        return NOT_READY;
+    };
+    let index = index as usize;
+    if index >= MAX_RENDITIONS {
+        return BAD_ARGUMENT;
+    }
+    sender.set_copies(index, carried != 0);
     0
 }
 
@@ -476,7 +490,7 @@ pub extern "C" fn player_stray_datagrams() -> f64 {
 /// Order: received, lost, reordered, duplicate packets · late, ancient, malformed packets · played, concealed, skipped, late frames ·
 /// underruns, resyncs · buffered, target frames · channels, bits (unknown of Opus, too) · peak of even and odd channels (reset by
 /// reading) · playhead · spread frames · drift and its error, ppm · 1 if resampled · copied frames · received and lost packets of the
-/// direct path, and of the relayed one (the first four are of both together).
+/// direct path, and of the relayed one (the first four are of both together) · packets of which only a copy came.
 #[unsafe(no_mangle)]
 pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
     let Some(player) = &mut engine().player else {
@@ -523,6 +537,7 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
         known.paths[0].lost as f64,
         known.paths[1].received as f64,
         known.paths[1].lost as f64,
+        known.sequence.recovered as f64,
     ];
     areas()
         .stats

@@ -81,6 +81,12 @@ fn audio(header: AudioHeader) -> Vec<u8> {
     bytes
 }
 
+fn audio_with_copy(header: AudioHeader) -> Vec<u8> {
+    let mut bytes = audio(header);
+    bytes.extend(filler(header.copy_bytes()));
+    bytes
+}
+
 fn opus(header: OpusHeader, packet_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![0; AUDIO_HEADER_BYTES];
     header.write(&mut bytes);
@@ -106,7 +112,7 @@ fn reason(malformed: Malformed) -> &'static str {
 /// A datagram and what [`wire::parse`] makes of it. 64-bit numbers are strings: JSON's are doubles to JavaScript.
 fn described(name: &str, bytes: &[u8]) -> Value {
     let meaning = match wire::parse(bytes) {
-        Ok(Datagram::Audio(header, samples)) => json!({
+        Ok(Datagram::Audio(header, samples, copy)) => json!({
             "kind": "audio",
             "bits": header.format.bits(),
             "rate_hz": header.rate.hz(),
@@ -116,6 +122,7 @@ fn described(name: &str, bytes: &[u8]) -> Value {
             "sequence": header.sequence,
             "timestamp": header.timestamp.to_string(),
             "sample_bytes": samples.len(),
+            "copy_bytes": copy.len(),
         }),
         Ok(Datagram::Opus(header, packet)) => json!({
             "kind": "opus",
@@ -249,6 +256,37 @@ fn wire_vectors() -> Value {
             }),
         );
     }
+    for format in FORMATS {
+        for (channels, frames) in [(1, 1), (1, 17), (2, 64), (8, 26)] {
+            let header = AudioHeader {
+                format,
+                channels,
+                frames,
+                ..plain
+            };
+            let name = format!(
+                "{} bits, {channels} channels, {frames} frames, and a copy",
+                format.bits()
+            );
+            add(&name, &audio_with_copy(header));
+        }
+    }
+    let longest_copied = AudioHeader {
+        frames: 194,
+        ..plain
+    };
+    add(
+        "the longest with a copy: 194 frames of stereo, 16 bits",
+        &audio_with_copy(longest_copied),
+    );
+    let copied = audio_with_copy(plain);
+    for length in copied.len() - plain.copy_bytes()..copied.len() {
+        add(
+            &format!("audio and {length} bytes of a copy"),
+            &copied[..length],
+        );
+    }
+    add("a copy with a byte too many", &[&copied[..], &[0]].concat());
     for is_reply in [false, true] {
         for (stream, id, time_ns) in [
             (0, 0, 0),
@@ -588,6 +626,7 @@ fn stream_vectors() -> Value {
                     (noise >> 8) as f32 / 8_388_608.0 - 1.0
                 })
                 .collect();
+            sender.set_copies(0, n >= 500);
             sender.push(&input, quantum);
             while let Some(length) = sender.poll_datagram(&mut bytes) {
                 let datagram = &bytes[..length];
@@ -636,6 +675,7 @@ fn stream_vectors() -> Value {
             "concealed_frames": known.jitter.concealed_frames,
             "skipped_frames": known.jitter.skipped_frames,
             "lost_packets": known.sequence.lost,
+            "recovered_packets": known.sequence.recovered,
         }));
     }
     json!({

@@ -9,6 +9,9 @@
 //! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
 //! became of it, and tells nothing of lateness.
 //!
+//! A datagram may also carry a cheap copy of the one before ([`Arrival::Copied`]). It plays unless the original comes in time, which then
+//! takes its place.
+//!
 //! Every frame received is accounted for: `received = played + skipped + late + copied + still held`.
 
 use alloc::boxed::Box;
@@ -82,7 +85,7 @@ pub struct JitterCounts {
     pub skipped_frames: u64,
     /// Frames received after their playout instant, and dropped.
     pub late_frames: u64,
-    /// Frames that had been received before, by the other path or in another format, and dropped.
+    /// Frames that came more than once, by both paths, in two formats or as a copy, and were dropped.
     pub copied_frames: u64,
     /// Times the newest frame had been played and more were wanted.
     pub underruns: u64,
@@ -366,7 +369,7 @@ impl JitterBuffer {
         stood_still
     }
 
-    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`] or
+    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`], [`Arrival::Copied`] or
     /// [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
@@ -390,7 +393,7 @@ impl JitterBuffer {
         let arrival_delay = clock.wrapping_sub(start) as i64;
 
         let late = arrival_delay.wrapping_sub(self.delay);
-        let is_straggler = arrival == Arrival::Overtaken;
+        let is_straggler = matches!(arrival, Arrival::Overtaken | Arrival::Copied);
         let is_hopeless =
             !self.playing || channels != self.channels || late > self.seconds(STALL_SECONDS);
         if is_straggler && is_hopeless {
@@ -429,6 +432,9 @@ impl JitterBuffer {
             .clamp(0, frames as i64) as usize;
         let source = (header.format, usize::from(header.channels), samples);
         self.store(start, passed, frames, source);
+        if arrival != Arrival::Copied {
+            self.received.set(start, frames);
+        }
         let end = start.wrapping_add(frames as u64);
         if end.wrapping_sub(self.newest_end) as i64 > 0 {
             self.newest_end = end;
@@ -833,7 +839,6 @@ impl JitterBuffer {
             self.decode(start, from + late, from + new, source);
             from += new;
         }
-        self.received.set(start, frames);
     }
 
     /// Decodes the frames `from` to `to` of a packet (format, channels and bytes) into their slots.
@@ -860,8 +865,8 @@ impl JitterBuffer {
                     pcm::add_channel(format, part, channel, sent_channels, out);
                 }
             }
-            // The record of what was received may be older than the frames held.
-            self.counts.skipped_frames += (run - self.present.set(media, run)) as u64;
+            // A copy that it takes the place of; or the record of what was received is older than the frames held.
+            self.counts.copied_frames += (run - self.present.set(media, run)) as u64;
             from += run;
         }
     }

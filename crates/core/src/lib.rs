@@ -14,7 +14,7 @@
 //! Shapes: audio is `f32`, full scale ±1, *planar* (`[channel][frame]`, one contiguous slice). Everything is
 //! allocated at construction; no later call allocates, locks, or loops without bound.
 //!
-//! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats ·
+//! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats · [`adpcm`] cheap copies ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`slip`] when the output
 //! stands still · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
@@ -25,6 +25,7 @@
 
 extern crate alloc;
 
+pub mod adpcm;
 pub mod conceal;
 pub mod drift;
 pub mod jitter;

@@ -29,6 +29,11 @@ fn quantise(sample: f32, scale: f32) -> i32 {
     (clamped + HAIR.copysign(clamped) + TO_INTEGER).to_bits() as i32
 }
 
+/// The nearest 16-bit sample.
+pub(crate) fn quantise_s16(sample: f32) -> i32 {
+    quantise(sample, S16_SCALE)
+}
+
 /// Writes one channel of a frame run into interleaved wire bytes.
 ///
 /// `samples` is the channel, `out` the whole interleaved run of `samples.len() × channels` samples.
@@ -45,7 +50,7 @@ pub fn encode_channel(
     match format {
         SampleFormat::S16 => {
             for (frame, sample) in slots {
-                let bytes = (quantise(*sample, S16_SCALE) as i16).to_le_bytes();
+                let bytes = (quantise_s16(*sample) as i16).to_le_bytes();
                 frame[channel * 2..][..2].copy_from_slice(&bytes);
             }
         }

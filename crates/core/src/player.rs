@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::adpcm;
 use crate::conceal::{Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
 use crate::jitter::{JitterBuffer, JitterCounts, SPARE_FRAMES, Target};
@@ -13,7 +14,8 @@ use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
 use crate::slip::SlipWatch;
 use crate::wire::{
-    self, AudioHeader, Datagram, MAX_CHANNELS, MAX_PACKET_FRAMES, SampleFormat, SampleRate,
+    self, AudioHeader, Datagram, MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES, SampleFormat,
+    SampleRate,
 };
 
 /// Most frames in a quantum.
@@ -383,9 +385,11 @@ impl Player {
             return;
         };
         match wire::parse(bytes) {
-            Ok(Datagram::Audio(header, samples)) if header.rate == rate => {
+            Ok(Datagram::Audio(header, samples, copy)) if header.rate == rate => {
                 let format = StreamFormat::Samples(header.format);
-                stream.handle_audio(&header, samples, format, clock);
+                if stream.handle_audio(&header, samples, format, clock) && !copy.is_empty() {
+                    stream.handle_copy(&header.before(), copy);
+                }
             }
             // Probes are the host's to answer and Opus is its to decode: here they are as wrong as another rate.
             Ok(_) | Err(_) => stream.malformed_packets += 1,
@@ -542,13 +546,14 @@ impl Stream {
         }
     }
 
+    /// True if it came for the first time.
     fn handle_audio(
         &mut self,
         header: &AudioHeader,
         samples: &[u8],
         format: StreamFormat,
         clock: u64,
-    ) {
+    ) -> bool {
         let arrival = self.judge(header);
         if arrival == Arrival::Restart {
             self.drift.reset();
@@ -564,11 +569,37 @@ impl Stream {
                     let clock = clock.wrapping_sub(self.stood_still);
                     self.drift.add(clock, header.timestamp, header.frames);
                 }
+                return true;
             }
-            Arrival::Duplicate => {}
+            Arrival::Copied | Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,
             Arrival::Doubtful => self.malformed_packets += 1,
         }
+        false
+    }
+
+    /// Takes the copy of a datagram with that header, unless it has come itself.
+    fn handle_copy(&mut self, header: &AudioHeader, copy: &[u8]) {
+        let path = &mut self.paths[usize::from(header.stream != 0)];
+        let arrival = path.sequence.handle_copy(header.sequence);
+        if arrival != Arrival::Copied {
+            return;
+        }
+        let header = AudioHeader {
+            format: SampleFormat::S16,
+            ..*header
+        };
+        let (channels, frames) = (usize::from(header.channels), usize::from(header.frames));
+        // In no format are samples shorter, and a datagram of them, with this copy besides, has come.
+        let mut samples = [0; MAX_DATAGRAM_BYTES];
+        let samples = &mut samples[..2 * channels * frames];
+        for (channel, block) in copy.chunks_exact(adpcm::block_bytes(frames)).enumerate() {
+            let slots = samples.chunks_exact_mut(2 * channels);
+            for (frame, sample) in slots.zip(adpcm::decode(block, frames)) {
+                frame[2 * channel..][..2].copy_from_slice(&sample.to_le_bytes());
+            }
+        }
+        self.jitter.insert(&header, samples, arrival);
     }
 
     /// Judges a datagram by its sequence number on its path, and by what the other path has brought.

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
+use crate::adpcm;
 use crate::pcm;
 use crate::wire::{
     AUDIO_HEADER_BYTES, AudioHeader, MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES,
@@ -44,7 +45,10 @@ pub struct SenderStats {
 #[derive(Debug)]
 struct Rendition {
     config: SenderConfig,
+    carries_copies: bool,
     polled: u64,
+    /// Frames sent in a row up to here, of the same channels: the most that a copy can be of.
+    sent_in_a_row: u64,
     /// Frames of the packet being split that still have to go.
     unsent_frames: usize,
     /// Ditto, datagrams.
@@ -129,6 +133,18 @@ impl Sender {
         }
     }
 
+    /// Whether each datagram of rendition `index` carries a copy of the one before ([`crate::adpcm`]), from the next packet on. Packets that would be too long
+    /// with it are split. Not before there is such a rendition.
+    pub fn set_copies(&mut self, index: usize, carried: bool) {
+        let rendition = match index.checked_sub(1) {
+            None => Some(&mut self.main),
+            Some(other) => self.others.get_mut(other).and_then(Option::as_mut),
+        };
+        if let Some(rendition) = rendition {
+            rendition.carries_copies = carried;
+        }
+    }
+
     /// Sends silence instead of the microphone (silence is sent as samples: nobody takes it for loss).
     pub fn set_muted(&mut self, muted: bool) {
         self.muted = muted;
@@ -200,7 +216,7 @@ impl Sender {
             .chain(self.others.iter_mut().map(Option::as_mut))
             .flatten()
         {
-            rendition.set_config(rendition.config);
+            rendition.begin_packet();
             rendition.polled = self.pushed;
         }
     }
@@ -245,7 +261,9 @@ impl Rendition {
     fn new(config: SenderConfig, polled: u64) -> Self {
         Self {
             config,
+            carries_copies: false,
             polled,
+            sent_in_a_row: 0,
             unsent_frames: 0,
             unsent_datagrams: 0,
             sequence: 0,
@@ -254,8 +272,13 @@ impl Rendition {
 
     fn set_config(&mut self, config: SenderConfig) {
         self.config = config;
-        // What is left of a packet under way is sent as a packet of its own.
+        self.begin_packet();
+    }
+
+    /// What is left of a packet under way is sent as a packet of its own, and without a copy.
+    fn begin_packet(&mut self) {
         (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+        self.sent_in_a_row = 0;
     }
 
     /// Gives up what the queue no longer holds, and returns how many frames that is.
@@ -263,7 +286,7 @@ impl Rendition {
         let overrun = (pushed - self.polled).saturating_sub(queue_frames as u64);
         if overrun > 0 {
             self.polled += overrun;
-            (self.unsent_frames, self.unsent_datagrams) = (0, 0);
+            self.begin_packet();
         }
         overrun
     }
@@ -286,10 +309,8 @@ impl Rendition {
             if pushed - self.polled < packet_frames as u64 {
                 return None;
             }
-            let room_bytes = MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES;
             self.unsent_frames = packet_frames;
-            self.unsent_datagrams =
-                packet_frames.div_ceil(room_bytes / (channels * format.bytes()));
+            self.unsent_datagrams = packet_frames.div_ceil(self.most_frames());
         }
         let frames = self.unsent_frames.div_ceil(self.unsent_datagrams);
         let header = AudioHeader {
@@ -301,27 +322,71 @@ impl Rendition {
             sequence: self.sequence,
             timestamp: self.polled,
         };
-        let length = header.datagram_bytes();
+        let mut length = header.datagram_bytes();
         header.write(out);
+        let samples = &mut out[AUDIO_HEADER_BYTES..length];
         for channel in 0..channels {
-            let ring = &queue[channel * queue_frames..][..queue_frames];
-            let slot = self.polled as usize % queue_frames;
-            let until_wrap = frames.min(queue_frames - slot);
-            let (first, second) = out[AUDIO_HEADER_BYTES..length]
-                .split_at_mut(until_wrap * channels * format.bytes());
-            for (run, out) in [
-                (&ring[slot..][..until_wrap], first),
-                (&ring[..frames - until_wrap], second),
-            ] {
-                pcm::encode_channel(format, run, channel, channels, out);
+            let (older, newer) = run(queue, queue_frames, channel, self.polled, frames);
+            let (first, second) = samples.split_at_mut(older.len() * channels * format.bytes());
+            pcm::encode_channel(format, older, channel, channels, first);
+            pcm::encode_channel(format, newer, channel, channels, second);
+        }
+        let kept = self
+            .sent_in_a_row
+            .min(queue_frames as u64 - (pushed - self.polled));
+        if self.carries_copies && kept >= frames as u64 {
+            let copy = &mut out[length..][..header.copy_bytes()];
+            length += copy.len();
+            for (channel, block) in copy
+                .chunks_exact_mut(adpcm::block_bytes(frames))
+                .enumerate()
+            {
+                let (older, newer) = run(
+                    queue,
+                    queue_frames,
+                    channel,
+                    header.before().timestamp,
+                    frames,
+                );
+                adpcm::encode(older.iter().chain(newer).copied(), block);
             }
         }
+        self.sent_in_a_row += frames as u64;
         self.sequence = self.sequence.wrapping_add(1);
         self.polled += frames as u64;
         self.unsent_frames -= frames;
         self.unsent_datagrams -= 1;
         Some((length, frames))
     }
+
+    /// Frames of the longest datagram.
+    fn most_frames(&self) -> usize {
+        let room_bytes = MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES;
+        let SenderConfig {
+            format, channels, ..
+        } = self.config;
+        if self.carries_copies {
+            // A copy takes half a byte a sample, and its head.
+            2 * (room_bytes - channels * adpcm::block_bytes(1))
+                / (channels * (2 * format.bytes() + 1))
+        } else {
+            room_bytes / (channels * format.bytes())
+        }
+    }
+}
+
+/// The `frames` frames of a channel from media time `from` on, in the two parts that they may be in.
+fn run(
+    queue: &[f32],
+    queue_frames: usize,
+    channel: usize,
+    from: u64,
+    frames: usize,
+) -> (&[f32], &[f32]) {
+    let ring = &queue[channel * queue_frames..][..queue_frames];
+    let slot = from as usize % queue_frames;
+    let until_wrap = frames.min(queue_frames - slot);
+    (&ring[slot..][..until_wrap], &ring[..frames - until_wrap])
 }
 
 fn valid(config: SenderConfig, max_channels: usize) -> SenderConfig {

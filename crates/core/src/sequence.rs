@@ -15,6 +15,8 @@ pub enum Arrival {
     New,
     /// Not seen before, but newer ones overtook it. Play it if there is time.
     Overtaken,
+    /// It has not come, but the next one carried a copy of it. Play that if there is time.
+    Copied,
     /// Seen before. Drop it.
     Duplicate,
     /// So old that nobody can tell whether it was seen. Drop it.
@@ -30,8 +32,10 @@ pub enum Arrival {
 pub struct SequenceCounts {
     /// Datagrams seen for the first time.
     pub received: u64,
-    /// Sequence numbers between the first and the newest that were never seen. Falls when a straggler arrives.
+    /// Sequence numbers between the first and the newest of which nothing came. Falls when a straggler arrives.
     pub lost: u64,
+    /// Sequence numbers of which only a copy came, in the datagram after. Falls when a straggler arrives.
+    pub recovered: u64,
     /// Datagrams newer ones had overtaken.
     pub reordered: u64,
     /// Datagrams seen before.
@@ -45,6 +49,7 @@ impl core::ops::Add for SequenceCounts {
         Self {
             received: self.received + other.received,
             lost: self.lost + other.lost,
+            recovered: self.recovered + other.recovered,
             reordered: self.reordered + other.reordered,
             duplicate: self.duplicate + other.duplicate,
         }
@@ -59,6 +64,8 @@ pub struct SequenceTracker {
     first: u64,
     /// Bit `n % WINDOW` says whether number `n` of the last `WINDOW` was seen.
     seen: [u64; (WINDOW / 64) as usize],
+    /// Ditto, whether a copy of it was counted.
+    copied: [u64; (WINDOW / 64) as usize],
     doubtful_next: Option<u32>,
     /// Ancient datagrams since the last new one.
     ancient_run: u32,
@@ -112,11 +119,36 @@ impl SequenceTracker {
         self.seen[word] |= bit;
         self.counts.received += 1;
         self.counts.reordered += 1;
-        // A straggler from before the first datagram of all was never counted as lost.
-        if number > self.first {
+        if self.copied[word] & bit != 0 {
+            self.counts.recovered -= 1;
+        } else if number > self.first {
+            // A straggler from before the first datagram of all was never counted as lost.
             self.counts.lost -= 1;
         }
         Arrival::Overtaken
+    }
+
+    /// Judges the copy of the datagram of that number, after the datagram that carried it, and counts it if nothing else has come:
+    /// [`Arrival::Copied`], [`Arrival::Duplicate`] or [`Arrival::Ancient`].
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn handle_copy(&mut self, sequence: u32) -> Arrival {
+        let Some(newest) = self.newest else {
+            return Arrival::Ancient;
+        };
+        let behind = i64::from((newest as u32).wrapping_sub(sequence) as i32);
+        let number = newest.wrapping_add_signed(-behind);
+        if !(0..WINDOW as i64).contains(&behind) || number < self.first {
+            return Arrival::Ancient;
+        }
+        let (word, bit) = position(number);
+        if (self.seen[word] | self.copied[word]) & bit != 0 {
+            return Arrival::Duplicate;
+        }
+        self.copied[word] |= bit;
+        self.counts.lost -= 1;
+        self.counts.recovered += 1;
+        Arrival::Copied
     }
 
     fn start(&mut self, sequence: u32) {
@@ -127,6 +159,7 @@ impl SequenceTracker {
         self.doubtful_next = None;
         self.ancient_run = 0;
         self.seen = Default::default();
+        self.copied = Default::default();
         let (word, bit) = position(first);
         self.seen[word] |= bit;
         self.counts.received += 1;
@@ -136,6 +169,7 @@ impl SequenceTracker {
         for n in newest + 1..=newest + ahead.min(WINDOW) {
             let (word, bit) = position(n);
             self.seen[word] &= !bit;
+            self.copied[word] &= !bit;
         }
         self.ancient_run = 0;
         let next = newest + ahead;
@@ -185,8 +219,35 @@ mod tests {
             lost: 1,
             reordered: 1,
             duplicate: 2,
+            ..Default::default()
         };
         assert_eq!(tracker.counts(), counts);
+    }
+
+    #[test]
+    fn a_copy_counts_once_and_until_what_it_is_of_comes() {
+        let (mut tracker, _) = handle_all(&[u32::MAX - 1, 2]);
+        assert_eq!(tracker.handle_copy(1), Arrival::Copied);
+        assert_eq!(tracker.handle_copy(1), Arrival::Duplicate);
+        assert_eq!(tracker.handle_copy(2), Arrival::Duplicate, "it came itself");
+        assert_eq!(tracker.handle_copy(u32::MAX), Arrival::Copied);
+        let counts = |tracker: &SequenceTracker| {
+            let SequenceCounts {
+                received,
+                lost,
+                recovered,
+                ..
+            } = tracker.counts();
+            (received, lost, recovered)
+        };
+        assert_eq!(counts(&tracker), (2, 1, 2));
+        assert_eq!(tracker.handle(1, false), Arrival::Overtaken);
+        assert_eq!(tracker.handle(0, false), Arrival::Overtaken);
+        assert_eq!(counts(&tracker), (4, 0, 1));
+        // From before the first, from the future, and before anything came.
+        assert_eq!(tracker.handle_copy(u32::MAX - 2), Arrival::Ancient);
+        assert_eq!(tracker.handle_copy(3), Arrival::Ancient);
+        assert_eq!(SequenceTracker::default().handle_copy(0), Arrival::Ancient);
     }
 
     #[test]

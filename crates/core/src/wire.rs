@@ -3,6 +3,8 @@
 //! Parsing trusts nothing: every length, range and enum is checked, no input panics, and what does not match is
 //! refused with a [`Malformed`] reason for the caller to count.
 
+use crate::adpcm;
+
 /// Protocol version in the first byte of every datagram.
 pub const VERSION: u8 = 1;
 /// Longest datagram, in bytes: Firefox's WebTransport carries 1,024, and relays need room for their own framing.
@@ -162,9 +164,23 @@ pub struct AudioHeader {
 }
 
 impl AudioHeader {
-    /// Length of the whole datagram, in bytes. May exceed [`MAX_DATAGRAM_BYTES`] for a header nobody may send.
+    /// Length of the whole datagram without a copy, in bytes. May exceed [`MAX_DATAGRAM_BYTES`] for a header nobody may send.
     pub const fn datagram_bytes(&self) -> usize {
         AUDIO_HEADER_BYTES + self.frames as usize * self.channels as usize * self.format.bytes()
+    }
+
+    /// Length of the copy that may follow: of as many frames, those before, a block of [`adpcm`] for each channel.
+    pub const fn copy_bytes(&self) -> usize {
+        self.channels as usize * adpcm::block_bytes(self.frames as usize)
+    }
+
+    /// The header of the datagram that the copy is of.
+    pub const fn before(&self) -> Self {
+        Self {
+            sequence: self.sequence.wrapping_sub(1),
+            timestamp: self.timestamp.wrapping_sub(self.frames as u64),
+            ..*self
+        }
     }
 
     /// Writes the header to the front of `out`.
@@ -413,8 +429,8 @@ fn put_u32s<const N: usize>(out: &mut [u8], numbers: [u32; N]) {
 /// A datagram that matches the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datagram<'a> {
-    /// Audio: the header and exactly its samples, interleaved.
-    Audio(AudioHeader, &'a [u8]),
+    /// Audio: the header, exactly its samples, interleaved, and its copy of the datagram before, which may be empty.
+    Audio(AudioHeader, &'a [u8], &'a [u8]),
     /// Audio: the header and one Opus packet (RFC 6716) of at least one byte, for the host to decode.
     Opus(OpusHeader, &'a [u8]),
     /// A probe or its reply.
@@ -498,6 +514,16 @@ pub fn sequence(bytes: &[u8]) -> u32 {
     le(bytes, 8).map_or_else(|_| panic!("no audio datagram"), u32::from_le_bytes)
 }
 
+/// A datagram without the copy that it may carry of the one before: what it is without, if it is one at all.
+///
+/// RT: no alloc, no lock, O(1).
+pub fn without_copy(bytes: &[u8]) -> &[u8] {
+    match parse(bytes) {
+        Ok(Datagram::Audio(header, ..)) => &bytes[..header.datagram_bytes()],
+        _ => bytes,
+    }
+}
+
 fn parse_kind(bytes: &[u8]) -> Result<Kind, Malformed> {
     if bytes.len() > MAX_DATAGRAM_BYTES {
         return Err(Malformed::Oversized);
@@ -559,10 +585,12 @@ fn parse_audio(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         sequence: u32::from_le_bytes(le(bytes, 8)?),
         timestamp: u64::from_le_bytes(le(bytes, 12)?),
     };
-    if bytes.len() != header.datagram_bytes() {
+    let end = header.datagram_bytes();
+    if bytes.len() != end && bytes.len() != end + header.copy_bytes() {
         return Err(Malformed::Length);
     }
-    Ok(Datagram::Audio(header, &bytes[AUDIO_HEADER_BYTES..]))
+    let (own, copy) = bytes.split_at(end);
+    Ok(Datagram::Audio(header, &own[AUDIO_HEADER_BYTES..], copy))
 }
 
 fn parse_opus_header(bytes: &[u8]) -> Result<OpusHeader, Malformed> {
@@ -721,7 +749,10 @@ mod tests {
 
     #[test]
     fn audio_header_survives_the_round_trip() {
-        assert_eq!(parse(&datagram()), Ok(Datagram::Audio(HEADER, &[7; 18])));
+        assert_eq!(
+            parse(&datagram()),
+            Ok(Datagram::Audio(HEADER, &[7; 18], &[]))
+        );
     }
 
     #[test]
@@ -817,6 +848,27 @@ mod tests {
         assert_eq!(parse(&bytes), Err(Malformed::Length));
     }
 
+    #[test]
+    fn a_copy_is_whole_or_none_and_comes_off() {
+        let mut bytes = datagram();
+        // Two channels of three frames: two bytes, a step, and a byte for two codes each.
+        bytes.extend([5; 8]);
+        assert_eq!(HEADER.copy_bytes(), 8);
+        assert_eq!(
+            parse(&bytes),
+            Ok(Datagram::Audio(HEADER, &[7; 18], &[5; 8]))
+        );
+        assert_eq!(without_copy(&bytes), datagram());
+        assert_eq!(without_copy(&datagram()), datagram());
+        assert_eq!(without_copy(&[1, 1]), [1, 1]);
+        for missing in 1..8 {
+            let short = &bytes[..bytes.len() - missing];
+            assert_eq!(parse(short), Err(Malformed::Length));
+        }
+        bytes.push(0);
+        assert_eq!(parse(&bytes), Err(Malformed::Length));
+    }
+
     const OPUS: OpusHeader = OpusHeader {
         channels: 2,
         stream: 0,
@@ -906,7 +958,11 @@ mod tests {
         };
         let header = AudioHeader { stream, ..HEADER };
         let moved = [
-            (Kind::Audio, datagram(), Datagram::Audio(header, &[7; 18])),
+            (
+                Kind::Audio,
+                datagram(),
+                Datagram::Audio(header, &[7; 18], &[]),
+            ),
             (
                 Kind::Probe,
                 PROBE.to_bytes().into(),

@@ -8,7 +8,8 @@ use antiphon_core::wire::{
     self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_DATAGRAM_BYTES, OpusHeader,
 };
 use antiphon_core::{
-    Command, Player, SampleFormat, SampleRate, Sender, SenderConfig, StreamFormat, Target,
+    Command, Player, SampleFormat, SampleRate, Sender, SenderConfig, StreamFormat, StreamStats,
+    Target,
 };
 use support::player;
 
@@ -35,7 +36,7 @@ fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
     let mut bytes = [0; MAX_DATAGRAM_BYTES];
     let mut found = Vec::new();
     while let Some(length) = sender.poll_rendition(index, &mut bytes) {
-        let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..length]) else {
+        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes[..length]) else {
             panic!("the sender made what nobody reads");
         };
         found.push((header, samples.to_vec()));
@@ -112,6 +113,89 @@ fn one_that_nobody_drains_does_not_hold_up_the_others() {
     let late = drain(&mut sender, 1);
     assert_eq!(late[0].0.timestamp, 20 * 1_024 - 8_192);
     assert_eq!(late.len(), 8_192 / 64);
+}
+
+/// What is heard of a ramp whose datagrams carry copies, when they come as `deliver` has it.
+fn play_copies(
+    format: SampleFormat,
+    packet_frames: usize,
+    deliver: impl FnOnce(&mut Player, &[Vec<u8>]),
+) -> (Vec<f32>, StreamStats) {
+    let mut sender = Sender::new(config(format, packet_frames));
+    sender.set_copies(0, true);
+    sender.push(&ramp(0, 4_096), 4_096);
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut datagrams = Vec::new();
+    while let Some(length) = sender.poll_datagram(&mut bytes) {
+        datagrams.push(bytes[..length].to_vec());
+    }
+    let mut player = player(2, 1, 16_384);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    let target = Command::Target(ID, Target::Fixed(0));
+    player.handle_command(target).expect("was added");
+    deliver(&mut player, &datagrams);
+    let mut heard = Vec::new();
+    let mut quantum = [0.0; 2 * 128];
+    for _ in 0..32 {
+        player.process_quantum(&mut quantum);
+        heard.extend_from_slice(&quantum[..128]);
+    }
+    (heard, player.stream_stats(ID).expect("was added"))
+}
+
+#[test]
+fn each_datagram_but_the_first_carries_a_copy_of_the_one_before() {
+    for (format, packet_frames) in [
+        (SampleFormat::S16, 16),
+        (SampleFormat::S16, 510),
+        (SampleFormat::S24, 128),
+        (SampleFormat::F32, 300),
+    ] {
+        let every_second = |player: &mut Player, datagrams: &[Vec<u8>]| {
+            for (n, datagram) in datagrams.iter().enumerate() {
+                assert_eq!(wire::without_copy(datagram).len() < datagram.len(), n > 0);
+                if n % 2 == 0 {
+                    player.handle_datagram(ID, datagram);
+                }
+            }
+        };
+        let (heard, known) = play_copies(format, packet_frames, every_second);
+        // The last may be lost, and with it its copy.
+        let frames = 4_096 - packet_frames;
+        for (n, sample) in heard[..frames].iter().enumerate() {
+            let error = sample - ((n % 30_000) as f32 + 1.0) / 32_768.0;
+            assert!(
+                error.abs() < 0.002,
+                "{format:?} {packet_frames}: frame {n} is off by {error}"
+            );
+        }
+        assert_eq!(known.sequence.lost, 0);
+        assert!(known.sequence.recovered.abs_diff(known.sequence.received) <= 1);
+        assert!(known.jitter.played_frames >= frames as u64);
+    }
+}
+
+#[test]
+fn what_comes_after_its_copy_and_in_time_takes_its_place() {
+    let swapped = |player: &mut Player, datagrams: &[Vec<u8>]| {
+        player.handle_datagram(ID, &datagrams[0]);
+        for pair in datagrams[1..].chunks(2) {
+            for datagram in pair.iter().rev() {
+                player.handle_datagram(ID, datagram);
+            }
+        }
+        // By the other path, and again.
+        for datagram in datagrams {
+            let mut relayed = datagram.clone();
+            wire::Kind::Audio.set_stream(&mut relayed, 7);
+            player.handle_datagram(ID, &relayed);
+            player.handle_datagram(ID, datagram);
+        }
+    };
+    let (heard, known) = play_copies(SampleFormat::S16, 128, swapped);
+    assert_eq!(heard, ramp(0, 4_096)[..4_096], "bit for bit");
+    assert_eq!((known.sequence.lost, known.sequence.recovered), (0, 0));
+    assert_eq!(known.jitter.concealed_frames, 0);
 }
 
 /// Plays a stream that changes from samples to (pretended) Opus and back, both overlapping, and returns the player.

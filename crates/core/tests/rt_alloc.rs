@@ -83,6 +83,7 @@ fn the_sender_does_not_allocate() {
                 config.packet_frames = 16 + random.below(497) as usize;
                 sender.set_config(config);
                 sender.set_rendition(1, (n % 300 > 0).then_some(config));
+                sender.set_copies(n as usize / 100 % 2, n % 400 == 0);
                 sender.set_muted(n % 200 == 0);
             }
             sender.take_peaks();

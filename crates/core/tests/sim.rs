@@ -3,6 +3,7 @@
 
 mod support;
 
+use antiphon_core::sequence::SequenceCounts;
 use antiphon_core::{Command, Target};
 use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, Sim, Window};
 use support::{datagram, header, stats};
@@ -90,6 +91,35 @@ fn loss_is_concealed_and_nothing_else() {
         assert!(window.concealed_frames().abs_diff(64 * lost) <= 64 * 60);
         assert!((window.concealed_share() - loss).abs() < 0.2 * loss + MOST_CONCEALED);
         assert_eq!(window.resyncs(), 0);
+    }
+}
+
+#[test]
+fn copies_of_the_packet_before_make_up_for_what_is_lost() {
+    for loss in [0.01, 0.05] {
+        let mut sim = Sim::new(Conditions { loss, ..QUIET }, Target::Auto, 64, 3);
+        sim.sender.set_copies(0, true);
+        sim.run(5.0);
+        let window = sim.run(60.0);
+        print(&format!("loss of {} %, copies", 100.0 * loss), &window);
+        let grown = |count: fn(&SequenceCounts) -> u64| {
+            count(&window.after.sequence) - count(&window.before.sequence)
+        };
+        let (lost, recovered) = (grown(|all| all.lost), grown(|all| all.recovered));
+        let share = lost as f64 / (lost + recovered) as f64;
+        assert!(share < 1.5 * loss, "of what is lost, {share} is lost twice");
+        assert!(window.concealed_share() < 2.0 * loss * loss + MOST_CONCEALED);
+        // For a packet of delay more.
+        let Some(delay) = window.delay_frames else {
+            panic!("nothing was heard");
+        };
+        let mut without = Sim::new(QUIET, Target::Auto, 64, 3);
+        without.run(5.0);
+        let least = without.run(60.0).delay_frames.expect("heard");
+        assert!(
+            delay <= least + 64 + 48,
+            "{delay} frames, {least} without loss"
+        );
     }
 }
 

@@ -58,7 +58,7 @@ fn send_and_play(config: SenderConfig, quantum: usize, input: &[f32]) -> Vec<f32
         sender.push(&block, frames);
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some(length) = sender.poll_datagram(&mut bytes) {
-            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..length]) else {
+            let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..length]) else {
                 panic!("the sender made a malformed datagram");
             };
             assert_eq!((header.sequence, header.timestamp), (sequence, timestamp));
@@ -173,7 +173,7 @@ fn a_sender_that_nobody_drains_drops_the_oldest_and_counts() {
         assert_eq!(stats.captured_frames, media);
         // One datagram only, so that the queue overflows.
         let length = sender.poll_datagram(&mut bytes).expect("enough waits");
-        let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..length]) else {
+        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes[..length]) else {
             panic!("the sender made a malformed datagram");
         };
         assert_eq!(header.timestamp, stats.sent_frames + stats.overrun_frames);
@@ -201,7 +201,7 @@ fn a_change_of_format_in_mid_stream_loses_nothing() {
         while left > 0
             && let Some(length) = sender.poll_datagram(&mut bytes)
         {
-            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..length]) else {
+            let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..length]) else {
                 panic!("the sender made a malformed datagram");
             };
             assert_eq!(header.timestamp, next);
@@ -276,5 +276,48 @@ fn a_small_queue_carries_every_packet_that_is_polled_at_once() {
             ..config
         });
         assert_eq!(small.config().channels, 2);
+    }
+}
+
+#[test]
+fn datagrams_with_copies_keep_within_their_length_and_lose_nothing() {
+    let mut random = Random(8);
+    for channels in 1..=8 {
+        for format in FORMATS {
+            for packet_frames in [16, 17, 64, 128, 253, 512] {
+                let config = SenderConfig {
+                    rate: SampleRate::Hz48000,
+                    format,
+                    channels,
+                    packet_frames,
+                };
+                let (mut sender, mut plain) = (Sender::new(config), Sender::new(config));
+                sender.set_copies(0, true);
+                let mut bytes = [0; MAX_DATAGRAM_BYTES];
+                let (mut next, mut copies, mut datagrams) = (0, 0, 0);
+                for _ in 0..20 {
+                    let block = material(&mut random, 16, channels, 512);
+                    sender.push(&block, 512);
+                    plain.push(&block, 512);
+                    while let Some(length) = sender.poll_datagram(&mut bytes) {
+                        let Ok(Datagram::Audio(header, _, copy)) = wire::parse(&bytes[..length])
+                        else {
+                            panic!("{config:?}: the sender made a malformed datagram");
+                        };
+                        assert_eq!(header.timestamp, next);
+                        assert_eq!(
+                            wire::without_copy(&bytes[..length]).len(),
+                            header.datagram_bytes()
+                        );
+                        next += u64::from(header.frames);
+                        datagrams += 1;
+                        copies += u32::from(!copy.is_empty());
+                    }
+                    while plain.poll_datagram(&mut bytes).is_some() {}
+                }
+                assert_eq!(copies, datagrams - 1, "{config:?}");
+                assert_eq!(sender.stats().sent_frames, plain.stats().sent_frames);
+            }
+        }
     }
 }

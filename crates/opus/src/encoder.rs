@@ -54,7 +54,7 @@ impl Encoder {
     ///
     /// O(frames), no lock, but allocates: not for an audio thread. Samples beyond ±1 are clipped, those that are no number are silent.
     pub fn push(&mut self, feed: &[u8], mut deliver: impl FnMut(&mut [u8])) {
-        let Ok(Datagram::Audio(header, samples)) = wire::parse(feed) else {
+        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(feed) else {
             return;
         };
         let is_fit = header.format == SampleFormat::F32

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig};
+use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig, wire};
 use bytes::Bytes;
 
 use crate::{Encoder, FEED_FRAMES};
@@ -60,7 +60,8 @@ impl Rung {
     }
 }
 
-/// Whether every datagram is sent twice, on two lanes.
+/// Whether what is sent can be made up for where it is lost: datagrams of samples carry a cheap copy of the one before, those of Opus are sent twice, on two
+/// lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copies {
     /// Where it helps.
@@ -197,6 +198,15 @@ impl Renditions {
         }
     }
 
+    /// Samples carry copies from now on where those are wanted. After [`prepare`](Self::prepare).
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn set_copies(&mut self, is_wanted: impl Fn(Rung) -> bool) {
+        for (index, rung) in [(0, Rung::Main), (NARROW, Rung::Narrow)] {
+            self.sender.set_copies(index, is_wanted(rung));
+        }
+    }
+
     /// Writes the next datagram into `out`; what it is for, and its length in bytes. `None` when too few frames wait.
     ///
     /// RT: no alloc, no lock, O(channels × frames).
@@ -268,8 +278,8 @@ impl Outgoing {
         .clone()
     }
 
-    /// Begins the renditions and encoders that somebody is to be sent, and ends those that nobody is.
-    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool) {
+    /// Begins the renditions and encoders that somebody is to be sent, and ends those that nobody is; likewise copies.
+    pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool, has_copies: impl Fn(Rung) -> bool) {
         self.encoders.retain(|(rung, _)| is_used(*rung));
         let channels = self.samples.sender.config().channels;
         for &rung in self.rungs.iter().filter(|rung| is_used(**rung)) {
@@ -280,6 +290,7 @@ impl Outgoing {
             }
         }
         self.samples.prepare(is_used, !self.encoders.is_empty());
+        self.samples.set_copies(has_copies);
     }
 
     /// Writes the next datagram of any format that is used into `out`; its format and its length in bytes. `None` when too few frames wait.
@@ -351,7 +362,7 @@ pub struct Listener {
     sequence: u32,
     copies: Copies,
     sends_copies: bool,
-    /// What was sent since the last copies, and on which lane.
+    /// Opus that was sent since the last copies, and on which lane.
     burst: Vec<(usize, Bytes)>,
     /// Copies sent.
     pub copies_sent: u64,
@@ -416,13 +427,13 @@ impl Listener {
         rung == self.rung() || Some(rung) == self.leaving
     }
 
-    /// Whether every datagram is sent twice.
+    /// Whether what it loses shall be made up for.
     pub fn sends_copies(&self) -> bool {
         self.sends_copies
     }
 
-    /// Sends it a datagram with frames from `timestamp` on, numbered for it. `send` hands it over at once, or answers `None`: then there was no room, and it is
-    /// dropped. False if it was.
+    /// Sends it a datagram with frames from `timestamp` on, numbered for it, and without the copy that it may carry if that is not needed. `send` hands it
+    /// over at once, or answers `None`: then there was no room, and it is dropped. False if it was.
     pub fn send(
         &mut self,
         rung: Rung,
@@ -436,7 +447,9 @@ impl Listener {
         }
         datagram[8..12].copy_from_slice(&self.sequence.to_le_bytes());
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = Bytes::copy_from_slice(datagram);
+        let alone = wire::without_copy(datagram);
+        let has_copy = self.sends_copies && alone.len() < datagram.len();
+        let bytes = Bytes::copy_from_slice(if has_copy { datagram } else { alone });
         let sent = send(bytes.clone());
         self.is_crowded = sent.is_none_or(|sent| sent.is_crowded);
         self.offered += 1;
@@ -444,14 +457,17 @@ impl Listener {
         if let Some(sent) = sent
             && self.sends_copies
         {
-            self.burst.push((sent.lane, bytes));
+            self.copies_sent += u64::from(has_copy);
+            if rung.is_opus() {
+                self.burst.push((sent.lane, bytes));
+            }
         }
         self.take_over(rung, timestamp, frames);
         sent.is_some()
     }
 
-    /// Sends what was sent since the last call once more, after the burst: no original shall wait behind a copy. `send` gets the lane that it is not to
-    /// go by, and says whether there was another.
+    /// Sends the Opus that was sent since the last call once more, after the burst: no original shall wait behind a copy. `send` gets the lane that it is
+    /// not to go by, and says whether there was another.
     pub fn send_copies(&mut self, mut send: impl FnMut(usize, Bytes) -> bool) {
         for (lane, bytes) in self.burst.drain(..) {
             self.copies_sent += u64::from(send(lane, bytes));
@@ -612,8 +628,8 @@ mod tests {
             let place = place.expect("one of them");
             counts[place] += 1;
             match (wire::parse(&bytes[..length]).expect("valid"), place) {
-                (Datagram::Audio(header, _), 0) => assert_eq!(header.format, SampleFormat::S24),
-                (Datagram::Audio(header, _), 1) => assert_eq!(header.format, SampleFormat::S16),
+                (Datagram::Audio(header, ..), 0) => assert_eq!(header.format, SampleFormat::S24),
+                (Datagram::Audio(header, ..), 1) => assert_eq!(header.format, SampleFormat::S16),
                 (Datagram::Opus(header, _), 2) => assert_eq!(header.frames, 240),
                 (Datagram::Opus(header, _), 3) => assert_eq!(header.frames, 480),
                 (datagram, _) => panic!("{datagram:?}"),
@@ -630,14 +646,14 @@ mod tests {
             ..CHOICE
         });
         assert_eq!(polled(&mut outgoing), [40, 0, 0, 0]);
-        outgoing.prepare(|rung| rung == Rung::Narrow);
+        outgoing.prepare(|rung| rung == Rung::Narrow, |_| false);
         assert_eq!(polled(&mut outgoing), [40, 40, 0, 0]);
-        outgoing.prepare(|rung| rung != Rung::Narrow);
+        outgoing.prepare(|rung| rung != Rung::Narrow, |_| false);
         assert_eq!(polled(&mut outgoing), [40, 0, 20, 10]);
         // Goes on where it was.
-        outgoing.prepare(|rung| rung == LOW);
+        outgoing.prepare(|rung| rung == LOW, |_| false);
         assert_eq!(polled(&mut outgoing), [40, 0, 0, 10]);
-        outgoing.prepare(|_| false);
+        outgoing.prepare(|_| false, |_| false);
         assert_eq!(polled(&mut outgoing), [40, 0, 0, 0]);
     }
 
@@ -843,8 +859,40 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_by_another_lane_where_some_are_lost_and_the_numbers_are_the_same() {
-        let mut lanes = Path::new(&[Rung::Main], Copies::Auto);
+    fn samples_carry_copies_to_who_loses_some_and_to_nobody_else() {
+        let mut outgoing = Outgoing::new(&Choice {
+            adapts: false,
+            ..CHOICE
+        });
+        let mut lossy = Listener::new([Rung::Main].into(), Copies::On);
+        let mut sound = Listener::new([Rung::Main].into(), Copies::Off);
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        let mut lengths = Vec::new();
+        for is_carried in [false, true] {
+            outgoing.prepare(|_| true, |_| is_carried);
+            outgoing.samples.sender.push(&[0.1; 2 * 256], 256);
+            while let Some((rung, length)) = outgoing.poll_datagram(&mut bytes) {
+                for listener in [&mut lossy, &mut sound] {
+                    listener.send(rung, &mut bytes[..length], (0, 128), |bytes| {
+                        lengths.push(bytes.len());
+                        Some(Sent {
+                            lane: 0,
+                            is_crowded: false,
+                        })
+                    });
+                }
+            }
+        }
+        let (plain, copied) = (20 + 512, 20 + 512 + 134);
+        assert_eq!(lengths[..4], [plain; 4]);
+        assert_eq!(lengths[4..], [copied, plain, copied, plain]);
+        assert_eq!((lossy.copies_sent, sound.copies_sent), (2, 0));
+        lossy.send_copies(|_, _| panic!("nothing goes twice"));
+    }
+
+    #[test]
+    fn copies_of_opus_go_by_another_lane_where_some_are_lost_and_the_numbers_are_the_same() {
+        let mut lanes = Path::new(&[HIGH], Copies::Auto);
         let copies = |lanes: &mut Path| {
             let mut numbers = Vec::new();
             lanes.listener.send_copies(|lane, bytes| {

@@ -827,7 +827,7 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
         let heard = async {
             loop {
                 let datagram = c.receive().await;
-                let Ok(Datagram::Audio(header, samples)) = parse(&datagram) else {
+                let Ok(Datagram::Audio(header, samples, _)) = parse(&datagram) else {
                     panic!("a mix is audio: {datagram:?}")
                 };
                 let expected = AudioHeader {

@@ -212,7 +212,7 @@ impl Room {
     }
 
     fn arrive(&mut self, of: usize, bytes: &[u8]) {
-        let Ok(Datagram::Audio(header, _)) = wire::parse(bytes) else {
+        let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes) else {
             panic!("a sender made no audio");
         };
         let end = header.timestamp as usize + usize::from(header.frames);
@@ -227,7 +227,8 @@ impl Room {
         let now = Duration::from_nanos(self.now_ns);
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some(mixed) = self.mixer.poll_datagram(now, &mut bytes) {
-            let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..mixed.length]) else {
+            let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes[..mixed.length])
+            else {
                 panic!("a mix is audio");
             };
             assert_eq!((header.stream, header.channels), (MIX_STREAM, 2));
@@ -606,7 +607,7 @@ fn what_cannot_be_mixed_is_counted_and_a_mix_of_nobody_is_silent() {
     assert_eq!(stats(2), None);
     // After an hour asleep, the mix goes on at the clock's time: silent, one packet, the next when it is due.
     let first = mixer.poll_datagram(now, &mut bytes).expect("is due");
-    let Ok(Datagram::Audio(header, samples)) = wire::parse(&bytes[..first.length]) else {
+    let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes[..first.length]) else {
         panic!("a mix is audio");
     };
     assert_eq!(
@@ -634,7 +635,7 @@ fn packets_of_every_size_are_whole() {
         let mut frames = 0;
         for n in 0..datagrams {
             let mixed = mixer.poll_datagram(due, &mut bytes).expect("is due");
-            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..mixed.length]) else {
+            let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..mixed.length]) else {
                 panic!("a mix is audio");
             };
             assert_eq!((header.timestamp, header.sequence), (frames, n));
@@ -688,7 +689,7 @@ fn a_mix_is_made_in_each_format_that_its_listener_is_sent_of_the_same_frames() {
         let length = samples.poll_datagram(&mut bytes).expect("a packet");
         mixer.handle_audio(1, &bytes[..length], now);
         while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
-            let Ok(Datagram::Audio(header, _)) = wire::parse(&bytes[..mixed.length]) else {
+            let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..mixed.length]) else {
                 panic!("a mix is audio");
             };
             let at = match mixed.rendition {
@@ -751,7 +752,7 @@ fn opus_is_mixed_with_samples_and_a_broken_packet_disturbs_nobody_else() {
             mixer.handle_audio(2, &bytes[..length], now);
         }
         while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
-            let Ok(Datagram::Audio(_, samples)) = wire::parse(&bytes[..mixed.length]) else {
+            let Ok(Datagram::Audio(_, samples, _)) = wire::parse(&bytes[..mixed.length]) else {
                 panic!("a mix is audio");
             };
             let sample = |bytes: &[u8]| {

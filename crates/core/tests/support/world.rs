@@ -724,7 +724,7 @@ fn sender(packet_frames: usize) -> Sender {
 
 fn header(packet: &Packet) -> wire::AudioHeader {
     match wire::parse(&packet.bytes) {
-        Ok(Datagram::Audio(header, _)) => header,
+        Ok(Datagram::Audio(header, ..)) => header,
         _ => panic!("a sender made no audio"),
     }
 }

@@ -7,6 +7,7 @@ use antiphon_core::{
     Ladder, Observation,
     ladder::CONGESTED_SHARE,
     sequence::{Arrival, SequenceTracker},
+    wire,
 };
 
 /// Loss is judged by so many looks, one a second: as many seconds as a listener's report covers.
@@ -43,9 +44,14 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    /// A datagram has come. False for one that came before: a copy, which has done its work.
-    pub(super) fn is_news(&mut self, sequence: u32) -> bool {
-        self.tracker.handle(sequence, false) != Arrival::Duplicate
+    /// A datagram of audio has come. False for one that came before, which has done its work.
+    pub(super) fn is_news(&mut self, datagram: &[u8]) -> bool {
+        let sequence = wire::sequence(datagram);
+        let is_news = self.tracker.handle(sequence, false) != Arrival::Duplicate;
+        if is_news && wire::without_copy(datagram).len() < datagram.len() {
+            self.tracker.handle_copy(sequence.wrapping_sub(1));
+        }
+        is_news
     }
 
     /// Once a second.
@@ -54,7 +60,7 @@ impl Uplink {
         self.lately = self.recent.look((counts.received, counts.lost));
     }
 
-    /// Of the last four seconds: datagrams that came, each counted once, and sequence numbers that did not.
+    /// Of the last four seconds: datagrams that came, each counted once, and those of which not even a copy did.
     pub(super) fn lately(&self) -> (u64, u64) {
         self.lately
     }
@@ -130,6 +136,7 @@ fn share((sent, lost): (u64, u64)) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use antiphon_core::{SampleFormat, SampleRate, wire::AudioHeader};
 
     const SECOND: Duration = Duration::from_secs(1);
     const PER_S: u64 = 375;
@@ -196,16 +203,44 @@ mod tests {
         }
     }
 
+    fn datagram(sequence: u32, has_copy: bool) -> Vec<u8> {
+        let header = AudioHeader {
+            format: SampleFormat::S16,
+            rate: SampleRate::Hz48000,
+            channels: 1,
+            stream: 0,
+            frames: 16,
+            sequence,
+            timestamp: 0,
+        };
+        let copy_bytes = if has_copy { header.copy_bytes() } else { 0 };
+        let mut bytes = vec![0; header.datagram_bytes() + copy_bytes];
+        header.write(&mut bytes);
+        bytes
+    }
+
     #[test]
-    fn what_reaches_the_relay_is_told_of_the_last_seconds_and_a_copy_is_no_news() {
+    fn of_what_is_lost_on_the_way_to_the_relay_a_copy_is_enough() {
+        let mut uplink = Uplink::default();
+        for sequence in (0..2_000).filter(|n| n % 50 != 7) {
+            assert!(uplink.is_news(&datagram(sequence, true)));
+        }
+        // It is still welcome.
+        assert!(uplink.is_news(&datagram(1_957, true)));
+        uplink.look();
+        assert_eq!(uplink.lately(), (1_961, 0));
+    }
+
+    #[test]
+    fn what_reaches_the_relay_is_told_of_the_last_seconds_and_what_comes_again_is_no_news() {
         let mut uplink = Uplink::default();
         let mut sequence = u32::MAX - 500;
         for second in 0..8 {
             for n in 0..PER_S {
                 // One in 50 never comes in the first half.
                 if second >= 4 || n % 50 != 0 {
-                    assert!(uplink.is_news(sequence));
-                    assert!(!uplink.is_news(sequence));
+                    assert!(uplink.is_news(&datagram(sequence, false)));
+                    assert!(!uplink.is_news(&datagram(sequence, false)));
                 }
                 sequence = sequence.wrapping_add(1);
             }

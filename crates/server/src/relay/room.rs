@@ -535,7 +535,7 @@ impl Room {
         };
         // A copy that is not needed costs no more than one that is over the rate.
         if let Some((Kind::Audio, 0)) = routed
-            && !sender.uplink.is_news(wire::sequence(&raw[1..]))
+            && !sender.uplink.is_news(&raw[1..])
         {
             return;
         }
@@ -661,7 +661,7 @@ impl Room {
             return;
         };
         let at = match wire::parse(datagram) {
-            Ok(Datagram::Audio(header, _)) => (header.timestamp, header.frames),
+            Ok(Datagram::Audio(header, ..)) => (header.timestamp, header.frames),
             Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
             _ => return,
         };
