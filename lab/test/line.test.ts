@@ -110,7 +110,7 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
     await home.until(() => bothLost().every(Number.isFinite), "both heard", 30);
     await network.change({ profile: "rtt-20", loss: lossy });
     await home.until(
-      () => /^online .* sent 16 bits, twice/m.test(home.logTail(2)),
+      () => /^online .* sent 16 bits, with copies/m.test(home.logTail(2)),
       "copies to the server",
       60,
     );

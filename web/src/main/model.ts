@@ -60,7 +60,7 @@ export interface Settings {
   channels: number; // sent: 1 to 8
   bits: 16 | 24 | 32 | "opus"; // how samples are sent: exact, of so many bits, or compressed
   opusKbps: OpusKbps; // with bits = "opus"
-  copies: "auto" | "on" | "off"; // every datagram twice: where packets are lost, always, never
+  copies: "auto" | "on" | "off"; // of what may get lost: where packets are, always, never
   adapt: "auto" | "off"; // steps down to a cheaper format for a player whose path cannot carry this one
   quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512

@@ -1319,6 +1319,7 @@ export class Studio implements StudioApi {
     return {
       receivedPackets: count("received"),
       lostPackets: count("lost"),
+      recoveredPackets: count("recovered"),
       latePackets: count("late") + count("ancient"),
       duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
       reorderedPackets: count("reordered"),

@@ -59,9 +59,10 @@ export const STREAM_STATS = {
   directLost: 26,
   relayedReceived: 27,
   relayedLost: 28,
+  recovered: 29,
 } as const;
 /** Numbers in a statistics record. */
-export const STATS_FIELDS = 29;
+export const STATS_FIELDS = 30;
 
 interface Exports {
   memory: WebAssembly.Memory;
@@ -79,6 +80,7 @@ interface Exports {
     channels: number,
     packetFrames: number,
   ): number;
+  sender_set_copies(index: number, carried: number): number;
   sender_poll_rendition(index: number): number;
   sender_stats(): number;
   player_new(rateHz: number, outputChannels: number, maxStreams: number, bufferFrames: number): number;
@@ -164,6 +166,11 @@ export class SenderEngine {
     };
     const result = this.#exports.sender_set_rendition(index, rateHz, bits, channels, packetFrames);
     check(result, "sender_set_rendition");
+  }
+
+  /** Whether each datagram of a rendition carries a copy of the one before; to be said again after `setRendition`. */
+  setCopies(index: number, carried: boolean): void {
+    check(this.#exports.sender_set_copies(index, Number(carried)), "sender_set_copies");
   }
 
   setMuted(muted: boolean): void {

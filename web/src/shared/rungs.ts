@@ -15,7 +15,7 @@ export interface SendConfig {
   packetFrames: number;
   bits: 16 | 24 | 32 | "opus";
   opusKbps: OpusKbps;
-  /** Whether every datagram is sent twice: where it helps, always, or never. */
+  /** Whether datagrams carry copies of what was sent before, or of Opus are sent twice: where it helps, always, or never. */
   copies: "auto" | "on" | "off";
   /** Whether the format may step down for a listener whose path cannot carry it. */
   adapts: boolean;

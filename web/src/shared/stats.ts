@@ -141,8 +141,10 @@ export interface FarEndStats {
 export interface StreamStats {
   /** Datagrams of this stream that arrived, without duplicates. */
   receivedPackets: number;
-  /** Sequence numbers never seen so far between the first and the newest seen. */
+  /** Sequence numbers between the first and the newest seen, of which nothing has come so far. */
   lostPackets: number;
+  /** Those of which only a copy has, in the datagram after. */
+  recoveredPackets: number;
   latePackets: number;
   duplicatePackets: number;
   reorderedPackets: number;
@@ -152,7 +154,7 @@ export interface StreamStats {
   playedFrames: number;
   /** Frames made up in place of missing ones. */
   concealedFrames: number;
-  /** Frames that came again by the other way, and were not needed. */
+  /** Frames that came again, by the other way or after a copy of them, and were not needed. */
   copiedFrames: number;
   /** Frames received but passed over to shorten the buffer. */
   skippedFrames: number;

@@ -17,6 +17,8 @@ export const MAX_REPORT_US = 60_000_000;
 export const MAX_PERIOD_MS = 60_000;
 export const MAX_CHANNELS = 8;
 export const MAX_PACKET_FRAMES = 512;
+/** Bytes before the codes of each channel of a copy. */
+const COPY_HEAD_BYTES = 3;
 /** Format of an Opus datagram, in the low nibble of its encoding; below are the sample formats. Always at 48,000 Hz. */
 const FORMAT_OPUS = 4;
 export const MAX_OPUS_CHANNELS = 2;
@@ -76,7 +78,20 @@ function checkAudio(bytes: Uint8Array, length: number): number {
   if (length < 8) return MALFORMED.length;
   const frames = bytes[6]! | (bytes[7]! << 8);
   if (frames < 1 || frames > MAX_PACKET_FRAMES) return MALFORMED.frames;
-  return length === AUDIO_HEADER_BYTES + frames * channels * (format + 1) ? KIND_AUDIO : MALFORMED.length;
+  const rest = length - bytesWithoutCopy(bytes);
+  const copyBytes = channels * (COPY_HEAD_BYTES + (frames >> 1));
+  return rest === 0 || rest === copyBytes ? KIND_AUDIO : MALFORMED.length;
+}
+
+/** Bytes of a datagram of samples, but for the copy it may carry of the one before. */
+function bytesWithoutCopy(bytes: Uint8Array): number {
+  const frames = bytes[6]! | (bytes[7]! << 8);
+  return AUDIO_HEADER_BYTES + frames * bytes[3]! * ((bytes[2]! & 0x0f) + 1);
+}
+
+/** A datagram that `kindOf` calls `KIND_AUDIO`, without the copy that it may carry of the one before. */
+export function withoutCopy(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
+  return isOpus(bytes) ? bytes : bytes.subarray(0, bytesWithoutCopy(bytes));
 }
 
 function checkOpus(bytes: Uint8Array, length: number): number {

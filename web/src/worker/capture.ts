@@ -240,6 +240,8 @@ export class Capture {
       if (rung.format === "opus" && !this.#opus.has(rung.key))
         this.#opus.set(rung.key, this.#encoderFor(rung));
     }
+    this.#engine.setCopies(0, this.#peers.wantsCopies("main"));
+    this.#engine.setCopies(NARROW, this.#peers.wantsCopies("s16"));
     const feeds = this.#opus.size > 0;
     if (feeds === fed) return;
     const feed = { ...this.#config, bits: 32 as const, packetFrames: FEED_FRAMES };

@@ -23,6 +23,7 @@ import {
   probeTimeNs,
   readAudioHeader,
   streamOf,
+  withoutCopy,
   writeProbe,
   writeSequence,
   writeStream,
@@ -384,6 +385,7 @@ export class Peers {
 
   /** Sends a datagram of the rendition `key` to all who listen to that. Its sequence number is overwritten. */
   send(key: string, datagram: Uint8Array<ArrayBuffer>): void {
+    const alone = withoutCopy(datagram);
     let kept: Uint8Array<ArrayBuffer> | null = null;
     let isTraced = false;
     let isLeftOut = false;
@@ -400,10 +402,14 @@ export class Peers {
         this.trace.sent(datagram);
         isTraced = true;
       }
-      const lane = this.#sendTo(peer, datagram);
+      const lane = this.#sendTo(peer, peer.copies ? datagram : alone);
       if (lane !== null && peer.copies) {
-        kept ??= datagram.slice();
-        peer.burst.push({ datagram: kept, sequence, lane });
+        if (isOpus(datagram)) {
+          kept ??= datagram.slice();
+          peer.burst.push({ datagram: kept, sequence, lane });
+        } else if (alone.length < datagram.length) {
+          peer.copiesSent++;
+        }
       }
       if (peer.leaving !== null) takeOver(peer, key, datagram);
     }
@@ -411,7 +417,14 @@ export class Peers {
     if (!isTraced && !isLeftOut && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
   }
 
-  /** Sends the copies of all that was sent since the last call: after the burst, so that no original waits behind a copy. */
+  /** Whether somebody who is sent samples of this key needs copies. */
+  wantsCopies(key: "main" | "s16"): boolean {
+    return Array.from(this.#peers.values()).some(
+      (peer) => peer.isSent && peer.copies && (peer.rung.key === key || peer.leaving?.key === key),
+    );
+  }
+
+  /** Sends the Opus that was sent since the last call once more: after the burst, so that no original waits behind a copy. */
   sendCopies(): void {
     for (const peer of this.#peers.values()) {
       for (const { datagram, sequence, lane: first } of peer.burst) {
@@ -753,7 +766,11 @@ export class Peers {
       offered,
       crowded,
       lostShare,
-      canCopy: copies === "auto" && lanes > 1 && !this.#isSentBothWays(stream, peer),
+      // Samples carry their copies, Opus needs a second lane for them.
+      canCopy:
+        copies === "auto" &&
+        (lanes > 1 || peer.rung.format !== "opus") &&
+        !this.#isSentBothWays(stream, peer),
       // Lanes that were asked for and do not come are not waited for.
       canAddLanes: addsLanes && lanesBefore < maxLanes(stream),
     }) ?? { rung: 0, copies: false, addLanes: false };
@@ -766,7 +783,7 @@ export class Peers {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
     } else if (addsLanes && stream === RELAY_STREAM && decision.rung === 0 && this.#needsSessions(peer)) {
-      // Copies need a second session, ours as those that the relay sends. And where some is lost Firefox lets a session carry so little that
+      // Copies need a second session, ours of Opus as those that the relay sends. And where some is lost Firefox lets a session carry so little that
       // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
       peer.crowdedAtMs = nowMs;
       if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);

@@ -1,7 +1,7 @@
 /** When blocks were captured and datagrams sent and received, for the lab: off unless asked for. */
 
 import type { TraceRows } from "../shared/messages";
-import { readAudioHeader } from "../shared/wire";
+import { readAudioHeader, withoutCopy } from "../shared/wire";
 import { epochMs } from "./clock";
 
 /** Of each kind, at most: 60 s of 32 streams of 128-frame packets take 720,000. */
@@ -36,9 +36,13 @@ export class Trace {
     this.#add(this.#sent, epochMs(), sequence, Number(timestamp));
   }
 
-  received(stream: number, datagram: Uint8Array): void {
-    const { sequence, timestamp } = readAudioHeader(datagram);
-    this.#add(this.#received, epochMs(), sequence, Number(timestamp), stream);
+  /** A copy that it carries counts as another datagram, the one before: for what has been lost it is what came. */
+  received(stream: number, datagram: Uint8Array<ArrayBuffer>): void {
+    const { sequence, timestamp, frames } = readAudioHeader(datagram);
+    const atMs = epochMs();
+    this.#add(this.#received, atMs, sequence, Number(timestamp), stream);
+    if (withoutCopy(datagram).length < datagram.length)
+      this.#add(this.#received, atMs, (sequence - 1) >>> 0, Number(timestamp) - frames, stream);
   }
 
   #add(rows: number[], ...row: number[]): void {

@@ -62,6 +62,13 @@ function packet(n: number): Uint8Array<ArrayBuffer> {
   return datagram;
 }
 
+/** The same with a copy of the one before. */
+function packetWithCopy(n: number): Uint8Array<ArrayBuffer> {
+  const datagram = new Uint8Array(20 + 128 * 4 + 2 * (3 + 64));
+  datagram.set(packet(n));
+  return datagram;
+}
+
 /** Packet number `n` of 240 frames of Opus. */
 const opusPacket = (n: number) => writeOpus(2, 240, BigInt(240 * n), 80).datagram;
 
@@ -200,16 +207,33 @@ it("lanes are what a format needs: without an open one nobody listens, and nothi
 });
 
 describe("copies", () => {
-  it("follow the originals of their burst, the same to the byte, each on another lane", () => {
-    const lanes = [channel(), channel(), channel()];
+  it("are carried by samples to who shall have them, and by nothing else", () => {
+    const lanes = [channel(), channel()];
     const peers = peersWith(lanes, sendingOf({ copies: "on" }));
+    expect([peers.wantsCopies("main"), peers.wantsCopies("s16")]).toEqual([true, false]);
+    peers.send("main", packet(0));
+    peers.send("main", packetWithCopy(1));
+    peers.sendCopies();
+    expect(peers.stats()[0].sent).toMatchObject({ copies: true, copiesSent: 1 });
+    peers.setSending(sendingOf({ copies: "off" }));
+    expect(peers.wantsCopies("main")).toBe(false);
+    peers.send("main", packetWithCopy(2));
+    const lengths = lanes.flatMap(({ datagrams }) => datagrams.map(({ length }) => length));
+    expect(lengths, "by the first lane, the second, the first again").toEqual([532, 532, 666]);
+  });
+
+  it("of Opus follow the originals of their burst, the same to the byte, each on another lane", () => {
+    const lanes = [channel(), channel(), channel()];
+    const sending = sendingOf({ copies: "on", bits: "opus" });
+    const { key } = sending.rungs[0];
+    const peers = peersWith(lanes, sending);
     const order: string[] = [];
     for (const [number, lane] of lanes.entries()) {
       lane.send = (bytes) => {
         if (bytes[1] === 1) order.push(`${readAudioHeader(bytes).sequence} on ${number}`);
       };
     }
-    for (let n = 0; n < 3; n++) peers.send("main", packet(n));
+    for (let n = 0; n < 3; n++) peers.send(key, opusPacket(n));
     peers.sendCopies();
     expect(order.slice(0, 3)).toEqual(["0 on 0", "1 on 1", "2 on 2"]);
     expect(order.slice(3).map((copy) => copy.split(" ")[0])).toEqual(["0", "1", "2"]);
@@ -219,20 +243,22 @@ describe("copies", () => {
     expect(peers.stats()[0].sent).toMatchObject({ copies: true, copiesSent: 3 });
   });
 
-  it("are not sent where they would queue, nor on an only lane", () => {
+  it("of Opus are not sent where they would queue, nor on an only lane", () => {
     const lanes = [channel(), channel()];
-    const peers = peersWith(lanes, sendingOf({ copies: "on" }));
-    peers.send("main", packet(0));
+    const sending = sendingOf({ copies: "on", bits: "opus" });
+    const { key } = sending.rungs[0];
+    const peers = peersWith(lanes, sending);
+    peers.send(key, opusPacket(0));
     peers.sendCopies();
     expect(counts(lanes)).toEqual([1, 1]);
     lanes[1].bufferedAmount = 532;
     peers.takeStock(0);
     peers.takeStock(10);
-    peers.send("main", packet(1));
+    peers.send(key, opusPacket(1));
     peers.sendCopies();
     expect(counts(lanes)).toEqual([2, 1]);
     lanes[1].readyState = "closed";
-    peers.send("main", packet(2));
+    peers.send(key, opusPacket(2));
     peers.sendCopies();
     expect(counts(lanes)).toEqual([3, 1]);
   });
@@ -289,8 +315,8 @@ class Path {
     };
     const n = this.#packets++;
     queue(() => {
-      this.peers.send("main", packet(n));
-      this.peers.send("s16", packet(n));
+      for (const key of ["main", "s16"] as const)
+        this.peers.send(key, this.peers.wantsCopies(key) ? packetWithCopy(n) : packet(n));
       this.peers.sendCopies();
     });
     this.#dueOpus += 128;
@@ -330,9 +356,8 @@ describe("the ladder", { timeout: 60_000 }, () => {
     path.run(3, 10e6, lost);
     expect(path.sent.copies).toBe(true);
     path.run(60, 10e6, lost);
-    const originals = new Set(path.lanes.flatMap(({ sent }) => sent.map(({ sequence }) => sequence)));
-    const all = counts(path.lanes).reduce((sum, count) => sum + count, 0);
-    expect(all - originals.size).toBe(path.sent.copiesSent);
+    const lengths = path.lanes.flatMap(({ datagrams }) => datagrams.map(({ length }) => length));
+    expect(lengths.filter((length) => length === 666).length).toBe(path.sent.copiesSent);
     // Off for a second or two at 10 and at 30 s of 60.
     expect(path.sent.copiesSent / (62 * 375)).toBeGreaterThan(0.9);
     expect(path.sent.copiesSent / (62 * 375)).toBeLessThan(0.99);
@@ -969,16 +994,14 @@ describe("through the relay", () => {
     expect(wanted()).toEqual([]);
     peers.setPeer(1, 7, "auto", RELAYED);
     expect(peers.relayStats()?.missingShare).toBe(0.02);
-    expect(copiesAfter(5, 8), "there is no second session").toBe(false);
+    expect(copiesAfter(5, 8), "samples need no second session for them").toBe(true);
     expect(wanted()).toEqual([4]);
     const others = [1, 2, 3].map((number) => {
       const other = channel();
       peers.addLane(RELAY_STREAM, number, 0, true, other);
       return other;
     });
-    expect(copiesAfter(4, 8), "what was missing was so before").toBe(false);
-    expect(copiesAfter(2, 8)).toBe(true);
-    expect(copiesAfter(120, 8)).toBe(true);
+    expect(copiesAfter(126, 8)).toBe(true);
     expect(wanted(), "they stay, though nothing is missing with copies").toEqual([4]);
     while (others.length > 1) {
       const before = wanted().length;

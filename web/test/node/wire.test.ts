@@ -18,6 +18,7 @@ import {
   readAudioHeader,
   readReport,
   streamOf,
+  withoutCopy,
   writeOpus,
   writeProbe,
   writeReport,
@@ -37,6 +38,7 @@ interface Meaning {
   sequence: number;
   timestamp: string;
   packet_bytes?: number;
+  sample_bytes?: number;
   id: number;
   time_ns: string;
   replied_ns: string | null;
@@ -86,6 +88,8 @@ describe("the datagrams of vectors/wire.json", () => {
         sequence: meaning.sequence,
         timestamp: BigInt(meaning.timestamp),
       });
+      const bare = withoutCopy(bytes);
+      expect([...bare]).toEqual([...bytes.subarray(0, 20 + (meaning.sample_bytes ?? bytes.length))]);
       if (meaning.kind === "opus") {
         const { channels, frames, timestamp, packet_bytes } = meaning;
         const { datagram, packet } = writeOpus(
@@ -159,6 +163,7 @@ interface Run {
   concealed_frames: number;
   skipped_frames: number;
   lost_packets: number;
+  recovered_packets: number;
 }
 
 describe("the engine as WebAssembly", () => {
@@ -199,6 +204,7 @@ describe("the engine as WebAssembly", () => {
           noise = (Math.imul(noise, 1_664_525) + 1_013_904_223) >>> 0;
           capture[i] = (noise >>> 8) / 8_388_608 - 1;
         }
+        call("sender_set_copies", 0, Number(n >= 500));
         call("sender_push", channels, quantum);
         for (;;) {
           const length = call("sender_poll_datagram");
@@ -228,6 +234,7 @@ describe("the engine as WebAssembly", () => {
         sent_fnv1a: `${sent}`,
         heard_fnv1a: `${heard}`,
         lost_packets: stats[1],
+        recovered_packets: stats[29],
         played_frames: stats[7],
         concealed_frames: stats[8],
         skipped_frames: stats[9],
@@ -236,6 +243,7 @@ describe("the engine as WebAssembly", () => {
         sent_fnv1a: run.sent_fnv1a,
         heard_fnv1a: run.heard_fnv1a,
         lost_packets: run.lost_packets,
+        recovered_packets: run.recovered_packets,
         played_frames: run.played_frames,
         concealed_frames: run.concealed_frames,
         skipped_frames: run.skipped_frames,
@@ -273,6 +281,7 @@ describe("the engine as WebAssembly", () => {
     const { exports, call } = load();
     expect(call("player_process_quantum", 128)).toBe(-2);
     expect(call("sender_poll_datagram")).toBe(-2);
+    expect(call("sender_set_copies", 0, 1)).toBe(-2);
     expect(call("sender_set_rendition", 1, 48_000, 16, 2, 128)).toBe(-2);
     expect(call("ladder_review", 0, 1_000, 1, 0, 0, 0)).toBe(-2);
     expect(call("ladder_fails", 64, 1)).toBe(-2);
@@ -286,6 +295,8 @@ describe("the engine as WebAssembly", () => {
     expect(call("sender_set_rendition", 3, 48_000, 16, 2, 128)).toBe(-1);
     expect(call("sender_set_rendition", 1, 48_000, 17, 2, 128)).toBe(-1);
     expect(call("sender_poll_rendition", 7)).toBe(0);
+    expect(call("sender_set_copies", 3, 1)).toBe(-1);
+    expect(call("sender_set_copies", 2, 1)).toBe(0);
     for (const wrong of [
       [48_001, 2, 4, 8_192],
       [48_000, 0, 4, 8_192],

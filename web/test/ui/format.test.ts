@@ -111,7 +111,7 @@ describe("what a peer is sent, and why", () => {
   it("says whether that is as chosen", () => {
     expect(sentWords(null)).toBe("");
     expect(sentWords(sent)).toBe("as chosen");
-    expect(sentWords({ ...sent, copies: true })).toBe("as chosen; each packet twice");
+    expect(sentWords({ ...sent, copies: true })).toBe("as chosen; with copies");
     expect(sentWords({ ...sent, rung: 1 })).toBe("stepped down: the way there was too slow");
   });
 });

@@ -395,9 +395,12 @@ function peerFigures(
       note:
         recent?.lostShare == null
           ? ""
-          : `${formatCount(recent.lostPackets)} ${overSeconds}, ${total(stream?.lostPackets)}`,
+          : phrase(
+              `${formatCount(recent.lostPackets)} ${overSeconds}, ${total(stream?.lostPackets)}`,
+              stream?.recoveredPackets ? `${formatCount(stream.recoveredPackets)} rescued by copies` : "",
+            ),
       explanation:
-        "Counted: packets that never came, by the gaps in their numbers, as a share of all that should have come in the last 10 seconds.",
+        "Counted: packets of which nothing came, by the gaps in their numbers, as a share of all that should have come in the last 10 seconds. Of the rescued ones a copy came, in the packet after.",
     },
     {
       label: "Late",
@@ -442,7 +445,7 @@ function peerFigures(
       value: formatName(peer?.sent?.format ?? null, peer?.sent?.opusBps ?? null),
       note: sentWords(peer?.sent ?? null),
       explanation:
-        "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each is sent twice, on two lanes: the second fills in for the first without any delay.",
+        "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each carries a cheap copy of the one before, which is heard where that was lost (Opus packets are sent twice instead).",
     },
   ];
 }

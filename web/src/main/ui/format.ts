@@ -93,7 +93,7 @@ export function formatName(format: Format | null, opusBps: number | null): strin
 export function sentWords(sent: SentStats | null): string {
   if (sent === null) return "";
   const format = sent.rung === 0 ? "as chosen" : "stepped down: the way there was too slow";
-  return sent.copies ? `${format}; each packet twice` : format;
+  return sent.copies ? `${format}; with copies` : format;
 }
 
 export function plural(count: number, one: string, many = `${one}s`): string {

@@ -162,8 +162,8 @@ export function AdvancedFields() {
           onChoice={(value) => change({ adapt: value as Settings["adapt"] })}
         />
         <Choice
-          label="Second copies"
-          hint="Each packet twice, on two lanes: a lost one is replaced without delay, at twice the upload."
+          label="Copies"
+          hint="Each packet carries a cheap copy of the one before, heard if that is lost: for a quarter more upload, and a packet more delay where some are lost. Opus is sent twice instead."
           value={settings().copies}
           options={[
             ["auto", "Where packets are lost"],
