@@ -80,7 +80,7 @@ export interface SentStats {
   opusBps: number | Unknown;
   /** Steps down from the chosen format (0), because the lanes to this peer backed up. */
   rung: number;
-  /** Whether each datagram is sent a second time, on another lane, because of the loss that the peer reports. */
+  /** Whether copies are sent, because of the loss that the peer reports: of samples in the datagram after, of Opus on another lane. */
   copies: boolean;
   copiesSent: number;
   /** Changes of format so far. */
