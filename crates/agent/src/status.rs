@@ -85,9 +85,9 @@ pub struct SentStatus {
     pub opus_bps: Option<u32>,
     /// Steps down from the format that was chosen.
     pub rung: usize,
-    /// Every datagram is sent twice.
+    /// Copies are sent.
     pub copies: bool,
-    /// Datagrams sent a second time.
+    /// Datagrams that carried a copy, and those of Opus that were sent a second time.
     pub copies_sent: u64,
     /// Changes of the format.
     pub switches: u64,

@@ -1,4 +1,4 @@
-//! What a listener's path can carry: whether datagrams are sent twice, and how far the format steps down.
+//! What a listener's path can carry: whether copies are sent, and how far the format steps down.
 //!
 //! The formats are *rungs*, the chosen one first (rung 0), each cheaper than the one before. What they are is the host's to say.
 //! When lanes back up the order is fixed: copies go off, then lanes are added, then the format steps down. It steps up again after
@@ -51,7 +51,7 @@ pub struct Observation {
     pub crowded: u32,
     /// Share of datagrams, 0 to 1, that the listener lately reports as never arrived; `None` without a report.
     pub lost_share: Option<f32>,
-    /// Copies are allowed, and there is a second lane to send them on.
+    /// Copies are allowed, and there is a way to send them: Opus needs a second lane.
     pub can_copy: bool,
     /// Lanes may still be added.
     pub can_add_lanes: bool,
@@ -62,7 +62,7 @@ pub struct Observation {
 pub struct Decision {
     /// The format to send: 0 is the chosen one.
     pub rung: usize,
-    /// Send each datagram a second time, on another lane.
+    /// Send copies.
     pub copies: bool,
     /// Add lanes now.
     pub add_lanes: bool,

@@ -29,7 +29,7 @@ interface Measured extends Condition {
   bufferMs: number;
   droppedBacklog: number;
   lanesInUse: number;
-  /** Sent twice, of what was sent. */
+  /** With a copy, of what was sent. */
   copiedShare: number | null;
   /** In the way and in the jitter buffer, by the page's own measurement at the end. */
   wayAndBufferMs: number | null;
@@ -390,7 +390,7 @@ function table(caption: string, rows: readonly Measured[]) {
       right("way and buffer, ms"),
       right("dropped for backlog"),
       right("lanes in use"),
-      right("sent twice"),
+      right("with copies"),
       right("mouth to ear, ms"),
     ],
     rows: rows.map((one) => [

@@ -57,7 +57,7 @@ const AUDIBLE_MS = 1_000;
 const DIRECT_PATIENCE_MS = 5_000;
 /** Lanes are taken away after so long without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
-/** ...but for these: a copy needs a second one. */
+/** ...but for these: a copy of Opus needs a second one. */
 const CALM_LANES = 2;
 /** Loss that copies are sent for, as the ladder has it... */
 const LOSSY_SHARE = 0.005;
