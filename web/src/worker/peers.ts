@@ -388,12 +388,13 @@ export class Peers {
     const alone = withoutCopy(datagram);
     let kept: Uint8Array<ArrayBuffer> | null = null;
     let isTraced = false;
-    let isLeftOut = false;
+    let isAlone = true;
     for (const peer of this.#peers.values()) {
-      if (!peer.isSent || (peer.rung.key !== key && peer.leaving?.key !== key)) continue;
+      if (!peer.isSent) continue;
+      isAlone = false;
+      if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
       if (peer.isCrowded && this.#isOutdone(peer, key)) {
         takeOver(peer, key, datagram);
-        isLeftOut = true;
         continue;
       }
       const { sequence } = peer;
@@ -413,8 +414,8 @@ export class Peers {
       }
       if (peer.leaving !== null) takeOver(peer, key, datagram);
     }
-    // What is left out is not sent, and has no number.
-    if (!isTraced && !isLeftOut && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
+    // Nobody's numbers: what is not sent to those who are there, because they take another format, is not traced.
+    if (isAlone && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
   }
 
   /** Whether somebody who is sent samples of this key needs copies. */

@@ -24,6 +24,7 @@ import {
 } from "../../src/shared/wire";
 import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
 import { toNs } from "../../src/worker/report";
+import type { Trace } from "../../src/worker/trace";
 
 const root = resolve(import.meta.dirname, "../../..");
 /** The engine as it was built last: by make for the web app, or by cargo alone. */
@@ -392,6 +393,17 @@ describe("the ladder", { timeout: 60_000 }, () => {
     }
     expect(holes).toBe(0);
     expect(covered.length).toBeGreaterThan(1000);
+  });
+
+  it("traces what is sent, whatever the format, and nothing that is not", () => {
+    const path = new Path(1, sendingOf());
+    const traced: number[] = [];
+    const sent = (datagram: Uint8Array<ArrayBuffer>) => traced.push(readAudioHeader(datagram).sequence);
+    path.peers.trace = { sent, received() {} } as unknown as Trace;
+    path.run(5, 10e6);
+    path.run(12, 700_000);
+    expect(path.sent).toMatchObject({ format: "opus" });
+    expect(traced).toEqual(traced.map((_, n) => n));
   });
 
   it("takes a step up that was too much back at once, and what was sent before it goes on", () => {
