@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use antiphon_core::mixing::{MemberObservation, MixObservation};
 use antiphon_core::path::{self, Asked, ListenerObservation, Pin, Route, SenderObservation};
 use antiphon_core::wire::{
     self, Datagram, HeardReport, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
 };
-use antiphon_core::{Command, SampleFormat, StreamId, StreamStats, Target};
+use antiphon_core::{Command, Mixing, SampleFormat, StreamId, StreamStats, Target};
 use antiphon_opus::{Received, Receiver};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -55,6 +56,12 @@ const PRIORITY: i32 = 60;
 
 /// One by whose lanes no audio has come for so long is not heard directly.
 const AUDIBLE_NS: u64 = 1_000_000_000;
+/// A mix of which nothing was played for so long has ended.
+const MIX_SILENT_MS: u32 = 500;
+/// One that nobody is in any more goes after its sound has faded out.
+const MIX_IDLE_MS: u32 = 100;
+/// Between two looks at the mix, while there is one: one participant's change from its own stream to the mix, or back, may come so much too late.
+const MIX_LOOK: Duration = Duration::from_millis(10);
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
 /// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
@@ -180,7 +187,7 @@ impl Participant {
 }
 
 /// This end's mix of one peer; kept while it is away, and when it returns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Strip {
     gain: f32,
     pan: f32,
@@ -211,13 +218,15 @@ struct Peer {
     is_muted_by_owner: bool,
     /// Its name in our player.
     stream: StreamId,
+    /// As the player was last told: silent as well while it is heard in the mix, or muted by the owner.
+    strip: Option<Strip>,
     direct: Option<Direct>,
     /// When anything last came by a lane: twice a second, while one is alive.
     direct_ns: Option<u64>,
     /// When audio last came by a lane.
     direct_audio_ns: Option<u64>,
-    /// It is heard in the server's mix; what comes by its lanes is not played then, or it would be heard twice.
-    is_mixed: bool,
+    /// When its audio last came from the relay.
+    relayed_audio_ns: Option<u64>,
     /// Whether it shall send us its audio directly, as it was last told.
     is_told_direct: bool,
     /// Whether we take its audio from the relay, as it was last told.
@@ -268,7 +277,51 @@ impl Peer {
 
     /// An open lane does not tell: the peer may send to the relay only.
     fn is_heard_directly(&self, now_ns: u64) -> bool {
-        (self.direct_audio_ns).is_some_and(|at| now_ns - at < AUDIBLE_NS)
+        is_recent(self.direct_audio_ns, now_ns)
+    }
+
+    fn is_heard_relayed(&self, now_ns: u64) -> bool {
+        is_recent(self.relayed_audio_ns, now_ns)
+    }
+
+    fn played_frames(&self) -> u64 {
+        self.stats.map_or(0, |stats| stats.jitter.played_frames)
+    }
+}
+
+fn is_recent(at_ns: Option<u64>, now_ns: u64) -> bool {
+    at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < AUDIBLE_NS)
+}
+
+/// The mix that the server makes for us, as a stream of our player; silent until it shall be heard.
+#[derive(Debug)]
+struct MixStream {
+    stream: StreamId,
+    /// As the player was last told.
+    strip: Option<Strip>,
+    opus: Receiver,
+    stats: StreamStats,
+    peaks: [f32; 2],
+    /// Of it that had been played at the last look.
+    played_frames: u64,
+    /// Since that grew, ms.
+    silent_ms: u32,
+    /// Since nobody is in it any more, ms.
+    idle_ms: u32,
+}
+
+impl MixStream {
+    /// Whether it plays.
+    fn look(&mut self, elapsed_ms: u32) -> bool {
+        let played_frames = self.stats.jitter.played_frames;
+        let has_played = played_frames > self.played_frames;
+        self.silent_ms = if has_played {
+            0
+        } else {
+            self.silent_ms.saturating_add(elapsed_ms)
+        };
+        self.played_frames = played_frames;
+        played_frames > 0 && self.silent_ms < MIX_SILENT_MS
     }
 }
 
@@ -283,10 +336,11 @@ struct Network {
     peers: Vec<Peer>,
     strips: HashMap<String, Strip>,
     next_stream: StreamId,
-    mix_stream: Option<StreamId>,
-    mix_opus: Receiver,
-    mix_stats: Option<StreamStats>,
-    mix_peaks: [f32; 2],
+    mixing: Mixing,
+    /// While there is anybody in it.
+    mix: Option<MixStream>,
+    /// When that was last looked at.
+    looked_ns: u64,
     commands: VecDeque<Command>,
     endpoint: Option<(IpAddr, web_transport_quinn::quinn::Endpoint)>,
     relay: Option<(RelayConfig, Relay)>,
@@ -344,6 +398,8 @@ async fn network(
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tick = 0u64;
+    let mut looks = interval(MIX_LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let listener = match sleeper.listen() {
         Ok(listener) => listener,
         Err(error) => {
@@ -367,6 +423,7 @@ async fn network(
                 Some(Order::Leave) | None => break,
                 Some(order) => network.handle_order(order),
             },
+            _ = looks.tick(), if network.mix.is_some() => network.follow_mix(now_ns()),
             _ = ticks.tick() => {
                 tick += 1;
                 network.handle_tick(tick);
@@ -412,10 +469,9 @@ impl Network {
             peers: Vec::new(),
             strips: HashMap::new(),
             next_stream: 0,
-            mix_stream: None,
-            mix_opus: Receiver::default(),
-            mix_stats: None,
-            mix_peaks: [0.0; 2],
+            mixing: Mixing::new(MAX_STREAMS),
+            mix: None,
+            looked_ns: now_ns(),
             commands: VecDeque::new(),
             endpoint: None,
             relay: None,
@@ -586,9 +642,9 @@ impl Network {
                     peer.reports.observe(stats, now);
                     peer.stats = Some(stats);
                     raise(&mut peer.peaks, peaks);
-                } else if self.mix_stream == Some(id) {
-                    self.mix_stats = Some(stats);
-                    raise(&mut self.mix_peaks, peaks);
+                } else if let Some(mix) = self.mix.as_mut().filter(|mix| mix.stream == id) {
+                    mix.stats = stats;
+                    raise(&mut mix.peaks, peaks);
                 }
             }
             Observation::Mix {
@@ -646,8 +702,8 @@ impl Network {
             return;
         }
         if kind == Kind::Audio && number == MIX_STREAM {
-            if let Some(stream) = self.mix_stream {
-                give(&mut self.far, &mut self.mix_opus, stream, bytes);
+            if let Some(mix) = &mut self.mix {
+                give(&mut self.far, &mut mix.opus, mix.stream, bytes);
             }
             return;
         }
@@ -719,15 +775,14 @@ impl Network {
         }
         match wire::parse(bytes) {
             Ok(Datagram::Audio(..) | Datagram::Opus(..)) => {
-                let is_direct = lane > 0;
-                if is_direct {
-                    peer.direct_audio_ns = Some(now);
-                }
-                let is_silent = peer.is_muted_by_owner || (is_direct && peer.is_mixed);
-                if !is_silent {
-                    let opus = &mut peer.opus[usize::from(!is_direct)];
-                    give(&mut self.far, opus, peer.stream, bytes);
-                }
+                let is_relayed = lane == 0;
+                *(if is_relayed {
+                    &mut peer.relayed_audio_ns
+                } else {
+                    &mut peer.direct_audio_ns
+                }) = Some(now);
+                let opus = &mut peer.opus[usize::from(is_relayed)];
+                give(&mut self.far, opus, peer.stream, bytes);
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {
@@ -770,12 +825,12 @@ impl Network {
             FromServer::Welcome(welcome) => self.handle_welcome(*welcome, address),
             FromServer::Joined { participant } => {
                 self.add_peer(participant, false);
-                self.listen();
+                self.listen(now_ns());
             }
             FromServer::Left { id } => {
                 if let Some(at) = find(&mut self.peers, &id) {
                     self.remove_peer(at);
-                    self.listen();
+                    self.listen(now_ns());
                 }
             }
             FromServer::Away { id } => {
@@ -798,6 +853,7 @@ impl Network {
                     self.status.is_muted_by_owner = muted;
                 } else if let Some(at) = find(&mut self.peers, &id) {
                     self.peers[at].is_muted_by_owner = muted;
+                    self.apply_strips();
                 }
             }
             FromServer::Relay { relay } => self.set_relay(relay, address, false),
@@ -877,7 +933,7 @@ impl Network {
             if let Err(why) = relay.update(&config) {
                 self.status.notice = Some(why);
             }
-            self.listen();
+            self.listen(now_ns());
             return;
         }
         // The old ones end first.
@@ -891,7 +947,8 @@ impl Network {
             .map_err(|error| error.to_string())
             .and_then(|endpoint| {
                 self.endpoint = Some((server, endpoint.clone()));
-                Relay::open(&endpoint, &config, self.wanted(), self.relay_events.clone())
+                let listen = self.wanted(now_ns());
+                Relay::open(&endpoint, &config, listen, self.relay_events.clone())
             });
         match opened {
             Ok(relay) => self.relay = Some((config, relay)),
@@ -917,6 +974,7 @@ impl Network {
             (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
             peer.is_muted_by_owner = muted;
             peer.missed_since_ns = None;
+            self.apply_strips();
             return;
         }
         // One stream is the mix's.
@@ -924,8 +982,7 @@ impl Network {
             self.status.notice = Some(format!("{name} is not heard: too many are in this room"));
             return;
         }
-        let strip = self.strips.get(&id).copied().unwrap_or_default();
-        let stream = self.add_stream(strip);
+        let stream = self.add_stream();
         let direct = (self.id.as_deref())
             .filter(|_| self.config.path.is_direct())
             .map(|own| {
@@ -941,10 +998,11 @@ impl Network {
             missed_since_ns: None,
             is_muted_by_owner: muted,
             stream,
+            strip: None,
             direct,
             direct_ns: None,
             direct_audio_ns: None,
-            is_mixed: self.asked == Asked::Mixed,
+            relayed_audio_ns: None,
             is_told_direct: true,
             is_told_relayed: true,
             takes_relayed: true,
@@ -961,6 +1019,7 @@ impl Network {
             rtt_ns: HashMap::new(),
             opus: Default::default(),
         });
+        self.apply_strips();
     }
 
     fn remove_peer(&mut self, at: usize) {
@@ -968,55 +1027,95 @@ impl Network {
         self.commands.push_back(Command::Remove(peer.stream));
     }
 
-    fn add_stream(&mut self, strip: Strip) -> StreamId {
+    fn add_stream(&mut self) -> StreamId {
         let stream = self.next_stream;
         self.next_stream += 1;
         self.commands.extend([
             Command::Add(stream),
             Command::Target(stream, self.config.target),
             Command::Budget(stream, self.config.budget),
-            Command::Gain(stream, strip.gain),
-            Command::Pan(stream, strip.pan),
-            Command::Mute(stream, strip.is_muted),
-            Command::Solo(stream, strip.is_solo),
         ]);
         stream
     }
 
+    /// Tells the player how each stream is heard, where that has changed.
+    fn apply_strips(&mut self) {
+        let (mixing, strips) = (&self.mixing, &self.strips);
+        let wanted = |id: &str| strips.get(id).copied().unwrap_or_default();
+        let has_solo = (self.peers.iter())
+            .any(|peer| mixing.is_mixed(peer.stream) && wanted(&peer.id).is_solo);
+        let peers = self.peers.iter_mut().map(|peer| {
+            let own = wanted(&peer.id);
+            let is_silent = peer.is_muted_by_owner || mixing.is_mixed(peer.stream);
+            let strip = Strip {
+                is_muted: own.is_muted || is_silent,
+                ..own
+            };
+            (peer.stream, strip, &mut peer.strip)
+        });
+        let mix = self.mix.iter_mut().map(|mix| {
+            let own = wanted("");
+            let strip = Strip {
+                is_muted: own.is_muted || !mixing.is_heard(),
+                is_solo: own.is_solo || has_solo,
+                ..own
+            };
+            (mix.stream, strip, &mut mix.strip)
+        });
+        for (stream, strip, told) in peers.chain(mix) {
+            if told.replace(strip) != Some(strip) {
+                self.commands.extend([
+                    Command::Gain(stream, strip.gain),
+                    Command::Pan(stream, strip.pan),
+                    Command::Mute(stream, strip.is_muted),
+                    Command::Solo(stream, strip.is_solo),
+                ]);
+            }
+        }
+    }
+
     // What goes out on our own account.
 
-    fn wanted(&self) -> Listen {
-        match self.asked {
-            _ if self.config.path == Path::Direct => Listen::default(),
-            Asked::Nothing => Listen::default(),
-            Asked::Forwarded => Listen {
-                forward: self.peers.iter().filter_map(|peer| peer.number).collect(),
-                ..Listen::default()
-            },
-            Asked::Mixed => {
-                let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
-                let sources = self
-                    .peers
-                    .iter()
-                    .filter(|peer| peer.is_mixed)
-                    .filter_map(|peer| {
-                        let strip = self.strip(&peer.id);
-                        Some(MixSource {
-                            stream: peer.number?,
-                            gain: strip.gain,
-                            pan: strip.pan,
-                            muted: strip.is_muted || (any_solo && !strip.is_solo),
-                        })
-                    });
-                Listen {
-                    mix: Some(Mix {
-                        format: self.config.choice.format.bits().min(24),
-                        packet_frames: self.config.choice.packet_frames,
-                        sources: sources.collect(),
-                    }),
-                    ..Listen::default()
-                }
-            }
+    fn wanted(&self, now: u64) -> Listen {
+        if self.config.path == Path::Direct {
+            return Listen::default();
+        }
+        let forward = (self.peers.iter())
+            .filter(|peer| self.asked_of(peer, now) != Asked::Nothing)
+            .filter(|peer| self.mixing.needs_own(peer.stream))
+            .filter_map(|peer| peer.number)
+            .collect();
+        let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
+        let sources: Vec<_> = (self.mixing.sources())
+            .filter_map(|stream| self.peers.iter().find(|peer| peer.stream == stream))
+            .filter_map(|peer| {
+                let strip = self.strip(&peer.id);
+                Some(MixSource {
+                    stream: peer.number?,
+                    gain: strip.gain,
+                    pan: strip.pan,
+                    muted: strip.is_muted || (any_solo && !strip.is_solo),
+                })
+            })
+            .collect();
+        let mix = (!sources.is_empty()).then(|| Mix {
+            format: self.config.choice.format.bits().min(24),
+            packet_frames: self.config.choice.packet_frames,
+            sources,
+        });
+        Listen {
+            forward,
+            mix,
+            ..Listen::default()
+        }
+    }
+
+    /// What to ask the relay for of one peer: of who is heard directly while others are mixed, nothing.
+    fn asked_of(&self, peer: &Peer, now: u64) -> Asked {
+        if self.asked == Asked::Mixed && peer.is_heard_directly(now) {
+            Asked::Nothing
+        } else {
+            self.asked
         }
     }
 
@@ -1060,31 +1159,71 @@ impl Network {
             aged: grown(before.aged, now.aged),
         });
         self.statistics_before = self.statistics;
-        if self.asked == Asked::Mixed && self.mix_stream.is_none() {
-            let strip = self.strip("");
-            self.mix_stream = Some(self.add_stream(strip));
-        }
-        self.choose_mixed(now_ns());
-        // After the relay: who is no longer to send directly shall find that the relay is asked.
-        self.tell_wanted();
     }
 
-    /// Who is heard directly is not mixed too.
-    fn choose_mixed(&mut self, now: u64) {
-        for peer in &mut self.peers {
-            peer.is_mixed = self.asked == Asked::Mixed && !peer.is_heard_directly(now);
+    /// Has each heard by its own stream or in the mix, as the relay is asked, and neither twice nor not at all meanwhile.
+    fn follow_mix(&mut self, now: u64) {
+        let elapsed_ms = (now.saturating_sub(self.looked_ns) / 1_000_000) as u32;
+        // What is less than a millisecond is not lost.
+        self.looked_ns += u64::from(elapsed_ms) * 1_000_000;
+        let plays = (self.mix.as_mut()).is_some_and(|mix| mix.look(elapsed_ms));
+        let buffered_frames = (self.mix.as_ref())
+            .and_then(|mix| mix.stats.buffered_frames)
+            .unwrap_or_default();
+        let buffered_ms = buffered_frames * 1_000 / u64::from(self.config.choice.rate.hz());
+        let rtt_ns = self.relay_rtt_ns.values().min().copied().unwrap_or(0);
+        let seen = MixObservation {
+            elapsed_ms,
+            plays,
+            settle_ms: (rtt_ns / 1_000_000 + buffered_ms) as u32,
+        };
+        let all: Vec<_> = (self.peers.iter())
+            .map(|peer| MemberObservation {
+                stream: peer.stream,
+                is_wanted: peer.number.is_some() && self.asked_of(peer, now) == Asked::Mixed,
+                is_forwarded: peer.is_heard_relayed(now),
+                played_frames: peer.played_frames(),
+            })
+            .collect();
+        self.mixing.review(&seen, &all);
+        let is_needed = self.mixing.is_heard() || self.mixing.sources().next().is_some();
+        if is_needed && self.mix.is_none() {
+            self.mix = Some(MixStream {
+                stream: self.add_stream(),
+                strip: None,
+                opus: Receiver::default(),
+                stats: StreamStats::default(),
+                peaks: [0.0; 2],
+                played_frames: 0,
+                silent_ms: 0,
+                idle_ms: 0,
+            });
         }
-        self.listen();
+        if let Some(mix) = &mut self.mix {
+            mix.idle_ms = if is_needed {
+                0
+            } else {
+                mix.idle_ms + elapsed_ms
+            };
+            if mix.idle_ms > MIX_IDLE_MS {
+                self.commands.push_back(Command::Remove(mix.stream));
+                self.mix = None;
+            }
+        }
+        self.apply_strips();
+        self.listen(now);
+        // After the relay: who is no longer to send directly shall find that the relay is asked.
+        self.tell_wanted(now);
     }
 
     /// Tells each peer by which ways its sound is to come: who is mixed need not send directly.
-    fn tell_wanted(&mut self) {
-        let listen = self.wanted();
+    fn tell_wanted(&mut self, now: u64) {
+        let listen = self.wanted(now);
         for peer in &mut self.peers {
             // Whom the server does not know at present cannot be told.
             let Some(number) = peer.number else { continue };
             let relayed = listen.takes(number);
-            let direct = !peer.is_mixed || peer.direct.is_none();
+            let direct = self.mixing.needs_own(peer.stream) || peer.direct.is_none();
             for (kind, wanted, told) in [
                 ("relayed", relayed, &mut peer.is_told_relayed),
                 ("direct", direct, &mut peer.is_told_direct),
@@ -1101,9 +1240,9 @@ impl Network {
         }
     }
 
-    fn listen(&self) {
+    fn listen(&self, now: u64) {
         if let Some((_, relay)) = &self.relay {
-            relay.listen(self.wanted());
+            relay.listen(self.wanted(now));
         }
     }
 
@@ -1131,20 +1270,8 @@ impl Network {
             Order::Solo(_, solo) => strip.is_solo = solo,
             Order::MuteSelf(_) | Order::Leave => {}
         }
-        let strip = *strip;
-        let stream = match self.peers.iter().find(|peer| peer.id == id) {
-            Some(peer) => Some(peer.stream),
-            None => self.mix_stream.filter(|_| id.is_empty()),
-        };
-        if let Some(stream) = stream {
-            self.commands.extend([
-                Command::Gain(stream, strip.gain),
-                Command::Pan(stream, strip.pan),
-                Command::Mute(stream, strip.is_muted),
-                Command::Solo(stream, strip.is_solo),
-            ]);
-        }
-        self.listen();
+        self.apply_strips();
+        self.listen(now_ns());
     }
 
     fn handle_tick(&mut self, tick: u64) {
@@ -1161,6 +1288,7 @@ impl Network {
             self.review();
             self.probe();
         }
+        self.follow_mix(now);
         let xruns = self.faults.xruns.load(Ordering::Relaxed);
         let lost = self.faults.lost_capture_frames.load(Ordering::Relaxed);
         self.recent.push_back((xruns, lost));
@@ -1258,7 +1386,6 @@ impl Network {
             statistics: self.statistics,
             sent: sends_to_relay.then(|| SentStatus::of(&self.relay_listener, main)),
         };
-        let has_relay = status.relay.sessions > 0;
         let mut peers = Vec::new();
         for peer in &mut self.peers {
             let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
@@ -1288,8 +1415,8 @@ impl Network {
                 is_present: peer.is_present,
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
-                is_relayed: has_relay && self.asked == Asked::Forwarded,
-                is_mixed: has_relay && peer.is_mixed,
+                is_relayed: peer.is_heard_relayed(now),
+                is_mixed: self.mixing.is_mixed(peer.stream),
                 rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,
@@ -1301,13 +1428,13 @@ impl Network {
                 ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
             });
         }
-        if self.mix_stream.is_some() {
+        if let Some(mix) = &mut self.mix {
             let strip = self.strips.get("").copied().unwrap_or_default();
             peers.push(PeerStatus {
                 name: "the server's mix".into(),
                 is_present: true,
-                is_mixed: has_relay,
-                ..described(strip, self.mix_stats, std::mem::take(&mut self.mix_peaks))
+                is_mixed: self.mixing.is_heard(),
+                ..described(strip, Some(mix.stats), std::mem::take(&mut mix.peaks))
             });
         }
         self.status.peers = peers;
@@ -1421,9 +1548,11 @@ mod tests {
             "resumed": resumed})
     }
 
-    fn mixed(network: &Network) -> Vec<u16> {
-        let mix = network.wanted().mix.expect("a mix");
-        mix.sources.iter().map(|source| source.stream).collect()
+    /// Whom the relay is asked to forward, and whom to mix.
+    fn taken(network: &Network, now: u64) -> (Vec<u16>, Vec<u16>) {
+        let listen = network.wanted(now);
+        let mixed = listen.mix.into_iter().flat_map(|mix| mix.sources);
+        (listen.forward, mixed.map(|source| source.stream).collect())
     }
 
     fn audio(timestamp: u64) -> Vec<u8> {
@@ -1432,12 +1561,25 @@ mod tests {
             rate: SampleRate::Hz48000,
             channels: 1,
             stream: 0,
-            frames: 16,
-            sequence: timestamp as u32 / 16,
+            frames: 128,
+            sequence: timestamp as u32 / 128,
             timestamp,
         };
         let mut bytes = vec![0; header.datagram_bytes()];
         header.write(&mut bytes);
+        of(&bytes, 1.0)
+    }
+
+    /// How loud one voice is.
+    const LEVEL: f32 = 0.1;
+
+    /// The same with the sound of so many voices.
+    fn of(datagram: &[u8], voices: f32) -> Vec<u8> {
+        let mut bytes = datagram.to_vec();
+        let sample = (voices * LEVEL * 32_768.0) as i16;
+        for out in bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(2) {
+            out.copy_from_slice(&sample.to_le_bytes());
+        }
         bytes
     }
 
@@ -1454,15 +1596,88 @@ mod tests {
         stats.sequence.received
     }
 
-    #[tokio::test]
-    async fn one_is_heard_in_the_mix_until_audio_comes_directly_and_never_both() {
-        let (mut network, mut duplex, mut said) = network(Path::Auto);
-        network.asked = Asked::Mixed;
-        let welcome = welcome(false, &[("a", 1), ("b", 2)]);
-        let lanes = LocalSet::new();
-        lanes.run_until(async { hear(&mut network, welcome) }).await;
-        let mut wishes = || {
-            let said = std::iter::from_fn(|| said.try_recv().ok());
+    /// A participant whose relay has sound of peers 1 and 2, and a mix of those who are asked for; all time is the test's.
+    struct Rehearsal {
+        network: Network,
+        duplex: Duplex,
+        said: mpsc::Receiver<ToServer>,
+        now: u64,
+        packets: u64,
+        mix_plays: bool,
+        a_direct: bool,
+    }
+
+    impl Rehearsal {
+        fn new() -> Self {
+            let (mut network, duplex, said) = network(Path::Auto);
+            (network.asked, network.looked_ns) = (Asked::Forwarded, 10 * AUDIBLE_NS);
+            Self {
+                network,
+                duplex,
+                said,
+                now: 10 * AUDIBLE_NS,
+                packets: 0,
+                mix_plays: true,
+                a_direct: false,
+            }
+        }
+
+        /// A tenth of a second: how many voices are heard in each hundredth.
+        fn tick(&mut self) -> Vec<f32> {
+            let mut heard = Vec::new();
+            for _ in 0..10 {
+                let (forward, mixed) = self.taken();
+                for _ in 0..4 {
+                    let bytes = audio(128 * self.packets);
+                    for at in 0..2 {
+                        let number = self.network.peers[at].number.expect("a number");
+                        if at == 0 && self.a_direct {
+                            self.network
+                                .handle_datagram(at, 1, Kind::Audio, &bytes, self.now);
+                        }
+                        if forward.contains(&number) {
+                            self.network
+                                .handle_datagram(at, 0, Kind::Audio, &bytes, self.now);
+                        }
+                    }
+                    if let Some(mix) = &mut self.network.mix
+                        && self.mix_plays
+                        && !mixed.is_empty()
+                    {
+                        let voices = mixed.len() as f32;
+                        give(
+                            &mut self.network.far,
+                            &mut mix.opus,
+                            mix.stream,
+                            &of(&bytes, voices),
+                        );
+                    }
+                    self.packets += 1;
+                }
+                let mut quantum = [0.0; 512];
+                self.duplex.process(&[0.0; 512], &mut quantum);
+                heard.push(quantum.iter().sum::<f32>() / 512.0 / LEVEL);
+                self.now += 512 * 1_000_000_000 / 48_000;
+                self.network.handle_capture();
+                self.network.follow_mix(self.now);
+            }
+            heard
+        }
+
+        /// Of so many, those in which it was not two.
+        fn disturbed(&mut self, ticks: usize) -> Vec<f32> {
+            let heard = (0..ticks).flat_map(|_| self.tick());
+            heard
+                .filter(|voices| !(1.95..2.05).contains(voices))
+                .collect()
+        }
+
+        fn taken(&self) -> (Vec<u16>, Vec<u16>) {
+            taken(&self.network, self.now)
+        }
+
+        fn wishes(&mut self) -> Vec<(String, String, bool)> {
+            let said = std::iter::from_fn(|| self.said.try_recv().ok());
             let wish = |message| match message {
                 ToServer::Signal { to, data } => {
                     let kind = data["kind"].as_str().expect("a kind").to_owned();
@@ -1470,52 +1685,62 @@ mod tests {
                 }
                 message => panic!("{message:?}"),
             };
-            said.map(wish).collect::<Vec<_>>()
+            said.map(wish).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn one_is_heard_in_the_mix_until_audio_comes_directly_and_never_both() {
+        let run = async {
+            let mut music = Rehearsal::new();
+            hear(&mut music.network, welcome(false, &[("a", 1), ("b", 2)]));
+            let wish = |to: &str, kind: &str, wanted| (to.to_owned(), kind.to_owned(), wanted);
+            music.disturbed(5);
+            assert_eq!(music.taken(), (vec![1, 2], vec![]));
+            assert!(music.wishes().is_empty());
+
+            // Until the mix is heard, all come both ways.
+            music.network.asked = Asked::Mixed;
+            music.mix_plays = false;
+            assert_eq!(music.disturbed(9), [0.0; 0]);
+            assert_eq!(music.taken(), (vec![1, 2], vec![1, 2]));
+            music.mix_plays = true;
+            assert_eq!(music.disturbed(9), [0.0; 0]);
+            assert_eq!(music.taken(), (vec![], vec![1, 2]));
+            let wishes = [wish("a", "direct", false), wish("b", "direct", false)];
+            assert_eq!(music.wishes(), wishes);
+
+            // One is heard directly after all.
+            music.a_direct = true;
+            // Its end in a mix that goes on is not told to the frame.
+            let alone = music.disturbed(9);
+            assert!(alone.len() <= 3, "{alone:?}");
+            assert!(alone.iter().all(|voices| *voices < 2.0), "{alone:?}");
+            assert_eq!(music.taken(), (vec![], vec![2]));
+            let wishes = [wish("a", "direct", true), wish("a", "relayed", false)];
+            assert_eq!(music.wishes(), wishes);
+
+            // Its lanes are silent.
+            music.a_direct = false;
+            music.disturbed(20);
+            assert_eq!(music.taken(), (vec![], vec![2, 1]));
+            let wishes = [wish("a", "relayed", true), wish("a", "direct", false)];
+            assert_eq!(music.wishes(), wishes);
+
+            music.network.asked = Asked::Forwarded;
+            assert_eq!(music.disturbed(9), [0.0; 0]);
+            assert_eq!(music.taken(), (vec![1, 2], vec![]));
+            assert!(music.network.mix.is_none());
+            let wishes = [wish("a", "direct", true), wish("b", "direct", true)];
+            assert_eq!(music.wishes(), wishes);
+
+            // One that the server does not know would not hear it.
+            music.network.peers[0].number = None;
+            music.network.asked = Asked::Nothing;
+            music.network.follow_mix(music.now);
+            assert_eq!(music.wishes(), [wish("b", "relayed", false)]);
         };
-        let wish = |to: &str, kind: &str, wanted| (to.to_owned(), kind.to_owned(), wanted);
-        let choose = |network: &mut Network, now| {
-            network.choose_mixed(now);
-            network.tell_wanted();
-        };
-        // Nothing has come by a lane, open or not.
-        choose(&mut network, 0);
-        assert_eq!(mixed(&network), [1, 2]);
-        assert_eq!(
-            wishes(),
-            [wish("a", "direct", false), wish("b", "direct", false)]
-        );
-        let mut give = |network: &mut Network, packet: u64, now| {
-            network.handle_datagram(0, 1, Kind::Audio, &audio(packet * 16), now);
-            played(network, &mut duplex, "a")
-        };
-        let now = 1;
-        assert_eq!(give(&mut network, 0, now), 0, "the mix has it");
-        choose(&mut network, now);
-        assert_eq!(mixed(&network), [2]);
-        assert_eq!(
-            wishes(),
-            [wish("a", "relayed", false), wish("a", "direct", true)]
-        );
-        assert_eq!(give(&mut network, 1, now), 1);
-        choose(&mut network, now + AUDIBLE_NS - 1);
-        assert_eq!(mixed(&network), [2]);
-        assert!(wishes().is_empty());
-        choose(&mut network, now + AUDIBLE_NS);
-        assert_eq!(mixed(&network), [1, 2], "its lanes are silent");
-        network.asked = Asked::Forwarded;
-        choose(&mut network, now + AUDIBLE_NS);
-        let last = [
-            wish("a", "relayed", true),
-            wish("a", "direct", false),
-            wish("a", "direct", true),
-            wish("b", "direct", true),
-        ];
-        assert_eq!(wishes(), last);
-        // One that the server does not know would not hear it.
-        network.peers[0].number = None;
-        network.asked = Asked::Nothing;
-        choose(&mut network, now + AUDIBLE_NS);
-        assert_eq!(wishes(), [wish("b", "relayed", false)]);
+        LocalSet::new().run_until(run).await;
     }
 
     #[tokio::test]
@@ -1558,11 +1783,19 @@ mod tests {
                 json!({"type": "joined", "participant":
                     {"id": id, "stream": stream, "name": id, "present": true}})
             };
+            let now = now_ns();
             let talk = |ends: &mut [End; 2], asked| {
                 for (network, ..) in ends.iter_mut() {
                     network.asked = asked;
-                    network.choose_mixed(0);
-                    network.tell_wanted();
+                    // Where it is mixed, in the end.
+                    network.peers[0].relayed_audio_ns = Some(now);
+                    for _ in 0..3 {
+                        network.follow_mix(now);
+                        if let Some(mix) = &mut network.mix {
+                            mix.stats.jitter.played_frames += u64::from(asked == Asked::Mixed);
+                            mix.silent_ms = MIX_SILENT_MS;
+                        }
+                    }
                 }
                 converse(ends);
                 // Whether the other takes it by the relay, and directly.
@@ -1607,9 +1840,13 @@ mod tests {
     fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
         let (mut network, ..) = network(Path::Mix);
         hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
-        assert_eq!(mixed(&network), [1, 2]);
+        let mixed = |network: &mut Network| {
+            network.follow_mix(0);
+            taken(network, 0).1
+        };
+        assert_eq!(mixed(&mut network), [1, 2]);
         hear(&mut network, welcome(false, &[("c", 1)]));
-        assert_eq!(mixed(&network), [1], "a is not back yet");
+        assert_eq!(mixed(&mut network), [1], "a is not back yet");
         let reply = Probe {
             stream: 1,
             id: 0,
@@ -1626,10 +1863,10 @@ mod tests {
             &mut network,
             json!({"type": "joined", "participant": {"id": "a", "stream": 3, "name": "a", "present": true}}),
         );
-        assert_eq!(mixed(&network), [3, 1]);
+        assert_eq!(mixed(&mut network), [1, 3]);
         // Without a connection to the server for a while; its sessions with the relay are there all the same.
         hear(&mut network, json!({"type": "away", "id": "a"}));
-        assert_eq!(mixed(&network), [3, 1]);
+        assert_eq!(mixed(&mut network), [1, 3]);
     }
     /// Packets of libopus, mono, 240 frames, each after its length: a chord.
     const OPUS: &[u8] = include_bytes!("../../opus/tests/libopus/1-240");

@@ -19,7 +19,7 @@
 //! stands still · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
 //! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
-//! [`path`] which path that is.
+//! [`path`] which path that is · [`mixing`] the way into a mix and out of it.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ pub mod jitter;
 pub mod ladder;
 pub mod limiter;
 pub mod mix;
+pub mod mixing;
 pub mod path;
 pub mod pcm;
 pub mod player;
@@ -44,6 +45,7 @@ pub mod wire;
 
 pub use jitter::Target;
 pub use ladder::{Ladder, Observation};
+pub use mixing::Mixing;
 pub use path::{Listening, Pin, Sending};
 pub use player::{Command, Player, PlayerConfig, StreamFormat, StreamId, StreamStats};
 pub use sender::{Sender, SenderConfig, SenderStats};
