@@ -1,8 +1,7 @@
 //! The engine for the browser: a plain C ABI over `antiphon-core`, without logic of its own.
 //!
-//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`], one [`Listening`], and a [`Ladder`] and a [`Sending`] for
-//! each of `MAX_LISTENERS`; the module imports nothing and its memory does not
-//! grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
+//! One module instance serves one thread and holds at most one [`Sender`], one [`Player`], one [`Listening`], one [`Mixing`], and a [`Ladder`] and a
+//! [`Sending`] for each of `MAX_LISTENERS`; the module imports nothing and its memory does not grow after `*_new`. Bytes and samples pass through fixed areas of its memory, whose addresses `*_ptr` give. Functions return a
 //! non-negative result, or one of the negative codes below. The TypeScript side of this contract is `web/src/shared/engine.ts`.
 //!
 //! No wasm-bindgen: its glue needs TextDecoder, which an AudioWorkletGlobalScope lacks.
@@ -10,12 +9,13 @@
 use core::cell::UnsafeCell;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::mixing::{MemberObservation, MixObservation};
 use antiphon_core::path::{ListenerObservation, SenderObservation};
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::sender::{MAX_RENDITIONS, QUEUE_FRAMES};
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{
-    Command, Ladder, Listening, Observation, Pin, Player, PlayerConfig, SampleFormat, SampleRate,
+    Command, Ladder, Listening, Mixing, Observation, Pin, Player, PlayerConfig, SampleFormat, SampleRate,
     Sender, SenderConfig, Sending, StreamFormat, Target,
 };
 
@@ -29,7 +29,7 @@ const COMMAND_REFUSED: i32 = -3;
 /// Numbers in a statistics record. Their order is the ABI.
 const STATS_FIELDS: usize = 30;
 
-/// Listeners whose paths are judged.
+/// Listeners whose paths are judged, and participants of a mix.
 const MAX_LISTENERS: usize = 64;
 
 /// The engine's halves.
@@ -39,6 +39,9 @@ struct Engine {
     ladders: [Option<Ladder>; MAX_LISTENERS],
     sendings: [Option<Sending>; MAX_LISTENERS],
     listening: Listening,
+    mixing: Option<Mixing>,
+    /// Seen for the mix's next review.
+    members: Vec<MemberObservation>,
     output_channels: usize,
 }
 
@@ -61,6 +64,8 @@ static ENGINE: OneThread<Engine> = OneThread(UnsafeCell::new(Engine {
     ladders: [const { None }; MAX_LISTENERS],
     sendings: [const { None }; MAX_LISTENERS],
     listening: Listening::new(),
+    mixing: None,
+    members: Vec::new(),
     output_channels: 0,
 }));
 static AREAS: OneThread<Areas> = OneThread(UnsafeCell::new(Areas {
@@ -347,6 +352,64 @@ pub extern "C" fn listening_review(
         aged,
     });
     asked as i32
+}
+
+/// Begins anew with nobody in the mix. 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn mixing_new() -> i32 {
+    let engine = engine();
+    engine.mixing = Some(Mixing::new(MAX_LISTENERS));
+    engine.members = Vec::with_capacity(MAX_LISTENERS);
+    0
+}
+
+/// Tells the mix's next review of one participant. `state` is 1 if it shall be heard in the mix, plus 2 if its stream comes forwarded. 0, also for one too
+/// many, who is not told of; or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mixing_see(stream: u32, state: u32, played_frames: f64) -> i32 {
+    let engine = engine();
+    if engine.mixing.is_none() {
+        return NOT_READY;
+    }
+    if engine.members.len() < MAX_LISTENERS {
+        engine.members.push(MemberObservation {
+            stream,
+            is_wanted: state & 1 != 0,
+            is_forwarded: state & 2 != 0,
+            played_frames: played_frames as u64,
+        });
+    }
+    0
+}
+
+/// Reviews who is heard in the mix, of those who were told of since the last time. `plays` is not 0 if the mix plays. 0, or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mixing_review(elapsed_ms: u32, plays: u32, settle_ms: u32) -> i32 {
+    let engine = engine();
+    let Some(mixing) = &mut engine.mixing else {
+        return NOT_READY;
+    };
+    let seen = MixObservation {
+        elapsed_ms,
+        plays: plays != 0,
+        settle_ms,
+    };
+    mixing.review(&seen, &engine.members);
+    engine.members.clear();
+    0
+}
+
+/// A participant's place in the mix: 1 if it shall be in it, plus 2 if it is heard there, plus 4 if its own stream is not needed, plus 8 if it is held up; or
+/// `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mixing_place(stream: u32) -> i32 {
+    let Some(mixing) = &engine().mixing else {
+        return NOT_READY;
+    };
+    i32::from(mixing.sources().any(|source| source == stream))
+        | i32::from(mixing.is_mixed(stream)) << 1
+        | i32::from(!mixing.needs_own(stream)) << 2
+        | i32::from(mixing.is_held_up(stream)) << 3
 }
 
 /// Writes the sender's statistics: captured, sent, overrun frames, packets, then one peak a channel (reset by reading).

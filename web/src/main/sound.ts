@@ -2,7 +2,7 @@
 
 import { RecordRing } from "@antiphon/ring";
 import { Recent } from "../shared/clock";
-import { AUTOMATIC, COMMAND, type Pin, STATS_FIELDS } from "../shared/engine";
+import { AUTOMATIC, COMMAND, Mixing, type Pin, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
   COMMAND_RING_BYTES,
@@ -103,6 +103,8 @@ function portsOf(...channels: Channel[]): Transferable[] {
 
 export class Sound {
   readonly context: AudioContext;
+  /** Who is heard in the server's mix. */
+  readonly mixing: Mixing;
   readonly #worker: Worker;
   readonly #node: AudioWorkletNode;
   readonly #commands: RecordSink;
@@ -143,6 +145,7 @@ export class Sound {
     receive: (message: FromWorker) => void,
   ) {
     this.context = context;
+    this.mixing = new Mixing(module);
     this.#rateHz = rateHz;
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
     this.#numbers = new Float64Array(count);

@@ -1,6 +1,6 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
-import { COMMAND, type Pin, STREAM_STATS } from "../shared/engine";
+import { COMMAND, type Mixing, type Pin, STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
 import type {
   DeviceDelay,
@@ -41,7 +41,6 @@ import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } fro
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
-import { Mixing } from "./mixing";
 import type {
   Buffer,
   CalibrationState,
@@ -76,6 +75,10 @@ const OBSERVE_MS = 100;
 const HEARD_MS = 450;
 /** A mix of which nothing was played for so long has ended. */
 const MIX_SILENT_MS = 500;
+/** One that nobody is in any more goes after its sound has faded out. */
+const MIX_IDLE_MS = 100;
+/** Between two looks at it: one participant's change from its own stream to the mix, or back, may come so much too late. */
+const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
 /** How long the worker may take to hand a trace over. */
@@ -144,14 +147,17 @@ export class Studio implements StudioApi {
   #ownerId: string | null = null;
   /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
-  readonly #mixing = new Mixing();
-  /** The mix's stream while there is one, what the engine was last told of it, and had played of it when. */
+  /** When it was last looked at who is heard in the mix. */
+  #mixLookedMs = 0;
+  #mixObserver: ReturnType<typeof setInterval> | undefined;
+  /** The mix's stream while there is one, what the engine was last told of it, and had played of it when, and when somebody was in it. */
   #mix: {
     stream: number;
     isMuted: boolean;
     isSolo: boolean;
     playedFrames: number;
     playedAtMs: number;
+    neededAtMs: number;
   } | null = null;
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
@@ -527,6 +533,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     this.#sound = null;
     clearInterval(this.#observer);
+    clearInterval(this.#mixObserver);
     this.#sender = NO_SENDER;
     this.#workerPeers = new Map();
     this.#relay = null;
@@ -554,7 +561,7 @@ export class Studio implements StudioApi {
       const at = sound.offsetOf(numbers, member.stream);
       const heard = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
       // What is heard of them in the mix, their own stream does not tell.
-      member.hearing = this.#mixing.isMixed(member.participant.id) ? null : heard;
+      member.hearing = this.#isMixed(member.stream) ? null : heard;
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
       stream,
@@ -571,30 +578,35 @@ export class Studio implements StudioApi {
       const at = sound.offsetOf(numbers, stream);
       return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
     };
-    const wanted = new Set<string>();
-    const workerPeer = (id: string) => this.#workerPeers.get(this.#members.get(id)?.stream ?? 0);
-    for (const id of this.#members.keys()) {
-      const { asked, relayOpen } = workerPeer(id) ?? {};
-      if (asked === "mixed" && relayOpen) wanted.add(id);
-    }
-    this.#mixing.look(wanted, {
-      nowMs: performance.now(),
-      mixPlays: this.#mixPlays(played),
-      settleMs: this.#mixSettlesMs(sound, numbers),
-      isForwarded: (id) => workerPeer(id)?.ways.relayed.isHeard === true,
-      playedFrames: (id) => played(this.#members.get(id)?.stream ?? 0),
+    const nowMs = performance.now();
+    const elapsedMs = Math.trunc(nowMs - this.#mixLookedMs);
+    this.#mixLookedMs += elapsedMs;
+    const seen = Array.from(this.#members.values(), ({ stream }) => {
+      const worker = this.#workerPeers.get(stream);
+      return {
+        stream,
+        isWanted: worker?.asked === "mixed" && worker.relayOpen,
+        isForwarded: worker?.ways.relayed.isHeard === true,
+        playedFrames: played(stream),
+      };
     });
+    const settleMs = this.#mixSettlesMs(sound, numbers);
+    sound.mixing.review({ elapsedMs, plays: this.#mixPlays(played), settleMs }, seen);
     this.#keepMix(sound);
     const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
-    const listen = listenOf(taken, this.#mixing, this.#state.settings);
+    const listen = listenOf(taken, sound.mixing, this.#state.settings);
     const text = JSON.stringify(listen);
     if (text !== this.#listen) sound.setListen(listen);
     this.#listen = text;
     // After the relay: who is no longer to send directly shall find that the relay is asked.
     for (const member of this.#members.values()) {
       this.#silence(member);
-      this.#tellWanted(member, listen);
+      this.#tellWanted(member, listen, sound.mixing);
     }
+  }
+
+  #isMixed(stream: number): boolean {
+    return this.#sound?.mixing.isMixed(stream) ?? false;
   }
 
   #mixPlays(played: (stream: number) => number): boolean {
@@ -614,42 +626,47 @@ export class Studio implements StudioApi {
 
   /** The mix has a stream of its own while there is anybody in it. It is silent until it plays. */
   #keepMix(sound: Sound): void {
-    const { isHeard, sources } = this.#mixing;
-    const isSolo = sources.some((id) => this.#mixing.isMixed(id) && this.#members.get(id)?.participant.solo);
-    if (!isHeard && sources.length === 0) {
-      if (this.#mix !== null) sound.removeStream(this.#mix.stream);
-      this.#mix = null;
-      return;
-    }
+    const { isHeard, hasSources } = sound.mixing;
+    const members = Array.from(this.#members.values());
+    const isSolo = members.some((member) => this.#isMixed(member.stream) && member.participant.solo);
+    const isNeeded = isHeard || hasSources;
+    const nowMs = performance.now();
     if (this.#mix === null) {
+      if (!isNeeded) return;
       const stream = this.#nextStream++;
       sound.addStream(stream, this.#state.settings.buffer, null);
       sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
       const playedAtMs = Number.NEGATIVE_INFINITY;
-      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs };
+      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs, neededAtMs: nowMs };
+      this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
     }
     const mix = this.#mix;
     if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
     if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
     Object.assign(mix, { isMuted: !isHeard, isSolo });
+    if (isNeeded) mix.neededAtMs = nowMs;
+    if (nowMs - mix.neededAtMs <= MIX_IDLE_MS) return;
+    clearInterval(this.#mixObserver);
+    sound.removeStream(mix.stream);
+    this.#mix = null;
   }
 
   /** A participant's own stream is silent while it is heard in the mix, and while one of us has muted it. */
   #silence(member: Member): void {
     const { participant, stream } = member;
-    const isSilent = participant.muted || participant.mutedByOwner || this.#mixing.isMixed(participant.id);
+    const isSilent = participant.muted || participant.mutedByOwner || this.#isMixed(stream);
     if (isSilent !== member.isSilent) this.#sound?.command(COMMAND.mute, stream, Number(isSilent));
     member.isSilent = isSilent;
   }
 
   /** Tells a peer by which ways its sound is to come. */
-  #tellWanted(member: Member, listen: Listen): void {
+  #tellWanted(member: Member, listen: Listen, mixing: Mixing): void {
     const { participant, peer } = member;
     if (!(peer instanceof Peer)) return;
     const now = {
       relayed: takesRelayed(listen, member.number),
-      direct: wantsDirect(this.#taken(member), this.#mixing),
+      direct: wantsDirect(this.#taken(member), mixing),
     };
     for (const kind of ["relayed", "direct"] as const) {
       if (now[kind] === member.wanted[kind]) continue;
@@ -659,7 +676,7 @@ export class Studio implements StudioApi {
 
   #taken({ number, participant, stream }: Member): Taken {
     const { asked = null, relayOpen: isReached = false } = this.#workerPeers.get(stream) ?? {};
-    return { number, participant, asked, isReached };
+    return { number, participant, stream, asked, isReached };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
@@ -1065,7 +1082,6 @@ export class Studio implements StudioApi {
     this.#members.delete(id);
     clearTimeout(member.returnTimer);
     member.peer?.close();
-    this.#mixing.remove(id);
     this.#sound?.removeStream(member.stream);
     this.#clear(`unreachable-${id}`);
     this.#publishMembers();
@@ -1097,7 +1113,7 @@ export class Studio implements StudioApi {
   /** By whichever way there is. */
   #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
     const worker = this.#workerPeers.get(stream);
-    const isRelayed = worker?.relayOpen === true || this.#mixing.isMixed(participant.id);
+    const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
     if (isRelayed && worker?.asked !== "nothing") return "connected";
     return peer?.connection ?? participant.connection;
   }
@@ -1354,7 +1370,7 @@ export class Studio implements StudioApi {
     const rtts = lanes.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
     const { direct, relayed } = worker?.ways ?? { direct: null, relayed: null };
     if (relayed !== null && relayed.rttMs !== null) rtts.push(relayed.rttMs);
-    const isMixed = this.#mixing.isMixed(participant.id);
+    const isMixed = this.#isMixed(stream);
     return {
       id: participant.id,
       name: participant.name,

@@ -1,18 +1,16 @@
 /** What is taken of each participant: from the server's relay, and directly. */
 
-import type { Asked } from "../shared/engine";
+import type { Asked, Mixing } from "../shared/engine";
 import type { Listen } from "../shared/relay";
-import type { Mixing } from "./mixing";
 import type { Participant, Settings } from "./model";
 
 /** A participant, and what the worker says of it. */
 export interface Taken {
-  participant: Pick<
-    Participant,
-    "id" | "present" | "pin" | "gain" | "pan" | "muted" | "mutedByOwner" | "solo"
-  >;
+  participant: Pick<Participant, "present" | "pin" | "gain" | "pan" | "muted" | "mutedByOwner" | "solo">;
   /** Its number in the room; null of the loop. */
   number: number | null;
+  /** Its own stream. */
+  stream: number;
   /** How its stream is to be taken from the relay; null before that is known. */
   asked: Asked | null;
   /** Whether the peer is heard of by the relay. */
@@ -23,13 +21,13 @@ export interface Taken {
 export function listenOf(all: Taken[], mixing: Mixing, settings: Pick<Settings, "bits" | "packet">): Listen {
   const members = withNumbers(all);
   const hasSolo = all.some(({ participant }) => participant.solo);
-  const forward = members.flatMap(([number, { participant, asked }]) => {
+  const forward = members.flatMap(([number, { participant, stream, asked }]) => {
     const first = participant.pin === "direct" ? "nothing" : "forwarded";
-    return (asked ?? first) !== "nothing" && mixing.needsOwn(participant.id) ? [number] : [];
+    return (asked ?? first) !== "nothing" && mixing.needsOwn(stream) ? [number] : [];
   });
-  const sources = members.flatMap(([number, { participant }]) => {
-    const { id, gain, pan, muted, mutedByOwner, solo } = participant;
-    if (!mixing.sources.includes(id)) return [];
+  const sources = members.flatMap(([number, { participant, stream }]) => {
+    const { gain, pan, muted, mutedByOwner, solo } = participant;
+    if (!mixing.isSource(stream)) return [];
     return [{ stream: number, gain, pan, muted: muted || mutedByOwner || (hasSolo && !solo) }];
   });
   const { bits, packet } = settings;
@@ -62,10 +60,12 @@ export function takesRelayed({ forward, mix }: Listen, number: number | null): b
  * Whether a participant shall send its stream directly: not where it is heard in the mix, or shall come by the server alone. The peer goes
  * on directly until the relay is there, and one that needs no relay itself opens a session only because of this: so it is said at once.
  */
-export function wantsDirect({ participant: { id, pin }, asked, isReached }: Taken, mixing: Mixing): boolean {
+export function wantsDirect(taken: Taken, mixing: Mixing): boolean {
+  const { participant, stream, asked, isReached } = taken;
+  const { pin } = participant;
   if (pin === "direct") return true;
-  const isPinned = pin === "relay" || (pin === "mix" && (!isReached || mixing.isHeldUp(id)));
+  const isPinned = pin === "relay" || (pin === "mix" && (!isReached || mixing.isHeldUp(stream)));
   // The relay is asked first.
   const isAsked = asked !== null && asked !== "nothing";
-  return !(isPinned && isAsked) && mixing.needsOwn(id);
+  return !(isPinned && isAsked) && mixing.needsOwn(stream);
 }

@@ -118,6 +118,10 @@ interface Exports {
     forwarded: number,
     aged: number,
   ): number;
+  mixing_new(): number;
+  mixing_see(stream: number, state: number, playedFrames: number): number;
+  mixing_review(elapsedMs: number, plays: number, settleMs: number): number;
+  mixing_place(stream: number): number;
 }
 
 function instantiate(module: WebAssembly.Module): Exports {
@@ -431,5 +435,88 @@ export class Paths {
     );
     check(asked, "listening_review");
     return ASKED[asked]!;
+  }
+}
+
+/** What was seen of the server's mix since the last review. */
+export interface MixObservation {
+  elapsedMs: number;
+  plays: boolean;
+  /** From asking for a change of the mix until it is heard: the round trip to the server, and the mix's own buffer. */
+  settleMs: number;
+}
+
+/** What was seen of a participant. */
+export interface MemberObservation {
+  /** Its own stream. */
+  stream: number;
+  /** It shall be heard in the mix, and the relay reaches it. */
+  isWanted: boolean;
+  /** Its stream comes forwarded by the server: one that does not would be silent in the mix, too. */
+  isForwarded: boolean;
+  /** Frames of it that were played so far. */
+  playedFrames: number;
+}
+
+/** Bits of a place in the mix. */
+const PLACE = { source: 1, mixed: 2, ownNotNeeded: 4, heldUp: 8 } as const;
+
+/** The engine's way into the server's mix and out of it, for one listener. */
+export class Mixing {
+  readonly #exports: Exports;
+  /** By streams. */
+  readonly #places = new Map<number, number>();
+
+  constructor(module: WebAssembly.Module) {
+    this.#exports = instantiate(module);
+    check(this.#exports.mixing_new(), "mixing_new");
+  }
+
+  /** To be called a few times a second, with all who are in the room. Who is missing is gone for good. */
+  review({ elapsedMs, plays, settleMs }: MixObservation, all: readonly MemberObservation[]): void {
+    const { mixing_see, mixing_review, mixing_place } = this.#exports;
+    for (const { stream, isWanted, isForwarded, playedFrames } of all)
+      check(mixing_see(stream, Number(isWanted) + 2 * Number(isForwarded), playedFrames), "mixing_see");
+    check(mixing_review(elapsedMs, Number(plays), settleMs), "mixing_review");
+    this.#places.clear();
+    for (const { stream } of all) this.#places.set(stream, mixing_place(stream));
+  }
+
+  /** Whether the mix shall hold anybody. */
+  get hasSources(): boolean {
+    return this.#any(PLACE.source);
+  }
+
+  /** Whether the mix is heard. */
+  get isHeard(): boolean {
+    return this.#any(PLACE.mixed);
+  }
+
+  /** Whether the mix shall hold a participant. */
+  isSource(stream: number): boolean {
+    return this.#is(stream, PLACE.source);
+  }
+
+  /** Whether a participant is heard in the mix, and its own stream is silent. */
+  isMixed(stream: number): boolean {
+    return this.#is(stream, PLACE.mixed);
+  }
+
+  /** Whether a participant was asked for long ago and has not come: a sender with room for one way alone may have chosen the direct one. */
+  isHeldUp(stream: number): boolean {
+    return this.#is(stream, PLACE.heldUp);
+  }
+
+  /** Whether a participant's own stream is to be asked for, as far as the mix is concerned. */
+  needsOwn(stream: number): boolean {
+    return !this.#is(stream, PLACE.ownNotNeeded);
+  }
+
+  #is(stream: number, bit: number): boolean {
+    return ((this.#places.get(stream) ?? 0) & bit) !== 0;
+  }
+
+  #any(bit: number): boolean {
+    return Array.from(this.#places.values()).some((place) => (place & bit) !== 0);
   }
 }

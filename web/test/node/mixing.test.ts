@@ -1,139 +1,50 @@
 import { expect, it } from "vitest";
-import { Mixing, type MixLook } from "../../src/main/mixing";
+import { Mixing } from "../../src/shared/engine";
+import { load } from "./golden";
 
-/** A page that looks every 100 ms, and what it hears: "a" by its own stream, "mix a" in the mix. */
-class Page {
-  readonly mixing = new Mixing();
-  nowMs = 0;
-  mixPlays = false;
-  forwarded = new Set(["a", "b"]);
-  played = new Map<string, number>();
-
-  look(wanted: string[], change: Partial<MixLook> = {}): string[] {
-    this.nowMs += 100;
-    this.mixing.look(new Set(wanted), {
-      nowMs: this.nowMs,
-      mixPlays: this.mixPlays,
-      settleMs: 250,
-      isForwarded: (id) => this.forwarded.has(id),
-      playedFrames: (id) => this.played.get(id) ?? 0,
-      ...change,
-    });
-    const { mixing } = this;
-    const own = ["a", "b"].filter((id) => !mixing.isMixed(id));
-    return mixing.isHeard
-      ? [...own, ...["a", "b"].filter((id) => mixing.isMixed(id)).map((id) => `mix ${id}`)]
-      : own;
-  }
-}
-
-it("hears the streams until the mix plays, then the mix alone, in one step", () => {
-  const page = new Page();
-  for (let n = 0; n < 20; n++) expect(page.look(["a", "b"])).toEqual(["a", "b"]);
-  expect(page.mixing.sources).toEqual(["a", "b"]);
-  expect(page.mixing.needsOwn("a")).toBe(true);
-  page.mixPlays = true;
-  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
-  expect(page.mixing.needsOwn("a")).toBe(false);
-});
-
-it("goes back once the streams play, and then ends the mix", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
-  for (let n = 0; n < 20; n++) expect(page.look([])).toEqual(["mix a", "mix b"]);
-  expect(page.mixing.sources).toEqual(["a", "b"]);
-  expect(page.mixing.needsOwn("a")).toBe(true);
-  page.played.set("a", 128).set("b", 128);
-  expect(page.look([])).toEqual(["a", "b"]);
-  expect(page.mixing.sources).toEqual([]);
-});
-
-it("adds one to a mix that plays only when the mix holds it", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a"]);
-  expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
-  expect(page.mixing.sources).toEqual(["a", "b"]);
-  expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
-  expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
-  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
-});
-
-it("says who does not come into the mix, until it has", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  page.forwarded.delete("a");
-  const isHeldUp = () => {
-    page.look(["a"]);
-    return page.mixing.isHeldUp("a");
+it("says what the engine has decided of each, by its stream", () => {
+  const mixing = new Mixing(load().module);
+  const seen = (stream: number, change = {}) => ({
+    stream,
+    isWanted: true,
+    isForwarded: true,
+    playedFrames: 0,
+    ...change,
+  });
+  const look = (plays: boolean, ...all: ReturnType<typeof seen>[]) => {
+    mixing.review({ elapsedMs: 1_000, plays, settleMs: 500 }, all);
+    return all.map(({ stream }) => [
+      mixing.isSource(stream),
+      mixing.isMixed(stream),
+      mixing.needsOwn(stream),
+      mixing.isHeldUp(stream),
+    ]);
   };
-  const looks = Array.from({ length: 30 }, isHeldUp);
-  expect(looks).toEqual(Array.from(looks, (_, n) => n >= 20));
-  page.forwarded.add("a");
-  // So it stays while its stream comes, or it would be asked for directly again too early.
-  expect([isHeldUp(), isHeldUp(), page.mixing.isMixed("a")]).toEqual([true, true, false]);
-  expect([isHeldUp(), page.mixing.isMixed("a")]).toEqual([false, true]);
-  page.mixPlays = false;
-  expect(isHeldUp()).toBe(false);
+  const outside = [false, false, true, false];
+  const entering = [true, false, true, false];
+  const mixed = [true, true, false, false];
+  const leaving = [true, true, true, false];
+  expect(look(true, seen(7), seen(9, { isWanted: false }))).toEqual([entering, outside]);
+  expect([mixing.hasSources, mixing.isHeard]).toEqual([true, false]);
+  expect(look(true, seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, entering]);
+  expect(mixing.isHeard).toBe(true);
+  look(true, seen(7), seen(9, { isForwarded: false }));
+  const heldUp = [true, false, true, true];
+  expect(look(true, seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, heldUp]);
+  const own = { isWanted: false, playedFrames: 2 ** 40 };
+  expect(look(true, seen(7, own), seen(9))).toEqual([leaving, mixed]);
+  // Who is missing is gone, and who comes again begins anew.
+  expect(look(true, seen(9))).toEqual([mixed]);
+  expect(mixing.isMixed(7)).toBe(false);
+  expect(look(true, seen(7), seen(9))).toEqual([entering, mixed]);
 });
 
-it("takes one out of a mix that goes on before its own stream is heard", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
-  page.look(["a"]);
-  page.played.set("b", 128);
-  expect(page.look(["a"])).toEqual(["mix a", "mix b"]);
-  expect(page.mixing.sources).toEqual(["a"]);
-  expect(page.look(["a"])).toEqual(["mix a", "mix b"]);
-  expect(page.look(["a"])).toEqual(["mix a", "mix b"]);
-  expect(page.look(["a"])).toEqual(["b", "mix a"]);
-});
-
-it("does not wait for a mix that has died, nor for one who has gone", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
-  page.mixing.remove("b");
-  page.mixPlays = false;
-  page.look([]);
-  expect(page.look([])).toEqual(["a", "b"]);
-});
-
-it("lets nobody in who does not come by the server, though the mix of the others plays", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  page.forwarded.delete("b");
-  for (let n = 0; n < 20; n++) page.look(["a", "b"]);
-  expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
-  expect([page.mixing.needsOwn("a"), page.mixing.needsOwn("b")]).toEqual([false, true]);
-  // From then on it takes as long as ever until the mix holds it.
-  page.forwarded.add("b");
-  for (let n = 0; n < 2; n++) expect(page.look(["a", "b"])).toEqual(["b", "mix a"]);
-  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
-});
-
-it("goes back where the mix has ended though it is wanted, and into it again once it plays", () => {
-  const page = new Page();
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
-  page.mixPlays = false;
-  for (let n = 0; n < 20; n++) expect(page.look(["a", "b"])).toEqual(["a", "b"]);
-  expect([page.mixing.needsOwn("a"), page.mixing.needsOwn("b")]).toEqual([true, true]);
-  expect(page.mixing.sources).toEqual(["a", "b"]);
-  page.mixPlays = true;
-  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
-});
-
-it("changes its mind without a gap", () => {
-  const page = new Page();
-  page.look(["a", "b"]);
-  expect(page.look([])).toEqual(["a", "b"]);
-  expect(page.mixing.sources).toEqual([]);
-  page.mixPlays = true;
-  for (let n = 0; n < 10; n++) page.look(["a", "b"]);
-  page.look([]);
-  expect(page.look(["a", "b"])).toEqual(["mix a", "mix b"]);
-  expect(page.mixing.needsOwn("a")).toBe(false);
+it("leaves who is one too many out", () => {
+  const mixing = new Mixing(load().module);
+  const all = Array.from({ length: 65 }, (_, stream) => {
+    return { stream, isWanted: true, isForwarded: true, playedFrames: 0 };
+  });
+  for (let n = 0; n < 3; n++) mixing.review({ elapsedMs: 1_000, plays: true, settleMs: 500 }, all);
+  expect(all.map(({ stream }) => mixing.isMixed(stream))).toEqual(all.map((_, n) => n < 64));
+  expect(mixing.needsOwn(64)).toBe(true);
 });

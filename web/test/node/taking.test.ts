@@ -1,54 +1,59 @@
 import { expect, it } from "vitest";
-import { Mixing } from "../../src/main/mixing";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "../../src/main/taking";
+import { Mixing } from "../../src/shared/engine";
+import { load } from "./golden";
 
 const SETTINGS = { bits: 24, packet: 64 } as const;
 
-function taken(id: string, number: number, change: Partial<Taken["participant"]> = {}): Taken {
+/** Its own stream is its number and 100. */
+function taken(number: number, change: Partial<Taken["participant"]> = {}): Taken {
   const strip = { gain: 0.5, pan: -1, muted: false, mutedByOwner: false, solo: false };
-  const participant = { id, present: true, pin: "auto", ...strip, ...change } as const;
-  return { number, asked: "forwarded", isReached: true, participant };
+  const participant = { present: true, pin: "auto", ...strip, ...change } as const;
+  return { number, stream: number + 100, asked: "forwarded", isReached: true, participant };
 }
 
 /** In which these are heard, or are about to be. */
-function mixingOf(phase: "entering" | "held up" | "mixed", ...ids: string[]): Mixing {
-  const mixing = new Mixing();
-  for (const nowMs of [0, phase === "held up" ? 10_000 : 1_000])
-    mixing.look(new Set(ids), {
-      nowMs,
-      mixPlays: phase === "mixed",
-      settleMs: 500,
-      isForwarded: () => true,
-      playedFrames: () => 0,
-    });
+function mixingOf(phase: "entering" | "held up" | "mixed", ...numbers: number[]): Mixing {
+  const mixing = new Mixing(load().module);
+  const seen = numbers.map((number) => ({
+    stream: number + 100,
+    isWanted: true,
+    isForwarded: true,
+    playedFrames: 0,
+  }));
+  for (const elapsedMs of [0, phase === "held up" ? 10_000 : 1_000])
+    mixing.review({ elapsedMs, plays: phase === "mixed", settleMs: 500 }, seen);
   return mixing;
 }
 
+/** In which nobody is. */
+const NO_MIX = mixingOf("entering");
+
 it("takes each as it is asked for, and forwarded until it is heard in the mix", () => {
-  const [a, b, c] = [taken("a", 1), taken("b", 2, { mutedByOwner: true }), taken("c", 3)];
+  const [a, b, c] = [taken(1), taken(2, { mutedByOwner: true }), taken(3)];
   c.asked = "nothing";
   const all = [a, b, c];
-  expect(listenOf(all, new Mixing(), SETTINGS)).toMatchObject({ forward: [1, 2], mix: null });
+  expect(listenOf(all, NO_MIX, SETTINGS)).toMatchObject({ forward: [1, 2], mix: null });
   const sources = [{ stream: 2, gain: 0.5, pan: -1, muted: true }];
   const mix = { format: 24, packet_frames: 64, sources };
-  expect(listenOf(all, mixingOf("entering", "b"), SETTINGS)).toMatchObject({ forward: [1, 2], mix });
-  const listen = listenOf(all, mixingOf("mixed", "b"), SETTINGS);
+  expect(listenOf(all, mixingOf("entering", 2), SETTINGS)).toMatchObject({ forward: [1, 2], mix });
+  const listen = listenOf(all, mixingOf("mixed", 2), SETTINGS);
   expect(listen).toMatchObject({ forward: [1], mix });
   expect([1, 2, 3, null].map((number) => takesRelayed(listen, number))).toEqual([true, true, false, false]);
 });
 
 it("takes a number once, for the one who is there: who has not returned has that of before a restart", () => {
-  const [gone, here] = [taken("gone", 1, { present: false }), taken("here", 1, { gain: 1 })];
+  const [gone, here] = [taken(1, { present: false }), taken(1, { gain: 1 })];
   for (const all of [
     [gone, here],
     [here, gone],
   ]) {
-    const { forward, mix } = listenOf(all, mixingOf("entering", "gone", "here"), SETTINGS);
+    const { forward, mix } = listenOf(all, mixingOf("entering", 1), SETTINGS);
     expect(forward).toEqual([1]);
     expect(mix?.sources).toEqual([{ stream: 1, gain: 1, pan: -1, muted: false }]);
   }
   // One who is away keeps it: the sound need not be affected.
-  expect(listenOf([gone], new Mixing(), SETTINGS).forward).toEqual([1]);
+  expect(listenOf([gone], NO_MIX, SETTINGS).forward).toEqual([1]);
 });
 
 it("says at once that a peer is wanted by the server alone, and of one heard in the mix, once it is", () => {
@@ -64,16 +69,16 @@ it("says at once that a peer is wanted by the server alone, and of one heard in 
     ["mix", "mixed", true, true],
   ];
   for (const [pin, asked, isReached, wanted] of cases) {
-    const peer = { ...taken("a", 1, { pin }), asked, isReached };
-    expect(wantsDirect(peer, new Mixing()), JSON.stringify({ pin, asked, isReached })).toBe(wanted);
+    const peer = { ...taken(1, { pin }), asked, isReached };
+    expect(wantsDirect(peer, NO_MIX), JSON.stringify({ pin, asked, isReached })).toBe(wanted);
   }
   for (const pin of ["auto", "mix"] as const) {
-    expect(wantsDirect(taken("a", 1, { pin }), mixingOf("entering", "a"))).toBe(true);
-    expect(wantsDirect(taken("a", 1, { pin }), mixingOf("mixed", "a"))).toBe(false);
+    expect(wantsDirect(taken(1, { pin }), mixingOf("entering", 1))).toBe(true);
+    expect(wantsDirect(taken(1, { pin }), mixingOf("mixed", 1))).toBe(false);
   }
   // One that sends directly alone, for want of room, would never come into the mix.
-  expect(wantsDirect(taken("a", 1, { pin: "mix" }), mixingOf("held up", "a"))).toBe(false);
-  expect(wantsDirect(taken("a", 1), mixingOf("held up", "a"))).toBe(true);
+  expect(wantsDirect(taken(1, { pin: "mix" }), mixingOf("held up", 1))).toBe(false);
+  expect(wantsDirect(taken(1), mixingOf("held up", 1))).toBe(true);
   // It leaves the mix only when it is heard directly.
-  expect(wantsDirect(taken("a", 1, { pin: "direct" }), mixingOf("mixed", "a"))).toBe(true);
+  expect(wantsDirect(taken(1, { pin: "direct" }), mixingOf("mixed", 1))).toBe(true);
 });
