@@ -15,8 +15,8 @@ use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::sender::{MAX_RENDITIONS, QUEUE_FRAMES};
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{
-    Command, Ladder, Listening, Mixing, Observation, Pin, Player, PlayerConfig, SampleFormat, SampleRate,
-    Sender, SenderConfig, Sending, StreamFormat, Target,
+    Command, Ladder, Listening, Mixing, Observation, Pin, Player, PlayerConfig, SampleFormat,
+    SampleRate, Sender, SenderConfig, Sending, StreamFormat, Target,
 };
 
 /// An argument is out of its range; nothing was done.
