@@ -869,7 +869,7 @@ mod tests {
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         let mut lengths = Vec::new();
         for is_carried in [false, true] {
-            outgoing.prepare(|_| true, |_| is_carried);
+            outgoing.prepare(|rung| rung == Rung::Main, |_| is_carried);
             outgoing.samples.sender.push(&[0.1; 2 * 256], 256);
             while let Some((rung, length)) = outgoing.poll_datagram(&mut bytes) {
                 for listener in [&mut lossy, &mut sound] {
