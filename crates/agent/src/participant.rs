@@ -56,11 +56,7 @@ const PRIORITY: i32 = 60;
 
 /// One by whose lanes no audio has come for so long is not heard directly.
 const AUDIBLE_NS: u64 = 1_000_000_000;
-/// A mix of which nothing was played for so long has ended.
-const MIX_SILENT_MS: u32 = 500;
-/// One that nobody is in any more goes after its sound has faded out.
-const MIX_IDLE_MS: u32 = 100;
-/// Between two looks at the mix, while there is one: one participant's change from its own stream to the mix, or back, may come so much too late.
+/// Between two looks at the mix, while there is one.
 const MIX_LOOK: Duration = Duration::from_millis(10);
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
@@ -223,10 +219,8 @@ struct Peer {
     direct: Option<Direct>,
     /// When anything last came by a lane: twice a second, while one is alive.
     direct_ns: Option<u64>,
-    /// When audio last came by a lane.
-    direct_audio_ns: Option<u64>,
-    /// When its audio last came from the relay.
-    relayed_audio_ns: Option<u64>,
+    by_lanes: Way,
+    by_relay: Way,
     /// Whether it shall send us its audio directly, as it was last told.
     is_told_direct: bool,
     /// Whether we take its audio from the relay, as it was last told.
@@ -245,8 +239,21 @@ struct Peer {
     peaks: [f32; 2],
     /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
     rtt_ns: HashMap<usize, u64>,
-    /// Of what comes by its lanes, and of what comes from the relay.
-    opus: [Receiver; 2],
+}
+
+/// By which a peer's audio comes.
+#[derive(Debug, Default)]
+struct Way {
+    /// When any last came.
+    audio_ns: Option<u64>,
+    opus: Receiver,
+}
+
+impl Way {
+    /// An open lane does not tell: the peer may send to the relay only.
+    fn is_heard(&self, now_ns: u64) -> bool {
+        (self.audio_ns).is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < AUDIBLE_NS)
+    }
 }
 
 impl Peer {
@@ -275,22 +282,9 @@ impl Peer {
         listeners.filter(|_| self.takes_relayed).unwrap_or(0)
     }
 
-    /// An open lane does not tell: the peer may send to the relay only.
-    fn is_heard_directly(&self, now_ns: u64) -> bool {
-        is_recent(self.direct_audio_ns, now_ns)
-    }
-
-    fn is_heard_relayed(&self, now_ns: u64) -> bool {
-        is_recent(self.relayed_audio_ns, now_ns)
-    }
-
     fn played_frames(&self) -> u64 {
         self.stats.map_or(0, |stats| stats.jitter.played_frames)
     }
-}
-
-fn is_recent(at_ns: Option<u64>, now_ns: u64) -> bool {
-    at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < AUDIBLE_NS)
 }
 
 /// The mix that the server makes for us, as a stream of our player; silent until it shall be heard.
@@ -302,27 +296,6 @@ struct MixStream {
     opus: Receiver,
     stats: StreamStats,
     peaks: [f32; 2],
-    /// Of it that had been played at the last look.
-    played_frames: u64,
-    /// Since that grew, ms.
-    silent_ms: u32,
-    /// Since nobody is in it any more, ms.
-    idle_ms: u32,
-}
-
-impl MixStream {
-    /// Whether it plays.
-    fn look(&mut self, elapsed_ms: u32) -> bool {
-        let played_frames = self.stats.jitter.played_frames;
-        let has_played = played_frames > self.played_frames;
-        self.silent_ms = if has_played {
-            0
-        } else {
-            self.silent_ms.saturating_add(elapsed_ms)
-        };
-        self.played_frames = played_frames;
-        played_frames > 0 && self.silent_ms < MIX_SILENT_MS
-    }
 }
 
 struct Network {
@@ -337,7 +310,7 @@ struct Network {
     strips: HashMap<String, Strip>,
     next_stream: StreamId,
     mixing: Mixing,
-    /// While there is anybody in it.
+    /// While it is needed.
     mix: Option<MixStream>,
     /// When that was last looked at.
     looked_ns: u64,
@@ -775,14 +748,13 @@ impl Network {
         }
         match wire::parse(bytes) {
             Ok(Datagram::Audio(..) | Datagram::Opus(..)) => {
-                let is_relayed = lane == 0;
-                *(if is_relayed {
-                    &mut peer.relayed_audio_ns
+                let way = if lane == 0 {
+                    &mut peer.by_relay
                 } else {
-                    &mut peer.direct_audio_ns
-                }) = Some(now);
-                let opus = &mut peer.opus[usize::from(is_relayed)];
-                give(&mut self.far, opus, peer.stream, bytes);
+                    &mut peer.by_lanes
+                };
+                way.audio_ns = Some(now);
+                give(&mut self.far, &mut way.opus, peer.stream, bytes);
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {
@@ -1001,8 +973,8 @@ impl Network {
             strip: None,
             direct,
             direct_ns: None,
-            direct_audio_ns: None,
-            relayed_audio_ns: None,
+            by_lanes: Way::default(),
+            by_relay: Way::default(),
             is_told_direct: true,
             is_told_relayed: true,
             takes_relayed: true,
@@ -1017,7 +989,6 @@ impl Network {
             stats: None,
             peaks: [0.0; 2],
             rtt_ns: HashMap::new(),
-            opus: Default::default(),
         });
         self.apply_strips();
     }
@@ -1112,7 +1083,7 @@ impl Network {
 
     /// What to ask the relay for of one peer: of who is heard directly while others are mixed, nothing.
     fn asked_of(&self, peer: &Peer, now: u64) -> Asked {
-        if self.asked == Asked::Mixed && peer.is_heard_directly(now) {
+        if self.asked == Asked::Mixed && peer.by_lanes.is_heard(now) {
             Asked::Nothing
         } else {
             self.asked
@@ -1166,59 +1137,51 @@ impl Network {
         let elapsed_ms = (now.saturating_sub(self.looked_ns) / 1_000_000) as u32;
         // What is less than a millisecond is not lost.
         self.looked_ns += u64::from(elapsed_ms) * 1_000_000;
-        let plays = (self.mix.as_mut()).is_some_and(|mix| mix.look(elapsed_ms));
-        let buffered_frames = (self.mix.as_ref())
-            .and_then(|mix| mix.stats.buffered_frames)
-            .unwrap_or_default();
+        let stats = self.mix.as_ref().map(|mix| mix.stats).unwrap_or_default();
+        let buffered_frames = stats.buffered_frames.unwrap_or_default();
         let buffered_ms = buffered_frames * 1_000 / u64::from(self.config.choice.rate.hz());
         let rtt_ns = self.relay_rtt_ns.values().min().copied().unwrap_or(0);
         let seen = MixObservation {
             elapsed_ms,
-            plays,
+            played_frames: stats.jitter.played_frames,
             settle_ms: (rtt_ns / 1_000_000 + buffered_ms) as u32,
         };
         let all: Vec<_> = (self.peers.iter())
             .map(|peer| MemberObservation {
                 stream: peer.stream,
                 is_wanted: peer.number.is_some() && self.asked_of(peer, now) == Asked::Mixed,
-                is_forwarded: peer.is_heard_relayed(now),
+                is_forwarded: peer.by_relay.is_heard(now),
                 played_frames: peer.played_frames(),
             })
             .collect();
         self.mixing.review(&seen, &all);
-        let is_needed = self.mixing.is_heard() || self.mixing.sources().next().is_some();
-        if is_needed && self.mix.is_none() {
-            self.mix = Some(MixStream {
-                stream: self.add_stream(),
-                strip: None,
-                opus: Receiver::default(),
-                stats: StreamStats::default(),
-                peaks: [0.0; 2],
-                played_frames: 0,
-                silent_ms: 0,
-                idle_ms: 0,
-            });
-        }
-        if let Some(mix) = &mut self.mix {
-            mix.idle_ms = if is_needed {
-                0
-            } else {
-                mix.idle_ms + elapsed_ms
-            };
-            if mix.idle_ms > MIX_IDLE_MS {
+        match &self.mix {
+            None if self.mixing.is_needed() => {
+                self.mix = Some(MixStream {
+                    stream: self.add_stream(),
+                    strip: None,
+                    opus: Receiver::default(),
+                    stats: StreamStats::default(),
+                    peaks: [0.0; 2],
+                });
+            }
+            Some(mix) if !self.mixing.is_needed() => {
                 self.commands.push_back(Command::Remove(mix.stream));
                 self.mix = None;
             }
+            _ => {}
         }
         self.apply_strips();
-        self.listen(now);
+        let listen = self.wanted(now);
+        if let Some((_, relay)) = &self.relay {
+            relay.listen(listen.clone());
+        }
         // After the relay: who is no longer to send directly shall find that the relay is asked.
-        self.tell_wanted(now);
+        self.tell_wanted(&listen);
     }
 
     /// Tells each peer by which ways its sound is to come: who is mixed need not send directly.
-    fn tell_wanted(&mut self, now: u64) {
-        let listen = self.wanted(now);
+    fn tell_wanted(&mut self, listen: &Listen) {
         for peer in &mut self.peers {
             // Whom the server does not know at present cannot be told.
             let Some(number) = peer.number else { continue };
@@ -1228,12 +1191,15 @@ impl Network {
                 ("relayed", relayed, &mut peer.is_told_relayed),
                 ("direct", direct, &mut peer.is_told_direct),
             ] {
+                if *told == wanted {
+                    continue;
+                }
                 let signal = ToServer::Signal {
                     to: peer.id.clone(),
                     data: json!({"kind": kind, "wanted": wanted}),
                 };
                 // With a full queue it is said later.
-                if *told != wanted && self.to_server.try_send(signal).is_ok() {
+                if self.to_server.try_send(signal).is_ok() {
                     *told = wanted;
                 }
             }
@@ -1415,7 +1381,7 @@ impl Network {
                 is_present: peer.is_present,
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
-                is_relayed: peer.is_heard_relayed(now),
+                is_relayed: peer.by_relay.is_heard(now),
                 is_mixed: self.mixing.is_mixed(peer.stream),
                 rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
@@ -1788,12 +1754,15 @@ mod tests {
                 for (network, ..) in ends.iter_mut() {
                     network.asked = asked;
                     // Where it is mixed, in the end.
-                    network.peers[0].relayed_audio_ns = Some(now);
+                    network.peers[0].by_relay.audio_ns = Some(now);
                     for _ in 0..3 {
                         network.follow_mix(now);
                         if let Some(mix) = &mut network.mix {
-                            mix.stats.jitter.played_frames += u64::from(asked == Asked::Mixed);
-                            mix.silent_ms = MIX_SILENT_MS;
+                            let played_frames = &mut mix.stats.jitter.played_frames;
+                            *played_frames = match asked {
+                                Asked::Mixed => *played_frames + 1,
+                                _ => 0,
+                            };
                         }
                     }
                 }

@@ -382,21 +382,22 @@ pub extern "C" fn mixing_see(stream: u32, state: u32, played_frames: f64) -> i32
     0
 }
 
-/// Reviews who is heard in the mix, of those who were told of since the last time. `plays` is not 0 if the mix plays. 0, or `NOT_READY`.
+/// Reviews who is heard in the mix, of those who were told of since the last time. `mix_played_frames`: of the mix so far, 0 while there is none. 1 if a stream
+/// of the mix is needed, else 0; or `NOT_READY`.
 #[unsafe(no_mangle)]
-pub extern "C" fn mixing_review(elapsed_ms: u32, plays: u32, settle_ms: u32) -> i32 {
+pub extern "C" fn mixing_review(elapsed_ms: u32, mix_played_frames: f64, settle_ms: u32) -> i32 {
     let engine = engine();
     let Some(mixing) = &mut engine.mixing else {
         return NOT_READY;
     };
     let seen = MixObservation {
         elapsed_ms,
-        plays: plays != 0,
+        played_frames: mix_played_frames as u64,
         settle_ms,
     };
     mixing.review(&seen, &engine.members);
     engine.members.clear();
-    0
+    mixing.is_needed().into()
 }
 
 /// A participant's place in the mix: 1 if it shall be in it, plus 2 if it is heard there, plus 4 if its own stream is not needed, plus 8 if it is held up; or

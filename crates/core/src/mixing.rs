@@ -10,6 +10,10 @@ use crate::player::StreamId;
 
 /// Who does not come into the mix for so long, or is not heard without it, is held up.
 const HELD_UP_MS: u32 = 2_000;
+/// A mix of which nothing was played for so long has ended.
+const SILENT_MS: u32 = 500;
+/// One that nobody is in any more is kept until its sound has faded out.
+const FADE_MS: u32 = 100;
 
 /// How far a participant has come. Its own stream is silent from `Mixed` until it is gone from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +58,8 @@ impl Member {
 pub struct MixObservation {
     /// Time since the last review, ms.
     pub elapsed_ms: u32,
-    /// The mix plays.
-    pub plays: bool,
+    /// Frames of the mix that were played so far; 0 while there is none.
+    pub played_frames: u64,
     /// From asking for a change of the mix until it is heard, ms: the round trip to the server, and the mix's own buffer.
     pub settle_ms: u32,
 }
@@ -78,6 +82,12 @@ pub struct MemberObservation {
 pub struct Mixing {
     members: Vec<Member>,
     most: usize,
+    /// Of the mix, at the last review.
+    played_frames: u64,
+    /// Since that grew, ms.
+    silent_ms: u32,
+    /// Since nobody is in the mix any more, ms.
+    idle_ms: u32,
 }
 
 impl Mixing {
@@ -86,13 +96,27 @@ impl Mixing {
         Self {
             members: Vec::with_capacity(most),
             most,
+            played_frames: 0,
+            silent_ms: 0,
+            idle_ms: FADE_MS,
         }
     }
 
-    /// To be called a few times a second, with all who are in the room, each once. Who is missing is gone for good.
+    /// To be called every 10 to 20 ms while [a mix is needed](Self::is_needed) and a few times a second otherwise: one participant's change from its own
+    /// stream to a mix that plays, or back, may come so much too late. With all who are in the room, each once. Who is missing is gone for good.
     ///
     /// RT: no alloc, no lock, O(participants²).
     pub fn review(&mut self, mix: &MixObservation, all: &[MemberObservation]) {
+        self.silent_ms = if mix.played_frames > self.played_frames {
+            0
+        } else {
+            self.silent_ms.saturating_add(mix.elapsed_ms)
+        };
+        self.played_frames = mix.played_frames;
+        let plays = mix.played_frames > 0 && self.silent_ms < SILENT_MS;
+        if self.members.is_empty() {
+            self.idle_ms = self.idle_ms.saturating_add(mix.elapsed_ms);
+        }
         self.members
             .retain(|member| all.iter().any(|seen| seen.stream == member.stream));
         for seen in all {
@@ -123,13 +147,22 @@ impl Mixing {
         let may_leave =
             all.iter().any(|seen| seen.is_wanted) || !self.members.iter().any(is_awaited);
         self.members.retain_mut(|member| {
-            of(member.stream).is_some_and(|seen| advance(member, mix, seen, may_leave))
+            of(member.stream)
+                .is_some_and(|seen| advance(member, seen, plays, mix.settle_ms, may_leave))
         });
         let is_last = !self.members.iter().any(is_source);
         self.members.retain(|member| {
             let is_settled = is_last || member.phase_ms >= mix.settle_ms;
             !(member.phase == Phase::Withdrawn && is_settled)
         });
+        if !self.members.is_empty() {
+            self.idle_ms = 0;
+        }
+    }
+
+    /// Whether the listener needs a stream of the mix, be it silent.
+    pub fn is_needed(&self) -> bool {
+        self.idle_ms < FADE_MS
     }
 
     /// The participants whom the mix shall hold, by their streams.
@@ -177,19 +210,20 @@ fn is_mixed(member: &Member) -> bool {
 /// False if it is not a member any more.
 fn advance(
     member: &mut Member,
-    mix: &MixObservation,
     seen: &MemberObservation,
+    mix_plays: bool,
+    settle_ms: u32,
     may_leave: bool,
 ) -> bool {
-    let is_settled = member.phase_ms >= mix.settle_ms;
+    let is_settled = member.phase_ms >= settle_ms;
     // Where the mix has ended, too, there is nothing to wait for.
-    let may_withdraw = (may_leave && member.plays_alone(seen)) || !mix.plays;
+    let may_withdraw = (may_leave && member.plays_alone(seen)) || !mix_plays;
     let next = match member.phase {
         Phase::Entering if !seen.is_wanted => return false,
         Phase::Entering if !seen.is_forwarded => Phase::Entering,
-        Phase::Entering if mix.plays && is_settled => Phase::Mixed,
+        Phase::Entering if mix_plays && is_settled => Phase::Mixed,
         Phase::Mixed if !seen.is_wanted => Phase::Leaving,
-        Phase::Mixed if !mix.plays => Phase::Entering,
+        Phase::Mixed if !mix_plays => Phase::Entering,
         Phase::Leaving if seen.is_wanted => Phase::Mixed,
         Phase::Leaving if may_withdraw => Phase::Withdrawn,
         Phase::Withdrawn if seen.is_wanted => Phase::Entering,
@@ -209,7 +243,9 @@ mod tests {
     /// A listener who looks every 100 ms. What is heard: "a" by its own stream, "mix a" in the mix.
     struct Listener {
         mixing: Mixing,
+        /// There is a mix, and it plays.
         plays: bool,
+        mix_played: u64,
         forwarded: Vec<StreamId>,
         played: [u64; 2],
         present: Vec<StreamId>,
@@ -220,6 +256,7 @@ mod tests {
             Self {
                 mixing: Mixing::new(2),
                 plays: false,
+                mix_played: 0,
                 forwarded: [A, B].into(),
                 played: [0; 2],
                 present: [A, B].into(),
@@ -245,9 +282,14 @@ mod tests {
                 is_forwarded: self.forwarded.contains(&stream),
                 played_frames: self.played[usize::from(stream == B)],
             });
+            self.mix_played = if self.plays {
+                self.mix_played + 4_800
+            } else {
+                0
+            };
             let mix = MixObservation {
                 elapsed_ms: 100,
-                plays: self.plays,
+                played_frames: self.mix_played,
                 settle_ms: 250,
             };
             self.mixing.review(&mix, &seen.collect::<Vec<_>>());
@@ -412,6 +454,46 @@ mod tests {
         assert_eq!(listener.sources(), [A, B]);
         listener.plays = true;
         assert_eq!(listener.look(&[A, B]), mix());
+    }
+
+    #[test]
+    fn a_mix_that_stands_still_for_half_a_second_has_ended() {
+        let mut mixing = Mixing::new(1);
+        let seen = MemberObservation {
+            stream: A,
+            is_wanted: true,
+            is_forwarded: true,
+            played_frames: 0,
+        };
+        let mut is_mixed = |played_frames| {
+            let mix = MixObservation {
+                elapsed_ms: 100,
+                played_frames,
+                settle_ms: 0,
+            };
+            mixing.review(&mix, &[seen]);
+            mixing.is_mixed(A)
+        };
+        assert!([1, 2].map(&mut is_mixed)[1]);
+        assert_eq!([2; 5].map(&mut is_mixed), [true, true, true, true, false]);
+        assert!(is_mixed(3));
+        // As much as ever of another mix.
+        assert!(!is_mixed(0));
+        assert!(is_mixed(3));
+    }
+
+    #[test]
+    fn the_mix_is_needed_until_its_sound_has_faded_out() {
+        let mut listener = Listener::new();
+        listener.look(&[]);
+        assert!(!listener.mixing.is_needed());
+        let mut listener = Listener::mixed(&[A, B]);
+        listener.look(&[]);
+        listener.played = [128; 2];
+        assert_eq!(listener.look(&[]), own());
+        assert!(listener.mixing.is_needed(), "it was heard until now");
+        listener.look(&[]);
+        assert!(!listener.mixing.is_needed());
     }
 
     #[test]

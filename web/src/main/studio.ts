@@ -73,11 +73,7 @@ const MAX_TRACE_SECONDS = 60;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
-/** A mix of which nothing was played for so long has ended. */
-const MIX_SILENT_MS = 500;
-/** One that nobody is in any more goes after its sound has faded out. */
-const MIX_IDLE_MS = 100;
-/** Between two looks at it: one participant's change from its own stream to the mix, or back, may come so much too late. */
+/** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
@@ -150,15 +146,8 @@ export class Studio implements StudioApi {
   /** When it was last looked at who is heard in the mix. */
   #mixLookedMs = 0;
   #mixObserver: ReturnType<typeof setInterval> | undefined;
-  /** The mix's stream while there is one, what the engine was last told of it, and had played of it when, and when somebody was in it. */
-  #mix: {
-    stream: number;
-    isMuted: boolean;
-    isSolo: boolean;
-    playedFrames: number;
-    playedAtMs: number;
-    neededAtMs: number;
-  } | null = null;
+  /** The mix's stream while there is one, and what the engine was last told of it. */
+  #mix: { stream: number; isMuted: boolean; isSolo: boolean } | null = null;
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
   readonly #members = new Map<string, Member>();
@@ -578,8 +567,7 @@ export class Studio implements StudioApi {
       const at = sound.offsetOf(numbers, stream);
       return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
     };
-    const nowMs = performance.now();
-    const elapsedMs = Math.trunc(nowMs - this.#mixLookedMs);
+    const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
     this.#mixLookedMs += elapsedMs;
     const seen = Array.from(this.#members.values(), ({ stream }) => {
       const worker = this.#workerPeers.get(stream);
@@ -590,8 +578,9 @@ export class Studio implements StudioApi {
         playedFrames: played(stream),
       };
     });
+    const playedFrames = this.#mix === null ? 0 : played(this.#mix.stream);
     const settleMs = this.#mixSettlesMs(sound, numbers);
-    sound.mixing.review({ elapsedMs, plays: this.#mixPlays(played), settleMs }, seen);
+    sound.mixing.review({ elapsedMs, playedFrames, settleMs }, seen);
     this.#keepMix(sound);
     const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
     const listen = listenOf(taken, sound.mixing, this.#state.settings);
@@ -609,14 +598,6 @@ export class Studio implements StudioApi {
     return this.#sound?.mixing.isMixed(stream) ?? false;
   }
 
-  #mixPlays(played: (stream: number) => number): boolean {
-    if (this.#mix === null) return false;
-    const playedFrames = played(this.#mix.stream);
-    if (playedFrames > this.#mix.playedFrames) this.#mix.playedAtMs = performance.now();
-    this.#mix.playedFrames = playedFrames;
-    return performance.now() - this.#mix.playedAtMs < MIX_SILENT_MS;
-  }
-
   /** From asking the relay for a change of the mix until it is heard. */
   #mixSettlesMs(sound: Sound, numbers: Float64Array): number {
     const at = this.#mix === null ? -1 : sound.offsetOf(numbers, this.#mix.stream);
@@ -624,32 +605,29 @@ export class Studio implements StudioApi {
     return (this.#relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
   }
 
-  /** The mix has a stream of its own while there is anybody in it. It is silent until it plays. */
+  /** The mix has a stream of its own while it is needed. It is silent until it plays. */
   #keepMix(sound: Sound): void {
-    const { isHeard, hasSources } = sound.mixing;
-    const members = Array.from(this.#members.values());
-    const isSolo = members.some((member) => this.#isMixed(member.stream) && member.participant.solo);
-    const isNeeded = isHeard || hasSources;
-    const nowMs = performance.now();
+    const { isNeeded, isHeard } = sound.mixing;
+    if (!isNeeded) {
+      clearInterval(this.#mixObserver);
+      if (this.#mix !== null) sound.removeStream(this.#mix.stream);
+      this.#mix = null;
+      return;
+    }
     if (this.#mix === null) {
-      if (!isNeeded) return;
       const stream = this.#nextStream++;
       sound.addStream(stream, this.#state.settings.buffer, null);
       sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
-      const playedAtMs = Number.NEGATIVE_INFINITY;
-      this.#mix = { stream, isMuted: true, isSolo: false, playedFrames: 0, playedAtMs, neededAtMs: nowMs };
+      this.#mix = { stream, isMuted: true, isSolo: false };
       this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
     }
     const mix = this.#mix;
+    const members = Array.from(this.#members.values());
+    const isSolo = members.some((member) => this.#isMixed(member.stream) && member.participant.solo);
     if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
     if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
     Object.assign(mix, { isMuted: !isHeard, isSolo });
-    if (isNeeded) mix.neededAtMs = nowMs;
-    if (nowMs - mix.neededAtMs <= MIX_IDLE_MS) return;
-    clearInterval(this.#mixObserver);
-    sound.removeStream(mix.stream);
-    this.#mix = null;
   }
 
   /** A participant's own stream is silent while it is heard in the mix, and while one of us has muted it. */

@@ -120,7 +120,7 @@ interface Exports {
   ): number;
   mixing_new(): number;
   mixing_see(stream: number, state: number, playedFrames: number): number;
-  mixing_review(elapsedMs: number, plays: number, settleMs: number): number;
+  mixing_review(elapsedMs: number, mixPlayedFrames: number, settleMs: number): number;
   mixing_place(stream: number): number;
 }
 
@@ -441,7 +441,8 @@ export class Paths {
 /** What was seen of the server's mix since the last review. */
 export interface MixObservation {
   elapsedMs: number;
-  plays: boolean;
+  /** Frames of it that were played so far; 0 while there is none. */
+  playedFrames: number;
   /** From asking for a change of the mix until it is heard: the round trip to the server, and the mix's own buffer. */
   settleMs: number;
 }
@@ -466,30 +467,36 @@ export class Mixing {
   readonly #exports: Exports;
   /** By streams. */
   readonly #places = new Map<number, number>();
+  #isNeeded = false;
 
   constructor(module: WebAssembly.Module) {
     this.#exports = instantiate(module);
     check(this.#exports.mixing_new(), "mixing_new");
   }
 
-  /** To be called a few times a second, with all who are in the room. Who is missing is gone for good. */
-  review({ elapsedMs, plays, settleMs }: MixObservation, all: readonly MemberObservation[]): void {
+  /**
+   * To be called every 10 to 20 ms while a mix is needed and a few times a second otherwise, with all who are in the room. Who is missing is
+   * gone for good.
+   */
+  review(mix: MixObservation, all: readonly MemberObservation[]): void {
     const { mixing_see, mixing_review, mixing_place } = this.#exports;
     for (const { stream, isWanted, isForwarded, playedFrames } of all)
       check(mixing_see(stream, Number(isWanted) + 2 * Number(isForwarded), playedFrames), "mixing_see");
-    check(mixing_review(elapsedMs, Number(plays), settleMs), "mixing_review");
+    const needed = mixing_review(mix.elapsedMs, mix.playedFrames, mix.settleMs);
+    check(needed, "mixing_review");
+    this.#isNeeded = needed === 1;
     this.#places.clear();
     for (const { stream } of all) this.#places.set(stream, mixing_place(stream));
   }
 
-  /** Whether the mix shall hold anybody. */
-  get hasSources(): boolean {
-    return this.#any(PLACE.source);
+  /** Whether a stream of the mix is needed, be it silent. */
+  get isNeeded(): boolean {
+    return this.#isNeeded;
   }
 
   /** Whether the mix is heard. */
   get isHeard(): boolean {
-    return this.#any(PLACE.mixed);
+    return Array.from(this.#places.values()).some((place) => (place & PLACE.mixed) !== 0);
   }
 
   /** Whether the mix shall hold a participant. */
@@ -514,9 +521,5 @@ export class Mixing {
 
   #is(stream: number, bit: number): boolean {
     return ((this.#places.get(stream) ?? 0) & bit) !== 0;
-  }
-
-  #any(bit: number): boolean {
-    return Array.from(this.#places.values()).some((place) => (place & bit) !== 0);
   }
 }

@@ -11,8 +11,10 @@ it("says what the engine has decided of each, by its stream", () => {
     playedFrames: 0,
     ...change,
   });
-  const look = (plays: boolean, ...all: ReturnType<typeof seen>[]) => {
-    mixing.review({ elapsedMs: 1_000, plays, settleMs: 500 }, all);
+  let playedFrames = 0;
+  const look = (...all: ReturnType<typeof seen>[]) => {
+    playedFrames += 4_800;
+    mixing.review({ elapsedMs: 1_000, playedFrames, settleMs: 500 }, all);
     return all.map(({ stream }) => [
       mixing.isSource(stream),
       mixing.isMixed(stream),
@@ -24,19 +26,22 @@ it("says what the engine has decided of each, by its stream", () => {
   const entering = [true, false, true, false];
   const mixed = [true, true, false, false];
   const leaving = [true, true, true, false];
-  expect(look(true, seen(7), seen(9, { isWanted: false }))).toEqual([entering, outside]);
-  expect([mixing.hasSources, mixing.isHeard]).toEqual([true, false]);
-  expect(look(true, seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, entering]);
+  expect(look(seen(7), seen(9, { isWanted: false }))).toEqual([entering, outside]);
+  expect([mixing.isNeeded, mixing.isHeard]).toEqual([true, false]);
+  expect(look(seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, entering]);
   expect(mixing.isHeard).toBe(true);
-  look(true, seen(7), seen(9, { isForwarded: false }));
+  look(seen(7), seen(9, { isForwarded: false }));
   const heldUp = [true, false, true, true];
-  expect(look(true, seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, heldUp]);
+  expect(look(seen(7), seen(9, { isForwarded: false }))).toEqual([mixed, heldUp]);
   const own = { isWanted: false, playedFrames: 2 ** 40 };
-  expect(look(true, seen(7, own), seen(9))).toEqual([leaving, mixed]);
+  expect(look(seen(7, own), seen(9))).toEqual([leaving, mixed]);
   // Who is missing is gone, and who comes again begins anew.
-  expect(look(true, seen(9))).toEqual([mixed]);
+  expect(look(seen(9))).toEqual([mixed]);
   expect(mixing.isMixed(7)).toBe(false);
-  expect(look(true, seen(7), seen(9))).toEqual([entering, mixed]);
+  expect(look(seen(7), seen(9))).toEqual([entering, mixed]);
+  look();
+  look();
+  expect([mixing.isNeeded, mixing.isHeard]).toEqual([false, false]);
 });
 
 it("leaves who is one too many out", () => {
@@ -44,7 +49,7 @@ it("leaves who is one too many out", () => {
   const all = Array.from({ length: 65 }, (_, stream) => {
     return { stream, isWanted: true, isForwarded: true, playedFrames: 0 };
   });
-  for (let n = 0; n < 3; n++) mixing.review({ elapsedMs: 1_000, plays: true, settleMs: 500 }, all);
+  for (let n = 1; n <= 3; n++) mixing.review({ elapsedMs: 1_000, playedFrames: n, settleMs: 500 }, all);
   expect(all.map(({ stream }) => mixing.isMixed(stream))).toEqual(all.map((_, n) => n < 64));
   expect(mixing.needsOwn(64)).toBe(true);
 });

@@ -21,8 +21,10 @@ function mixingOf(phase: "entering" | "held up" | "mixed", ...numbers: number[])
     isForwarded: true,
     playedFrames: 0,
   }));
-  for (const elapsedMs of [0, phase === "held up" ? 10_000 : 1_000])
-    mixing.review({ elapsedMs, plays: phase === "mixed", settleMs: 500 }, seen);
+  for (const elapsedMs of [0, phase === "held up" ? 10_000 : 1_000]) {
+    const playedFrames = phase === "mixed" ? 1 + elapsedMs : 0;
+    mixing.review({ elapsedMs, playedFrames, settleMs: 500 }, seen);
+  }
   return mixing;
 }
 
