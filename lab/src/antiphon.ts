@@ -58,7 +58,7 @@ export interface PageStats {
     missingShare: number | null;
   } | null;
   /** The server's mix; null while it makes none. */
-  mix: { format: string | null; playedFrames: number } | null;
+  mix: PageStream | null;
   peers: PagePeer[];
 }
 
@@ -80,19 +80,8 @@ export interface PageDelay {
   stages: { name: string; ms: number | null; source: string }[];
 }
 
-export interface PagePeer {
-  id: string;
-  name: string;
-  connection: string;
-  /** "direct", "relay", "both" or "mix". */
-  path: string | null;
-  /** Of the last moment, left and right. */
-  peak: number[];
-  /** By the room's owner, for everyone. */
-  mutedByOwner: boolean;
-  direct: PageWay | null;
-  relayed: PageWay | null;
-  droppedBacklog: number;
+/** What came of a stream, and what became of it. */
+export interface PageStream {
   receivedPackets: number;
   lostPackets: number;
   latePackets: number;
@@ -108,6 +97,21 @@ export interface PagePeer {
   /** "s16", "s24", "f32" or "opus". */
   format: string | null;
   opusBps: number | null;
+}
+
+export interface PagePeer extends PageStream {
+  id: string;
+  name: string;
+  connection: string;
+  /** "direct", "relay", "both" or "mix". */
+  path: string | null;
+  /** Of the last moment, left and right. */
+  peak: number[];
+  /** By the room's owner, for everyone. */
+  mutedByOwner: boolean;
+  direct: PageWay | null;
+  relayed: PageWay | null;
+  droppedBacklog: number;
   sent: { format: string; copies: boolean; copiesSent: number; switches: number } | null;
   /** The page's own figure, null until it has one. */
   mouthToEar: PageDelay | null;

@@ -58,7 +58,7 @@ options
   --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5)
   --seconds N       length of each measurement
   --configs LIST    of ${Object.keys(configs).join(", ")}
-  --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, messages", "Antiphon, least" (m2e) · RTC, Antiphon
+  --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, mixed", "Antiphon, messages", "Antiphon, least" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
                     "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", the first, third and
                     fourth with ", in step", Jamulus, JackTrip (server) · forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)

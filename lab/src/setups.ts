@@ -5,7 +5,7 @@ import {
   type KeptStats,
   keepStats,
   type PageParameters,
-  type PagePeer,
+  type PageStream,
   type PageTrace,
   type Product,
   readStats,
@@ -119,6 +119,7 @@ export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
   // The least buffer there is: what the way itself takes, however much of the sound is lost by that.
   "Antiphon, least": (stage) => antiphon(stage, { ...stage.parameters, buffer: 64 }),
   "Antiphon, relayed": (stage) => antiphon(stage, { ...stage.parameters, path: "relay" }),
+  "Antiphon, mixed": (stage) => antiphon(stage, { ...stage.parameters, path: "mix" }),
   Antiphon: (stage) => antiphon(stage, stage.parameters),
 };
 
@@ -170,7 +171,9 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
       [ba!, keptA!, traceB!, traceA!],
     ] as const) {
       const { own, counters, targetFrames } = during(stage, result.summary, kept);
-      Object.assign(direction, { own, counters, budget: budgetOf(sent, received, targetFrames) });
+      // Packets of a mix are not those that were sent.
+      const budget = parameters.path === "mix" ? null : budgetOf(sent, received, targetFrames);
+      Object.assign(direction, { own, counters, budget });
     }
     return result;
   });
@@ -185,8 +188,8 @@ export function during(
   if (beganMs === null) throw new Error("the device does not say when its takes began");
   const seconds = ({ atMs }: KeptStats) => (atMs - beganMs) / 1000;
   const tonesEnd = leadSeconds + pulseSeconds + steadySeconds;
-  const before = kept.findLast((one) => seconds(one) <= leadSeconds)?.stats.peers[0];
-  const after = kept.findLast((one) => seconds(one) <= tonesEnd)?.stats.peers[0];
+  const before = heard(kept.findLast((one) => seconds(one) <= leadSeconds));
+  const after = heard(kept.findLast((one) => seconds(one) <= tonesEnd));
   if (!before || !after) throw new Error("the page kept no stats of its peer");
   const sounding = kept.filter(
     (one) => seconds(one) > leadSeconds && seconds(one) <= leadSeconds + pulseSeconds,
@@ -202,6 +205,12 @@ export function during(
   });
   const counters = increments(countersOf(before), countersOf(after));
   return { own, counters, targetFrames: after.targetFrames };
+}
+
+/** The stream in which a page's peer is heard. */
+function heard(kept: KeptStats | undefined): PageStream | undefined {
+  const peer = kept?.stats.peers[0];
+  return (peer?.path === "mix" ? kept?.stats.mix : peer) ?? undefined;
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -361,7 +370,7 @@ export async function withBrowsers<T>(
   }
 }
 
-export function countersOf(peer: PagePeer): Counters {
+export function countersOf(peer: PageStream): Counters {
   const {
     playedFrames,
     concealedFrames,

@@ -602,7 +602,7 @@ impl Network {
                 .any(|peer| peer.takes_relayed && !(peer.route.direct && peer.is_direct()));
             let can_copy = is_needed
                 && (relay.open_sessions().len() > 1 || !self.relay_listener.rung().is_opus());
-            let lost_share = self.statistics.and_then(|said| said.missing_share());
+            let lost_share = (self.statistics.as_ref()).and_then(RelayStatistics::missing_share);
             (self.relay_listener).review(lost_share, can_copy, false);
         }
     }
@@ -1117,8 +1117,8 @@ impl Network {
             peer.dropped_before = dropped;
         }
         // What the relay says counts from a session's start, and begins anew with another.
-        let before = self.statistics_before.unwrap_or_default();
-        let now = self.statistics.unwrap_or_default();
+        let before = self.statistics_before.clone().unwrap_or_default();
+        let now = self.statistics.clone().unwrap_or_default();
         let grown =
             |before: u64, now: u64| u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
         self.asked = self.listening.review(&ListenerObservation {
@@ -1129,7 +1129,7 @@ impl Network {
             forwarded: grown(before.forwarded, now.forwarded),
             aged: grown(before.aged, now.aged),
         });
-        self.statistics_before = self.statistics;
+        self.statistics_before = self.statistics.clone();
     }
 
     /// Has each heard by its own stream or in the mix, as the relay is asked, and neither twice nor not at all meanwhile.
@@ -1349,27 +1349,33 @@ impl Network {
             rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
             listeners: self.listeners,
             dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
-            statistics: self.statistics,
+            statistics: self.statistics.clone(),
             sent: sends_to_relay.then(|| SentStatus::of(&self.relay_listener, main)),
         };
         let mut peers = Vec::new();
         for peer in &mut self.peers {
             let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
-            let mouth_to_ear = peer
-                .stats
-                .and_then(|stats| stats.playhead)
-                .and_then(|playhead| {
-                    let played_ns =
-                        self.rendered_frames as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
-                    let rendered_ns = self.rendered.middle()?.ns + played_ns as i64;
-                    peer.reports.mouth_to_ear(
-                        playhead,
-                        rendered_ns,
-                        self.output_ns,
-                        self.config.choice.rate,
-                        now,
-                    )
-                });
+            let playhead = if self.mixing.is_mixed(peer.stream) {
+                let mix = self.mix.as_ref().and_then(|mix| mix.stats.playhead);
+                let lead = (self.statistics.as_ref().zip(peer.number))
+                    .and_then(|(said, number)| said.lead_frames(number));
+                mix.zip(lead)
+                    .map(|(mix, lead)| mix.wrapping_sub_signed(lead))
+            } else {
+                peer.stats.and_then(|stats| stats.playhead)
+            };
+            let mouth_to_ear = playhead.and_then(|playhead| {
+                let played_ns =
+                    self.rendered_frames as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
+                let rendered_ns = self.rendered.middle()?.ns + played_ns as i64;
+                peer.reports.mouth_to_ear(
+                    playhead,
+                    rendered_ns,
+                    self.output_ns,
+                    self.config.choice.rate,
+                    now,
+                )
+            });
             let heard = peer.reports.heard(now).map(|heard| HeardStatus {
                 lost_share: share(heard.lost_packets, &heard),
                 late_share: share(heard.late_packets, &heard),

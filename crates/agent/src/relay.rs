@@ -98,7 +98,7 @@ pub struct MixSource {
 }
 
 /// What the relay says of one's first session, each second.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct RelayStatistics {
     /// Round trip of the session, us.
     pub rtt_us: u64,
@@ -119,6 +119,18 @@ pub struct RelayStatistics {
     /// From the last needed frame to the mix's datagram.
     #[serde(default)]
     pub mix_us: Option<f64>,
+    /// Who plays in our mix.
+    #[serde(default)]
+    pub mixed: Vec<MixedSource>,
+}
+
+/// One whom the relay's mix holds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct MixedSource {
+    /// The sender's number.
+    pub stream: u16,
+    /// By so many frames the mix's media time is ahead of the sender's own where both sound together.
+    pub lead_frames: i64,
 }
 
 impl RelayStatistics {
@@ -126,6 +138,12 @@ impl RelayStatistics {
     pub fn missing_share(&self) -> Option<f32> {
         let due = self.received.saturating_add(self.missing);
         (due > 0).then(|| self.missing as f32 / due as f32)
+    }
+
+    /// How far the mix's media time is ahead of a sender's; `None` while that does not play in it.
+    pub fn lead_frames(&self, stream: u16) -> Option<i64> {
+        let source = self.mixed.iter().find(|source| source.stream == stream)?;
+        Some(source.lead_frames)
     }
 }
 

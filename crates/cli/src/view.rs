@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use antiphon_agent::participant::{Order, Participant};
+use antiphon_agent::relay::RelayStatistics;
 use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -33,7 +34,7 @@ space         mute yourself: you send silence
 q, Ctrl-C     leave the room
 
 sent as       what goes there directly; ↓ less than you chose: too slow a way
-buffer        sound waiting to be played / the delay aimed at
+buffer        sound waiting to be played / aimed at; –: see the mix's row
 lost, late    datagrams that did not come, or came after their turn
 concealed     sound made up in place of what was missing
 mouth to ear  from their microphone to your ear, measured by both clocks;
@@ -281,7 +282,7 @@ fn server_words(status: &Status) -> String {
     let sent = (relay.sent).map_or(String::new(), |sent| {
         format!(" · sent {}", sent_words(&sent))
     });
-    let missing_share = (relay.statistics).and_then(|said| said.missing_share());
+    let missing_share = (relay.statistics.as_ref()).and_then(RelayStatistics::missing_share);
     let lost = match missing_share.filter(|share| *share > 0.0) {
         Some(share) => format!(", {:.1} % lost on the way there", 100.0 * share),
         None => String::new(),
@@ -305,7 +306,6 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     lines.extend(status.notice.clone());
     lines.extend(status.peers.iter().map(|peer| {
         let figures = Figures::of(peer, status.sample_rate_hz);
-        let level = decibel(peer.peaks[0].max(peer.peaks[1]));
         let pan = match pan_words(peer.pan) {
             words if words.is_empty() => words,
             words => format!(", pan {words}"),
@@ -315,24 +315,41 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
             (peer.is_solo, ", solo"),
             (peer.is_muted_by_owner, ", muted for all by the owner"),
         ];
-        let marks: String = (marks.iter().filter(|(is, _)| *is)).map(|(_, mark)| *mark).collect();
+        let marks: String = (marks.iter().filter(|(is, _)| *is))
+            .map(|(_, mark)| *mark)
+            .collect();
+        let (level, stream) = if is_in_mix(peer) {
+            Default::default()
+        } else {
+            (
+                format!("{} dBFS, ", decibel(peer.peaks[0].max(peer.peaks[1]))),
+                format!(
+                    "{}, buffer {} ms, {} lost, {} late, {} concealed",
+                    formats(peer),
+                    figures.buffer,
+                    peer.lost_packets,
+                    peer.late_packets,
+                    figures.concealed,
+                ),
+            )
+        };
         format!(
-            "  {}: {level} dBFS, gain {} dB{pan}{marks}, {}{}, buffer {} ms, {} lost, {} late, {} concealed, mouth to ear {} ms",
+            "  {}: {level}gain {} dB{pan}{marks}, {}{stream}, mouth to ear {} ms",
             name(peer),
             decibel(peer.gain),
             figures.path,
-            formats(peer),
-            figures.buffer,
-            peer.lost_packets,
-            peer.late_packets,
-            figures.concealed,
             figures.delay,
         )
     }));
     lines
 }
 
-/// A peer's, as text. "?" is what is not known.
+/// Of whom nothing is heard but in the mix.
+fn is_in_mix(peer: &PeerStatus) -> bool {
+    peer.is_mixed && !peer.id.is_empty()
+}
+
+/// A peer's, as text. "?" is what is not known, "–" what there is not.
 struct Figures {
     path: String,
     /// Waiting / aimed at, ms.
@@ -360,12 +377,17 @@ impl Figures {
             } else {
                 ways.join("+")
             },
-            buffer: format!(
-                "{}/{}",
-                peer.buffer_frames.map_or("?".into(), ms),
-                ms(peer.target_frames)
-            ),
+            buffer: if is_in_mix(peer) {
+                "–".into()
+            } else {
+                format!(
+                    "{}/{}",
+                    peer.buffer_frames.map_or("?".into(), ms),
+                    ms(peer.target_frames)
+                )
+            },
             concealed: match frames {
+                _ if is_in_mix(peer) => "–".into(),
                 0 => "?".into(),
                 all => format!("{:.2} %", peer.concealed_frames as f64 * 100.0 / all as f64),
             },
@@ -441,7 +463,7 @@ fn stepped(gain: f32, step_db: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_agent::{relay::RelayStatistics, status::MouthToEarStatus};
+    use antiphon_agent::status::MouthToEarStatus;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -591,6 +613,23 @@ mod tests {
         let lines = lines(&busy());
         let words = ", direct+relay, comes in 24 bits, sent Opus 128 because the way there is too slow, with copies, buffer ";
         assert!(lines.iter().any(|line| line.contains(words)), "{lines:?}");
+    }
+
+    #[test]
+    fn of_who_is_heard_in_the_mix_nothing_is_said_that_is_the_mix_s() {
+        let mut status = busy();
+        (status.peers[0].is_mixed, status.peers[0].direct_lanes) = (true, 0);
+        let lines = lines(&status);
+        let line = lines
+            .iter()
+            .find(|line| line.contains("Arpeggio"))
+            .expect("a line");
+        for unknown in ["dBFS", "buffer", "concealed"] {
+            assert!(!line.contains(unknown), "{line}");
+        }
+        assert!(line.contains("mouth to ear 45.6 ±1.2 ms"), "{line}");
+        let screen = screen(&View::default(), &status, 120, 24);
+        assert!(!screen.contains("10.00 %"), "{screen}");
     }
 
     #[test]

@@ -322,6 +322,17 @@ impl Mixer {
         Some(Duration::from_nanos(nanos as u64))
     }
 
+    /// Who plays in a listener's mix: each source's number, and by how many frames the mix's media time is ahead of the source's own where both sound
+    /// together, as of what was rendered last.
+    pub fn leads(&self, listener: u16) -> impl Iterator<Item = (u16, i64)> {
+        let strips = self.listeners.get(&listener).map(|mix| &mix.strips);
+        strips.into_iter().flatten().filter_map(|&(stream, _)| {
+            let stats = self.source_stats(stream)?;
+            let lead = stats.rendered_end.wrapping_sub(stats.stream.playhead?);
+            Some((stream, lead as i64))
+        })
+    }
+
     /// What is known of a participant as a source; `None` if it is in no mix.
     pub fn source_stats(&self, stream: u16) -> Option<SourceStats> {
         let input = self.inputs.get(&stream)?;

@@ -286,6 +286,15 @@ fn each_hears_every_frame_of_all_others_in_its_place_and_never_themselves() {
                 assert_eq!(found, digit(first + n), "{listener} hears {of}, frame {n}");
             }
         }
+        let newest = room.heard[listener].last().expect("a mix");
+        let mut sources = 0;
+        for (of, lead) in room.mixer.leads(listener as u16) {
+            let found = newest.samples[0] as u32 / place(of.into()) % 7;
+            let media = newest.timestamp.wrapping_sub_signed(lead);
+            assert_eq!(found, digit(media), "{listener} hears {of}");
+            sources += 1;
+        }
+        assert_eq!(sources, 7);
     }
     for of in 0..8 {
         assert_eq!(room.stats(of).stream.jitter.concealed_frames, 0, "of {of}");

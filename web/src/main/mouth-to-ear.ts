@@ -33,7 +33,7 @@ export function mouthToEar(
     deviceStage("input", far.input),
     { name: "capture", ms: far.captureMs, source: "measured" },
     { name: "packet", ms: far.packetMs, source: "measured" },
-    { name: "network", ms: far.networkMs, source: "measured" },
+    { name: far.isMixed ? "server" : "network", ms: far.networkMs, source: "measured" },
     { name: "buffer", ms: renderedMs - arrivedMs, source: "measured" },
     { name: "playout", ms: playedMs - renderedMs, source: "reported" },
     deviceStage("output", output.device),

@@ -1349,6 +1349,7 @@ export class Studio implements StudioApi {
     const { direct, relayed } = worker?.ways ?? { direct: null, relayed: null };
     if (relayed !== null && relayed.rttMs !== null) rtts.push(relayed.rttMs);
     const isMixed = this.#isMixed(stream);
+    const farEnd = (isMixed ? worker?.mixedFarEnd : worker?.farEnd) ?? null;
     return {
       id: participant.id,
       name: participant.name,
@@ -1368,20 +1369,26 @@ export class Studio implements StudioApi {
       muted: participant.muted,
       mutedByOwner: participant.mutedByOwner,
       solo: participant.solo,
-      // The mix's own delay at the server is not known here.
-      mouthToEar: at < 0 || numbers === undefined || isMixed ? null : this.#mouthToEar(worker, numbers, at),
+      mouthToEar: this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers),
       hearing: hearing && heardStats(hearing),
       heard: worker?.heard ?? null,
-      farEnd: worker?.farEnd ? farEndStats(worker.farEnd) : null,
+      farEnd: farEnd && farEndStats(farEnd),
     };
   }
 
-  #mouthToEar(worker: WorkerPeerStats | undefined, numbers: Float64Array, at: number): MouthToEar | null {
+  /** Of a peer that is heard in this stream, its own or the mix's. */
+  #mouthToEar(
+    farEnd: FarEnd | null,
+    stream: number | undefined,
+    numbers: Float64Array | undefined,
+  ): MouthToEar | null {
     const output = this.#sound?.outputClock(this.#devices().output);
-    const playhead = numbers[at + STREAM_STATS.playhead];
-    if (!worker?.farEnd || !output || Number.isNaN(playhead)) return null;
+    if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
+    const at = this.#sound?.offsetOf(numbers, stream) ?? -1;
+    const playhead = at < 0 ? Number.NaN : numbers[at + STREAM_STATS.playhead];
+    if (Number.isNaN(playhead)) return null;
     const nextFrame = numbers[WORKLET_STATS.nextFrame];
-    return mouthToEar(worker.farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
+    return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
   }
 
   // ---- State ----

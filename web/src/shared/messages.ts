@@ -93,12 +93,14 @@ export interface DeviceDelay {
 
 /** What a peer tells of its capture, on our clock (`epochMs`). */
 export interface FarEnd {
+  /** It is heard in the server's mix, and media time is the mix's. */
+  isMixed: boolean;
   /** When media frame 0 was captured as far as the peer's browser says, and by how much that may be wrong. */
   lineMs: number;
   lineErrorMs: number;
   /** Part of that error: of the offset between the clocks. */
   offsetErrorMs: number;
-  /** From capture until the engine has a block's first frame; from there until its datagram is sent; from there until it is here. */
+  /** From capture until the engine has a block's first frame; from there until its datagram is sent; from there until it is here, itself or in the mix. */
   captureMs: number;
   packetMs: number;
   networkMs: number;
@@ -124,6 +126,8 @@ export interface WorkerPeerStats {
   /** How the peer hears us, and what it tells of its capture; null while it does not. */
   heard: HeardStats | null;
   farEnd: FarEnd | null;
+  /** The same where it is heard in the mix. */
+  mixedFarEnd: FarEnd | null;
   /** How its stream is to be taken from the relay, and whether that reaches it. */
   asked: Asked;
   relayOpen: boolean;

@@ -24,6 +24,13 @@ export interface Listen {
   opus: boolean;
 }
 
+/** One who plays in our mix. */
+export interface MixedSource {
+  stream: number;
+  /** By so many frames the mix's media time is ahead of its own where both sound together. */
+  lead_frames: number;
+}
+
 /** The relay's own counts since we joined, or of the last 4 s; docs/protocol.md says of what. */
 export interface RelayStatistics {
   rtt_us: number;
@@ -34,6 +41,7 @@ export interface RelayStatistics {
   received: number;
   missing: number;
   mix_us: number | null;
+  mixed: MixedSource[];
 }
 
 /** How many take our stream by the relay, and whether Opus is of use to all to whom it is forwarded. */
@@ -66,9 +74,16 @@ export function parseControl(line: string): FromRelay | null {
       const { rtt_us, forwarded, aged, over_rate, lost, received, missing } = message;
       const counts = [rtt_us, forwarded, aged, over_rate, lost, received, missing];
       const isWhole = counts.every(isCount) && (message.mix_us === null || isCount(message.mix_us));
-      return isWhole ? message : null;
+      return isWhole && isMixed(message.mixed) ? message : null;
     }
     default:
       return null;
   }
+}
+
+function isMixed(value: unknown): value is MixedSource[] {
+  return (
+    Array.isArray(value) &&
+    value.every((source) => Number.isFinite(source?.stream) && Number.isFinite(source?.lead_frames))
+  );
 }

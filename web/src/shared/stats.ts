@@ -91,7 +91,7 @@ export interface SentStats {
 export interface DelayStage {
   /** In order: sound input beyond its timestamps, capture to engine, to the lane, to our network thread, to our graph, to the loudspeaker by
    * the browser's word, sound output beyond that word. */
-  name: "input" | "capture" | "packet" | "network" | "buffer" | "playout" | "output";
+  name: "input" | "capture" | "packet" | "network" | "server" | "buffer" | "playout" | "output";
   ms: number | Unknown;
   /** Measured here; measured by a loop-back of the devices; the browser's own word; or nobody says. */
   source: "measured" | "calibrated" | "reported" | "unknown";

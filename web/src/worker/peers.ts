@@ -1,6 +1,12 @@
 import type { Asked, Ladder, Sending as PathChoice, Paths, Pin, Route } from "../shared/engine";
 import { share } from "../shared/heard";
-import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
+import {
+  type FarEnd,
+  type FromWorker,
+  RELAY_STREAM,
+  type WayName,
+  type WorkerPeerStats,
+} from "../shared/messages";
 import { DECODED_TAG, type RecordSink } from "../shared/records";
 import { NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
@@ -841,11 +847,20 @@ export class Peers {
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
+      mixedFarEnd: this.#mixedFarEnd(peer, epochMs()),
       lanes: this.#laneStats(peer),
       asked: peer.asked,
       relayOpen: this.#isRelayOpen(peer),
       ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
     }));
+  }
+
+  #mixedFarEnd(peer: Peer, nowMs: number): FarEnd | null {
+    const source = this.#relayed?.mixed.find(({ stream }) => stream === peer.number);
+    const mixStream = this.#byNumber.get(MIX_STREAM);
+    const mix = mixStream === undefined ? undefined : this.#peers.get(mixStream);
+    if (source === undefined || mix === undefined) return null;
+    return peer.reports.farEnd(nowMs, { reports: mix.reports, leadFrames: source.lead_frames });
   }
 
   /** The relay's sessions and what it says; null before the first. */

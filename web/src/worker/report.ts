@@ -84,19 +84,31 @@ export class Reports {
     return heard ? heardStats(heard) : null;
   }
 
-  /** The peer's capture on our clock; null while something of that is unknown. */
-  farEnd(nowMs: number): FarEnd | null {
+  /**
+   * The peer's capture on our clock; null while something of that is unknown. Of a `mix` that holds it: in the media time of that, which is
+   * `leadFrames` ahead of the peer's.
+   */
+  farEnd(nowMs: number, mix?: { reports: Reports; leadFrames: number }): FarEnd | null {
+    const heard = mix?.reports ?? this;
     const offset = this.offset.at(nowMs);
-    const arrival = this.#arrivals.middle();
+    const arrival = heard.#arrivals.middle();
     const capture = nowMs - this.#reportAtMs < STALE_MS ? this.#report?.capture : null;
     if (!capture || offset === null || arrival === null) return null;
-    return farEndOf(capture, offset, arrival, this.#rateHz);
+    const far = farEndOf(capture, offset, arrival, heard.#rateHz, mix?.leadFrames ?? 0);
+    return { ...far, isMixed: mix !== undefined };
   }
 }
 
-function farEndOf(capture: CaptureReport, offset: Estimate, arrival: Estimate, rateHz: number): FarEnd {
+function farEndOf(
+  capture: CaptureReport,
+  offset: Estimate,
+  arrival: Estimate,
+  rateHz: number,
+  leadFrames: number,
+): Omit<FarEnd, "isMixed"> {
   const { input } = capture;
-  const lineMs = Number(capture.timeNs) / 1e6 - offset.ms - (Number(capture.timestamp) * 1000) / rateHz;
+  const frame = Number(capture.timestamp) + leadFrames;
+  const lineMs = Number(capture.timeNs) / 1e6 - offset.ms - (frame * 1000) / rateHz;
   // The first frame of a block waits for the whole block, though the datagrams that are cut from it are younger on average.
   const captureMs = capture.blockUs / 1000;
   const sendMs = capture.sendUs / 1000;

@@ -996,7 +996,7 @@ describe("through the relay", () => {
         answer(7);
         // With copies nothing is missing.
         const missing = peers.relayStats()?.sent?.copies ? 0 : lost;
-        const counts = { rtt_us: 900, forwarded: 0, aged: 0, over_rate: 0, lost: 0, mix_us: null };
+        const counts = { rtt_us: 900, forwarded: 0, aged: 0, over_rate: 0, lost: 0, mix_us: null, mixed: [] };
         peers.setRelay({ listeners: 1, opus: true }, { ...counts, received: 400 - missing, missing });
         run(1_000);
       }

@@ -192,6 +192,7 @@ it("hears how many listen there, however the lines are cut", async () => {
     received: 1500,
     missing: 0,
     mix_us: null,
+    mixed: [],
   };
   control.answer(`ted","listeners":2,"opus":false}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
   await settle();
@@ -314,8 +315,12 @@ it("knows every message of the protocol, and no other", () => {
     received: 7,
     missing: 8,
     mix_us: 6,
+    mixed: [{ stream: 9, lead_frames: -10 }],
   };
-  expect(parseControl(JSON.stringify({ type: "statistics", ...counts }))).toMatchObject(counts);
+  const statistics = (change = {}) => JSON.stringify({ type: "statistics", ...counts, ...change });
+  expect(parseControl(statistics())).toMatchObject(counts);
+  for (const mixed of [undefined, {}, [null], [{ stream: 9 }], [{ stream: 9, lead_frames: "10" }]])
+    expect(parseControl(statistics({ mixed }))).toBeNull();
   for (const line of ["", "null", "3", "[]", '{"type":"wanted","listeners":-1}', '{"type":"statistics"}'])
     expect(parseControl(line)).toBeNull();
 });

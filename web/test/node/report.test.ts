@@ -84,6 +84,22 @@ it("puts the peer's capture on our clock", () => {
   expect(far.networkMs).toBeCloseTo(12, 2);
   expect(far.input).toEqual({ isCalibrated: true, ms: 4, errorMs: 0.5 });
   expect(far.overrunFrames).toBe(7);
+  expect(far.isMixed).toBe(false);
+});
+
+it("puts the peer's capture on our clock in the media time of the mix that holds it", () => {
+  const [here, there, mix] = [new Reports(0), new Reports(0), new Reports(0)];
+  const nowMs = EPOCH_MS + 10_100;
+  tell(here, there, nowMs);
+  for (let n = 0; n < 20; n++) here.offset.add(nowMs + n, nowMs + n + 12 + AHEAD_MS, nowMs + n + 24);
+  const far = () => here.farEnd(nowMs + 20, { reports: mix, leadFrames: 96_000 });
+  expect(far()).toBeNull();
+  // Its frame of 10 s is the mix's of 12 s, which takes 30 ms.
+  for (let n = 0; n < 20; n++)
+    mix.handleAudio(audio(576_000 + n * 128), EPOCH_MS + 10_000 + (n * 128) / 48 + 2.9 + 30);
+  expect(far()).toMatchObject({ isMixed: true, overrunFrames: 7 });
+  expect(far()?.lineMs).toBeCloseTo(EPOCH_MS - 2_000, 2);
+  expect(far()?.networkMs).toBeCloseTo(30, 2);
 });
 
 it("takes the newest report, whatever came later", () => {

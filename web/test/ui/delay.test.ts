@@ -7,6 +7,7 @@ const plain = (text: string) => text.replaceAll("\u202f", " ");
 
 /** Media frame n was captured at 1,000 + n / 48 ms; context frame n left at 500 + n / 48 ms, rendered 9 ms before. */
 const far: FarEnd = {
+  isMixed: false,
   lineMs: 1_000,
   lineErrorMs: 0.5,
   offsetErrorMs: 0.4,
@@ -42,6 +43,11 @@ describe("mouth to ear", () => {
       ["playout", 9, "reported"],
       ["output", 2, "calibrated"],
     ]);
+  });
+
+  it("says that the server is on the way of who is heard in its mix", () => {
+    const bars = waterfall(mouthToEar({ ...far, isMixed: true }, output, now));
+    expect(bars.map(({ label }) => label)).toContain("Network and server");
   });
 
   it("is at least what is known where a stage is not", () => {

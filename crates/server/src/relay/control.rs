@@ -144,7 +144,7 @@ pub struct Wanted {
 }
 
 /// Counts since the participant was admitted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Statistics {
     /// Round trip of the session that the control stream is on, us.
     pub rtt_us: u64,
@@ -162,6 +162,17 @@ pub struct Statistics {
     pub missing: u64,
     /// From the last frame a mix needed to its datagram, mean of the last second, us; `None` if nothing was mixed.
     pub mix_us: Option<u32>,
+    /// Who plays in its mix.
+    pub mixed: Vec<MixedSource>,
+}
+
+/// A source of a mix.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MixedSource {
+    /// The participant's number in the room.
+    pub stream: u16,
+    /// By so many frames the mix's media time is ahead of the source's own where both sound together.
+    pub lead_frames: i64,
 }
 
 impl RelayMessage {
@@ -291,10 +302,14 @@ mod tests {
             received: 6,
             missing: 7,
             mix_us: None,
+            mixed: vec![MixedSource {
+                stream: 8,
+                lead_frames: -9,
+            }],
         };
         assert_eq!(
             RelayMessage::Statistics(statistics).to_line(),
-            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null}\n"
+            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null,\"mixed\":[{\"stream\":8,\"lead_frames\":-9}]}\n"
         );
     }
 

@@ -22,7 +22,7 @@ use quinn_proto::ConnectionHandle;
 
 use super::{
     connections::Connections,
-    control::{ControlError, Listen, Mix, Statistics, Wanted},
+    control::{ControlError, Listen, Mix, MixedSource, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
     losses::{Downlink, Uplink},
@@ -512,6 +512,12 @@ impl Room {
             received,
             missing,
             mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
+            mixed: (self.mixer.leads(stream))
+                .map(|(stream, lead_frames)| MixedSource {
+                    stream,
+                    lead_frames,
+                })
+                .collect(),
         })
     }
 

@@ -11,6 +11,7 @@ const stageLabels: Record<DelayStage["name"], string> = {
   capture: "Captured block",
   packet: "Packet",
   network: "Network",
+  server: "Network and server",
   buffer: "Buffer",
   playout: "Browser's output",
   output: "Loudspeaker and driver",
