@@ -118,6 +118,8 @@ const GROUPS: usize = 20;
 /// When captured frames were captured, and how long they took from there to the network.
 #[derive(Debug)]
 pub struct CaptureClock {
+    /// What the input takes before the instants that the blocks tell, ns; `None`: unknown.
+    pub input_ns: Option<i64>,
     frame_ns: f64,
     frames: u64,
     lines: Recent,
@@ -139,12 +141,15 @@ pub struct CaptureReading {
     pub block_ns: i64,
     /// From a datagram's first frame until it is handed to a lane, ns.
     pub send_ns: i64,
+    /// As the clock's.
+    pub input_ns: Option<i64>,
 }
 
 impl CaptureClock {
     /// For frames of a rate in Hz.
     pub fn new(rate_hz: u32) -> Self {
         Self {
+            input_ns: None,
             frame_ns: 1e9 / f64::from(rate_hz),
             frames: 0,
             lines: Recent::new(GROUPS),
@@ -194,6 +199,7 @@ impl CaptureClock {
             captured,
             block_ns: self.blocks.middle()?.ns,
             send_ns: self.sent.get(&rung)?.middle()?.ns,
+            input_ns: self.input_ns,
         })
     }
 }

@@ -69,15 +69,24 @@ pub enum Observation {
     Mix {
         /// Linear, since the last time.
         peaks: [f32; 2],
-        /// Frames rendered so far.
+        /// Frames rendered so far, this quantum's included.
         rendered: u64,
-        /// When this quantum began, ns of the local clock: before these frames were rendered.
+        /// When this quantum came, ns of the local clock.
         at_ns: u64,
         /// Frames of this quantum.
         quantum: u32,
-        /// What the output takes after this quantum was rendered, ns; `None`: unknown.
-        output_ns: Option<i64>,
+        /// What input and output add to that.
+        delays: DeviceDelays,
     },
+}
+
+/// What a sound device takes beyond what the times of its quanta tell, by its own word; `None`: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceDelays {
+    /// From a sound until the quantum with it comes, less the quantum's length; ns.
+    pub input_ns: Option<i64>,
+    /// From when a quantum comes until its first frame is heard, ns.
+    pub output_ns: Option<i64>,
 }
 
 /// Counts of what does not go as it should. Written by the audio thread and its device, read by all.
@@ -121,7 +130,7 @@ pub struct Duplex {
     rendered: u64,
     unobserved: u32,
     peaks: [f32; 2],
-    output_ns: Option<i64>,
+    delays: DeviceDelays,
 }
 
 /// The network thread's end.
@@ -182,7 +191,7 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         rendered: 0,
         unobserved: 0,
         peaks: [0.0; 2],
-        output_ns: None,
+        delays: DeviceDelays::default(),
     };
     let far = Far {
         datagrams: datagrams_in,
@@ -209,11 +218,11 @@ impl Duplex {
         self.faults.clone()
     }
 
-    /// What the output takes after a quantum was rendered, ns, from now on; `None`, as in the beginning: unknown.
+    /// What the device takes from now on; at first that is unknown.
     ///
     /// RT: no alloc, no lock, O(1).
-    pub fn set_output_ns(&mut self, output_ns: Option<i64>) {
-        self.output_ns = output_ns;
+    pub fn set_delays(&mut self, delays: DeviceDelays) {
+        self.delays = delays;
     }
 
     /// One quantum: takes what was captured, `[channel][frame]`, and writes what is to be played, in the same shape. Both have
@@ -298,7 +307,7 @@ impl Duplex {
             rendered: self.rendered,
             at_ns,
             quantum,
-            output_ns: self.output_ns,
+            delays: self.delays,
         };
         let _ = self.observations.push(mix);
     }

@@ -336,7 +336,7 @@ struct Network {
     /// When frame 0 of our output was rendered, ns.
     rendered: Recent,
     rendered_frames: u64,
-    /// What the output takes after a quantum was rendered; `None`: unknown.
+    /// From when a quantum comes until its first frame is heard; `None`: unknown.
     output_ns: Option<i64>,
     status: Status,
 }
@@ -625,14 +625,16 @@ impl Network {
                 rendered,
                 at_ns,
                 quantum,
-                output_ns,
+                delays,
             } => {
                 raise(&mut self.status.output_peaks, peaks);
                 self.status.quantum_frames = quantum;
-                self.output_ns = output_ns;
+                self.capture.input_ns = delays.input_ns;
+                self.output_ns = delays.output_ns;
                 // The playheads that came with this are of the frame after this quantum.
                 self.rendered_frames = rendered;
-                let played_ns = rendered as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
+                let before = rendered - u64::from(quantum);
+                let played_ns = before as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
                 self.rendered.add(at_ns as i64 - played_ns as i64);
             }
         }

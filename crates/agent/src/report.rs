@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use antiphon_core::wire::{CaptureReport, HeardReport, MAX_PERIOD_MS, MAX_REPORT_US, Report};
+use antiphon_core::wire::{
+    CaptureReport, HeardReport, InputDelay, MAX_PERIOD_MS, MAX_REPORT_US, Report,
+};
 use antiphon_core::{SampleRate, StreamStats};
 
 use crate::clock::{CaptureReading, ClockOffset};
@@ -89,7 +91,12 @@ impl Reports {
             error_us: to_us(reading.captured.error_ns) as u32,
             block_us: to_us(reading.block_ns) as u32,
             send_us: to_us(reading.send_ns) as u32,
-            input: None,
+            input: reading.input_ns.map(|ns| InputDelay {
+                is_calibrated: false,
+                delay_us: (ns / 1_000).clamp(-i64::from(MAX_REPORT_US), MAX_REPORT_US.into())
+                    as i32,
+                error_us: 0,
+            }),
             overrun_frames,
             dropped_packets: u32::try_from(dropped).unwrap_or(u32::MAX),
         });
@@ -196,8 +203,6 @@ fn to_us(ns: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_core::wire::InputDelay;
-
     use super::*;
     use crate::clock::Estimate;
 
@@ -216,6 +221,7 @@ mod tests {
             },
             block_ns: 1_300_000,
             send_ns: 1_500_000,
+            input_ns: None,
         };
         let report = Reports::default()
             .poll(3, Some(reading), 0, 0, 0, 1)
@@ -238,6 +244,18 @@ mod tests {
         assert_eq!(found.known_ms, 31.0);
         assert_eq!(found.error_ms, 0.52);
         assert!(!found.is_whole, "its input says nothing");
+        let told = CaptureReading {
+            input_ns: Some(-1_333_333),
+            ..reading
+        };
+        let report = Reports::default().poll(3, Some(told), 0, 0, 0, 1);
+        reports.report = None;
+        reports.handle_report(report.expect("it is time"), now_ns);
+        let found = reports
+            .mouth_to_ear(48_480, 10_040_000_000, Some(1_000_000), RATE, now_ns)
+            .expect("known");
+        assert_eq!(found.known_ms, 29.667);
+        assert!(found.is_whole);
     }
 
     #[test]
@@ -290,6 +308,7 @@ mod tests {
             captured: Estimate { ns: 1, error_ns: 0 },
             block_ns: 0,
             send_ns: 0,
+            input_ns: None,
         };
         let mut dropped = |packets, n| {
             let now_ns = 1 + n * REPORT_INTERVAL_NS;

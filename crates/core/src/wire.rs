@@ -311,7 +311,7 @@ pub struct CaptureReport {
 /// Delay of a sound input beyond what its timestamps say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputDelay {
-    /// True: measured by a loop-back. False: the browser's own word.
+    /// True: measured by a loop-back. False: the word of the browser, or of the sound system.
     pub is_calibrated: bool,
     /// May be below 0, where the timestamps promise too much. Up to [`MAX_REPORT_US`] either way.
     pub delay_us: i32,

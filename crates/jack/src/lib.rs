@@ -23,6 +23,16 @@ const PORT_IS_INPUT: c_ulong = 0x1;
 const PORT_IS_OUTPUT: c_ulong = 0x2;
 const PORT_IS_PHYSICAL: c_ulong = 0x4;
 const ALREADY_CONNECTED: c_int = 17; // EEXIST
+const CAPTURE_LATENCY: c_int = 0;
+const PLAYBACK_LATENCY: c_int = 1;
+
+/// Frames.
+#[repr(C)]
+#[derive(Default)]
+struct LatencyRange {
+    min: u32,
+    max: u32,
+}
 
 macro_rules! api {
     ($($name:ident: fn($($arg:ty),* $(; $variadic:tt)?) $(-> $ret:ty)?;)*) => {
@@ -60,6 +70,9 @@ api! {
     jack_last_frame_time: fn(*const RawClient) -> u32;
     jack_port_register: fn(*mut RawClient, *const c_char, *const c_char, c_ulong, c_ulong) -> *mut RawPort;
     jack_port_name: fn(*const RawPort) -> *const c_char;
+    jack_port_by_name: fn(*mut RawClient, *const c_char) -> *mut RawPort;
+    jack_port_connected: fn(*const RawPort) -> c_int;
+    jack_port_get_latency_range: fn(*mut RawPort, c_int, *mut LatencyRange);
     jack_port_get_buffer: fn(*mut RawPort, u32) -> *mut c_void;
     jack_connect: fn(*mut RawClient, *const c_char, *const c_char) -> c_int;
     jack_get_ports: fn(*mut RawClient, *const c_char, *const c_char, c_ulong) -> *mut *const c_char;
@@ -251,6 +264,32 @@ impl Client {
                 .into_owned();
             Ok((port, full))
         }
+    }
+
+    /// From when a sound's first frame is at a card's connector until the cycle begins in which a port hears that, by JACK's word: the longest of
+    /// the ways there. By the port's full name; `None` while nothing is connected to it.
+    pub fn capture_latency_frames(&self, port: &str) -> Option<u32> {
+        self.latency(port, CAPTURE_LATENCY)
+    }
+
+    /// From when a cycle begins until the first frame that a port plays in it is at a card's connector, likewise.
+    pub fn playback_latency_frames(&self, port: &str) -> Option<u32> {
+        self.latency(port, PLAYBACK_LATENCY)
+    }
+
+    fn latency(&self, port: &str, mode: c_int) -> Option<u32> {
+        let name = c_string(port).ok()?;
+        let mut range = LatencyRange::default();
+        // SAFETY: `raw` is an open client, the string and the range are valid for the calls, and the port is there between them.
+        unsafe {
+            let port = (self.api.jack_port_by_name)(self.raw, name.as_ptr());
+            let port = NonNull::new(port)?.as_ptr();
+            if (self.api.jack_port_connected)(port) == 0 {
+                return None;
+            }
+            (self.api.jack_port_get_latency_range)(port, mode, &mut range);
+        }
+        Some(range.max)
     }
 
     /// Links two ports by their full names.

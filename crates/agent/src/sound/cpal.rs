@@ -17,7 +17,7 @@ use cpal::{
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{CardConfig, Device, PRIORITY};
-use crate::duplex::{Duplex, Faults, MAX_QUANTUM_FRAMES};
+use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 use crate::priority;
 
 /// Frames per quantum, if nobody asks for another number and the card can.
@@ -443,8 +443,11 @@ impl Playback {
         T: Copy + FromSample<f32>,
     {
         let delay_ns = delay.as_nanos() as i64;
-        self.duplex
-            .set_output_ns((delay_ns > 0).then_some(delay_ns));
+        // How long captured frames waited for this quantum is not known.
+        self.duplex.set_delays(DeviceDelays {
+            input_ns: None,
+            output_ns: (delay_ns > 0).then_some(delay_ns),
+        });
         let played = self.duplex.config().output_channels;
         // A longer quantum than the engine renders is rendered in parts.
         for part in out.chunks_mut(MAX_QUANTUM_FRAMES * self.channels) {

@@ -12,7 +12,7 @@ use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
 
 use super::{Device, PRIORITY};
 use crate::clock::now_ns;
-use crate::duplex::{Duplex, MAX_QUANTUM_FRAMES};
+use crate::duplex::{DeviceDelays, Duplex, MAX_QUANTUM_FRAMES};
 use crate::priority;
 
 /// Of a tone: -18 dBFS, EBU's reference level (R 68).
@@ -148,8 +148,11 @@ impl Device for FileDevice {
     fn run(mut self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
         // Without real-time priority it works too, only less evenly.
         let _ = priority::real_time(PRIORITY);
-        // A file has it at once.
-        duplex.set_output_ns(Some(0));
+        // A file takes no time.
+        duplex.set_delays(DeviceDelays {
+            input_ns: Some(0),
+            output_ns: Some(0),
+        });
         let channels = self.input_channels();
         let frames = self.quantum_frames;
         let mut captured = vec![0.0; channels * frames];

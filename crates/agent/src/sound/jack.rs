@@ -1,7 +1,7 @@
 //! JACK, or PipeWire in its clothes (`pw-jack`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use antiphon_core::SampleRate;
 use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
 
 use super::{CardConfig, Device};
-use crate::duplex::{Duplex, Faults, MAX_QUANTUM_FRAMES};
+use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 
 /// Ports of a running JACK server.
 pub struct JackDevice {
@@ -100,7 +100,7 @@ impl Device for JackDevice {
     }
 
     fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
-        let Self { client, card, .. } = *self;
+        let Self { client, card, rate } = *self;
         let inputs = card.inputs;
         let of = |name: &Option<String>, mut ports: Vec<String>| {
             ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
@@ -109,22 +109,31 @@ impl Device for JackDevice {
         let microphones = of(&card.input, client.microphones());
         let speakers = of(&card.output, client.speakers());
         let mut links = Vec::new();
-        let mut in_ports = Vec::new();
+        let (mut in_ports, mut in_names) = (Vec::new(), Vec::new());
         for (n, &input) in inputs.iter().enumerate() {
             let (port, name) = client.in_port(&format!("capture_{}", n + 1))?;
             in_ports.push(port);
             // A port that nothing is connected to hears silence; who has no card may connect something else.
-            links.extend(microphones.get(input).map(|card| (card.clone(), name)));
+            links.extend(
+                microphones
+                    .get(input)
+                    .map(|card| (card.clone(), name.clone())),
+            );
+            in_names.push(name);
         }
-        let mut out_ports = Vec::new();
+        let (mut out_ports, mut out_names) = (Vec::new(), Vec::new());
         for n in 0..2 {
             let (port, name) = client.out_port(&format!("playback_{}", n + 1))?;
             out_ports.push(port);
-            links.extend(speakers.get(n).map(|card| (name, card.clone())));
+            links.extend(speakers.get(n).map(|card| (name.clone(), card.clone())));
+            out_names.push(name);
         }
+        let latencies = Arc::new(Latencies::default());
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
         let process = Process {
             duplex,
+            rate,
+            latencies: latencies.clone(),
             inputs: in_ports,
             outputs: out_ports,
             captured: vec![0.0; inputs.len() * MAX_QUANTUM_FRAMES],
@@ -142,6 +151,19 @@ impl Device for JackDevice {
                 if gone.load(Ordering::Acquire) {
                     return Err("the JACK server is gone".to_owned());
                 }
+                // They change with the graph.
+                let capture = in_names
+                    .iter()
+                    .find_map(|port| client.capture_latency_frames(port));
+                let playback = out_names
+                    .iter()
+                    .find_map(|port| client.playback_latency_frames(port));
+                latencies
+                    .capture
+                    .store(capture.unwrap_or(UNKNOWN), Ordering::Relaxed);
+                latencies
+                    .playback
+                    .store(playback.unwrap_or(UNKNOWN), Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(50));
             }
             Ok(())
@@ -165,8 +187,42 @@ impl Events for Reported {
     }
 }
 
+const UNKNOWN: u32 = u32::MAX;
+
+/// Of the ports, frames, as they were when last asked.
+struct Latencies {
+    capture: AtomicU32,
+    playback: AtomicU32,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self {
+            capture: AtomicU32::new(UNKNOWN),
+            playback: AtomicU32::new(UNKNOWN),
+        }
+    }
+}
+
+impl Latencies {
+    /// RT: no alloc, no lock, O(1).
+    fn delays(&self, quantum: u32, rate: SampleRate) -> DeviceDelays {
+        let frames = |of: &AtomicU32| match of.load(Ordering::Relaxed) {
+            UNKNOWN => None,
+            frames => Some(i64::from(frames)),
+        };
+        let ns = |frames: i64| frames * 1_000_000_000 / i64::from(rate.hz());
+        DeviceDelays {
+            input_ns: frames(&self.capture).map(|capture| ns(capture - i64::from(quantum))),
+            output_ns: frames(&self.playback).map(ns),
+        }
+    }
+}
+
 struct Process {
     duplex: Duplex,
+    rate: SampleRate,
+    latencies: Arc<Latencies>,
     inputs: Vec<InPort>,
     outputs: Vec<OutPort>,
     captured: Vec<f32>,
@@ -177,6 +233,8 @@ struct Process {
 impl Handler for Process {
     fn process(&mut self, cycle: &Cycle<'_>) {
         let frames = cycle.frames as usize;
+        self.duplex
+            .set_delays(self.latencies.delays(cycle.frames, self.rate));
         // A longer cycle than the engine renders is rendered in parts.
         for begin in (0..frames).step_by(MAX_QUANTUM_FRAMES) {
             let part = MAX_QUANTUM_FRAMES.min(frames - begin);
@@ -194,5 +252,27 @@ impl Handler for Process {
 
     fn events(&self) -> Arc<dyn Events> {
         self.events.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_s_latency_counts_the_quantum_that_a_block_s_time_leaves_out_already() {
+        let latencies = Latencies::default();
+        let delays = || latencies.delays(64, SampleRate::Hz48000);
+        assert_eq!(delays(), DeviceDelays::default());
+        latencies.capture.store(64 + 48, Ordering::Relaxed);
+        latencies.playback.store(128, Ordering::Relaxed);
+        let known = DeviceDelays {
+            input_ns: Some(1_000_000),
+            output_ns: Some(2_666_666),
+        };
+        assert_eq!(delays(), known);
+        // A virtual card has a block before its sound could have lasted so long.
+        latencies.capture.store(0, Ordering::Relaxed);
+        assert_eq!(delays().input_ns, Some(-1_333_333));
     }
 }
