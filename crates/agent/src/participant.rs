@@ -1461,13 +1461,14 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 #[cfg(test)]
 mod tests {
     use antiphon_core::StreamFormat;
-    use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, OpusHeader};
+    use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, OpusHeader, Report};
     use tokio::task::LocalSet;
 
     use antiphon_core::SampleRate;
 
     use super::*;
-    use crate::duplex::{self, Duplex, DuplexConfig};
+    use crate::duplex::{self, DeviceDelays, Duplex, DuplexConfig};
+    use crate::relay::MixedSource;
     use antiphon_opus::outgoing::Copies;
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
@@ -1747,6 +1748,83 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn mouth_to_ear_ends_with_the_quantum_that_a_frame_leaves_with_be_it_in_the_mix() {
+        let run = async {
+            let mut music = Rehearsal::new();
+            hear(&mut music.network, welcome(false, &[("a", 1), ("b", 2)]));
+            let begin = music.now;
+            music.disturbed(5);
+            music.network.asked = Asked::Mixed;
+            music.disturbed(9);
+            let now = music.now;
+            let network = &mut music.network;
+            network.rendered = Recent::new(1);
+            // Its clock is ours, and its frame 0 was captured in the beginning.
+            let capture = CaptureReport {
+                timestamp: 0,
+                time_ns: begin,
+                error_us: 0,
+                block_us: 0,
+                send_us: 0,
+                input: None,
+                overrun_frames: 0,
+                dropped_packets: 0,
+            };
+            let report = Report {
+                stream: 0,
+                id: 1,
+                capture: Some(capture),
+                heard: None,
+            };
+            let reports = &mut network.peers[0].reports;
+            reports.offset.add(now, now, now);
+            reports.handle_report(report, now);
+            let told_ms = |network: &mut Network, stream, playhead| {
+                network.handle_observation(Observation::Stream {
+                    id: stream,
+                    stats: StreamStats {
+                        playhead: Some(playhead),
+                        ..StreamStats::default()
+                    },
+                    peaks: [0.0; 2],
+                });
+                // It leaves with the quantum after this one, which comes 130 ms after the beginning.
+                network.handle_observation(Observation::Mix {
+                    peaks: [0.0; 2],
+                    rendered: 48_000,
+                    at_ns: begin + 130_000_000,
+                    quantum: 64,
+                    delays: DeviceDelays::default(),
+                });
+                network.tell(now);
+                let told = network.status.peers[0].mouth_to_ear;
+                told.map(|told| (told.known_ms * 1e3).round() / 1e3)
+            };
+            let mix = network.mix.as_ref().expect("a mix").stream;
+            assert_eq!(
+                told_ms(network, mix, 5_800),
+                None,
+                "the relay does not tell"
+            );
+            network.statistics = Some(RelayStatistics {
+                mixed: vec![MixedSource {
+                    stream: 1,
+                    lead_frames: 1_000,
+                }],
+                ..RelayStatistics::default()
+            });
+            assert_eq!(told_ms(network, mix, 5_800), Some(31.333));
+            network.asked = Asked::Forwarded;
+            music.disturbed(9);
+            let network = &mut music.network;
+            network.rendered = Recent::new(1);
+            let own = network.peers[0].stream;
+            assert_eq!(told_ms(network, own, 4_800), Some(31.333));
+        };
+        LocalSet::new().run_until(run).await;
     }
 
     #[tokio::test]
