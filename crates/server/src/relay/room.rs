@@ -38,10 +38,11 @@ use crate::{
 
 /// Sessions of one participant.
 pub(super) const MAX_SESSIONS: usize = 4;
-/// Datagrams that a participant may send per second in the long run; half as many at once.
-const DATAGRAMS_PER_S: u32 = 4_000;
-/// Bytes that a participant may send per second in the long run; half as many at once.
-const BYTES_PER_S: u32 = 1_500_000;
+/// Datagrams that a participant may send per second in the long run; half as many at once. The most that a page can be told to send is 6,000 of 16 frames at
+/// 96 kHz; beside them go probes, reports, and another format for the second in which it changes.
+const DATAGRAMS_PER_S: u32 = 8_000;
+/// Bytes that a participant may send per second in the long run; half as many at once. The most is 8 channels in 32 bits at 96 kHz, with copies: 3.7 MB.
+const BYTES_PER_S: u32 = 5_000_000;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
 const DELIVERIES_PER_S: u32 = 48_000;
@@ -958,6 +959,8 @@ fn writable(raw: Bytes) -> BytesMut {
 
 #[cfg(test)]
 mod tests {
+    use antiphon_core::wire::AudioHeader;
+
     use super::*;
 
     #[test]
@@ -969,11 +972,39 @@ mod tests {
                 .count()
         };
         let mut allowance = Allowance::new(second);
-        assert_eq!(count(100, &mut allowance, second), 2_000, "at once");
-        assert_eq!(count(100, &mut allowance, second + second / 4), 1_000);
+        assert_eq!(count(100, &mut allowance, second), 4_000, "at once");
+        assert_eq!(count(100, &mut allowance, second + second / 4), 2_000);
         let mut allowance = Allowance::new(second);
-        assert_eq!(count(1_000, &mut allowance, second), 750, "bytes count too");
-        assert_eq!(count(1_000, &mut allowance, second + second / 10), 150);
+        assert_eq!(
+            count(1_000, &mut allowance, second),
+            2_500,
+            "bytes count too"
+        );
+        assert_eq!(count(1_000, &mut allowance, second + second / 10), 500);
+    }
+
+    #[test]
+    fn whatever_a_page_can_be_told_to_send_is_let_through() {
+        let header_of = |channels, frames| AudioHeader {
+            format: SampleFormat::F32,
+            rate: SampleRate::Hz96000,
+            channels,
+            stream: 0,
+            frames,
+            sequence: 0,
+            timestamp: 0,
+        };
+        // As small as they can be, and as much as there can be in each: 8 channels are split into packets of 26 frames, with copies.
+        for (channels, frames) in [(2, 16), (8, 26), (8, 16)] {
+            let header = header_of(channels, frames);
+            let bytes = header.datagram_bytes() + header.copy_bytes();
+            let per_s = 96_000 / u32::from(frames);
+            let mut allowance = Allowance::new(Duration::ZERO);
+            for n in 0..10 * per_s {
+                let now = Duration::from_secs(n.into()) / per_s;
+                assert!(allowance.datagram(bytes, now), "{channels} channels, {n}");
+            }
+        }
     }
 
     #[test]
@@ -1001,7 +1032,7 @@ mod tests {
         assert_eq!(per_s(32, 375, 31), 32 * 375 * 31, "a full room");
         // At once there may be half as much as in a second.
         let most = |per_s: u32| per_s + per_s / 2 / SECONDS;
-        let one = per_s(1, 4_000, 31);
+        let one = per_s(1, 8_000, 31);
         assert!(
             (DELIVERIES_PER_S..=most(DELIVERIES_PER_S)).contains(&one),
             "{one}"

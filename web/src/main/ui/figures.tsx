@@ -458,10 +458,11 @@ function phrase(...notes: string[]): string {
 function serverNote(relay: RelayStats | null): string {
   const open = relay?.sessions.filter(({ state }) => state === "open").length ?? 0;
   if (relay === null || open === 0) return "carries no sound";
-  const { missingShare } = relay;
+  const { missingShare, overRate } = relay;
   return phrase(
     `${plural(relay.wanted, "listener")} by it`,
     missingShare ? `${formatShare(missingShare)} lost on the way there` : "",
+    overRate ? `${plural(overRate, "packet")} refused: send larger ones` : "",
   );
 }
 
