@@ -14,6 +14,8 @@ export interface Estimate {
 export class Recent {
   readonly #values: Float64Array;
   #count = 0;
+  /** Of all, until another is added: some ask for each packet. */
+  #middle: Estimate | null = null;
 
   constructor(capacity: number) {
     this.#values = new Float64Array(capacity);
@@ -25,10 +27,12 @@ export class Recent {
 
   add(value: number): void {
     this.#values[this.#count++ % this.#values.length] = value;
+    this.#middle = null;
   }
 
   clear(): void {
     this.#count = 0;
+    this.#middle = null;
   }
 
   /** The least of the `newest` values (of all, by default); null before there is any. */
@@ -43,14 +47,22 @@ export class Recent {
   middle(newest?: number): Estimate | null {
     if (this.count === 0) return null;
     const at = (sorted: Float64Array, share: number) => sorted[Math.round((sorted.length - 1) * share)]!;
-    const all = this.#newest().sort();
-    return { ms: at(this.#newest(newest).sort(), 0.5), errorMs: (at(all, 0.9) - at(all, 0.1)) / 2 };
+    if (this.#middle === null) {
+      const all = this.#newest().sort();
+      this.#middle = { ms: at(all, 0.5), errorMs: (at(all, 0.9) - at(all, 0.1)) / 2 };
+    }
+    if (newest === undefined) return this.#middle;
+    return { ...this.#middle, ms: at(this.#newest(newest).sort(), 0.5) };
   }
 
   #newest(most = Number.POSITIVE_INFINITY): Float64Array {
     const count = Math.min(most, this.count);
-    const first = this.#count - count;
-    return Float64Array.from({ length: count }, (_, n) => this.#values[(first + n) % this.#values.length]!);
+    const first = (this.#count - count) % this.#values.length;
+    const untilWrap = this.#values.subarray(first, first + count);
+    const newest = new Float64Array(count);
+    newest.set(untilWrap);
+    newest.set(this.#values.subarray(0, count - untilWrap.length), untilWrap.length);
+    return newest;
   }
 }
 
