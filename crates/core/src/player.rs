@@ -476,6 +476,14 @@ impl Player {
         })
     }
 
+    /// Of [`StreamStats`], the playhead alone.
+    ///
+    /// RT: no alloc, no lock, O(streams).
+    pub fn playhead(&self, id: StreamId) -> Option<u64> {
+        let stream = self.streams.iter().find(|stream| stream.id == Some(id))?;
+        stream.playhead()
+    }
+
     /// Peak of a stream's left (even) and right (odd) channels since the last call, linear, before gain.
     /// A mono stream has only a left one.
     pub fn take_peaks(&mut self, id: StreamId) -> Option<[f32; 2]> {

@@ -327,9 +327,9 @@ impl Mixer {
     pub fn leads(&self, listener: u16) -> impl Iterator<Item = (u16, i64)> {
         let strips = self.listeners.get(&listener).map(|mix| &mix.strips);
         strips.into_iter().flatten().filter_map(|&(stream, _)| {
-            let stats = self.source_stats(stream)?;
-            let lead = stats.rendered_end.wrapping_sub(stats.stream.playhead?);
-            Some((stream, lead as i64))
+            let input = self.inputs.get(&stream)?;
+            let playhead = input.player.playhead(STREAM)?;
+            Some((stream, input.rendered_end().wrapping_sub(playhead) as i64))
         })
     }
 
