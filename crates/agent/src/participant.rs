@@ -31,8 +31,8 @@ use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent,
 use crate::report::Reports;
 use crate::runtime;
 use crate::signalling::{
-    self, FromServer, Hello, IceServer, RelayAddress, RemoteParticipant, Secret, SignallingEvent,
-    ToServer, Welcome,
+    self, FromServer, Hello, IceServer, Moderation, RelayAddress, RemoteParticipant, Secret,
+    SignallingEvent, ToServer, Welcome,
 };
 use crate::status::{
     HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, SentStatus, Signalling, Status,
@@ -126,6 +126,8 @@ pub enum Order {
     Mute(String, bool),
     /// While anybody is solo, only those are heard here.
     Solo(String, bool),
+    /// For everyone, as the room's owner.
+    Moderate(String, Moderation),
     /// Sends silence.
     MuteSelf(bool),
     /// Leaves the room and ends.
@@ -822,6 +824,7 @@ impl Network {
                     self.peers[at].name = name;
                 }
             }
+            FromServer::Owner { id } => self.status.is_owner = self.id.as_ref() == Some(&id),
             FromServer::Muted { id, muted } => {
                 if self.id.as_ref() == Some(&id) {
                     self.status.is_muted_by_owner = muted;
@@ -863,6 +866,7 @@ impl Network {
         self.status.signalling = Signalling::Online;
         self.status.offline = None;
         self.status.is_muted_by_owner = welcome.muted;
+        self.status.is_owner = welcome.owner == welcome.id;
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);
         self.ice_servers = welcome.ice_servers;
@@ -1228,6 +1232,14 @@ impl Network {
                 self.status.is_muted = *muted;
                 return;
             }
+            Order::Moderate(id, action) => {
+                let (to, action) = (id.clone(), *action);
+                let moderate = ToServer::Moderate { to, action };
+                if self.to_server.try_send(moderate).is_err() {
+                    self.status.notice = Some("the server does not answer: try again".into());
+                }
+                return;
+            }
             Order::Leave => return,
         };
         let strip = self.strips.entry(id.clone()).or_default();
@@ -1236,7 +1248,7 @@ impl Network {
             Order::Pan(_, pan) => strip.pan = pan.clamp(-1.0, 1.0),
             Order::Mute(_, muted) => strip.is_muted = muted,
             Order::Solo(_, solo) => strip.is_solo = solo,
-            Order::MuteSelf(_) | Order::Leave => {}
+            Order::MuteSelf(_) | Order::Moderate(..) | Order::Leave => {}
         }
         self.apply_strips();
         self.listen(now_ns());
@@ -1748,6 +1760,30 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn who_owns_the_room_may_moderate() {
+        let run = async {
+            let (mut network, _, mut said) = network(Path::Auto);
+            let mut owned = welcome(false, &[("a", 1)]);
+            owned["owner"] = json!("m");
+            hear(&mut network, owned);
+            assert!(network.status.is_owner);
+            network.handle_order(Order::Moderate("a".into(), Moderation::Mute));
+            let Ok(ToServer::Moderate { to, action }) = said.try_recv() else {
+                panic!("nothing was said");
+            };
+            assert_eq!((to.as_str(), action), ("a", Moderation::Mute));
+            hear(
+                &mut network,
+                json!({"type": "muted", "id": "a", "muted": true}),
+            );
+            assert!(network.peers[0].is_muted_by_owner);
+            hear(&mut network, json!({"type": "owner", "id": "a"}));
+            assert!(!network.status.is_owner);
+        };
+        LocalSet::new().run_until(run).await;
     }
 
     #[tokio::test]

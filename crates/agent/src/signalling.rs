@@ -86,8 +86,27 @@ pub enum ToServer {
         /// An object.
         data: Value,
     },
+    /// By the owner only.
+    Moderate {
+        /// A participant's id.
+        to: String,
+        /// What for.
+        action: Moderation,
+    },
     /// Leaves at once.
     Leave {},
+}
+
+/// What a room's owner does about somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moderation {
+    /// Nobody hears it.
+    Mute,
+    /// No longer.
+    Unmute,
+    /// It is no longer in the room.
+    Remove,
 }
 
 /// Another in the room.
@@ -130,6 +149,9 @@ pub struct Welcome {
     pub sample_rate_hz: u32,
     /// The others, in order of joining.
     pub participants: Vec<RemoteParticipant>,
+    /// Who may moderate, by its id.
+    #[serde(default)]
+    pub owner: String,
     /// Whether newcomers need a passphrase.
     pub locked: bool,
     /// By the owner: nobody hears us.
@@ -236,6 +258,11 @@ pub enum FromServer {
         id: String,
         /// The name.
         name: String,
+    },
+    /// Somebody else may moderate now.
+    Owner {
+        /// Who.
+        id: String,
     },
     /// Muted, or not any more, by the owner.
     Muted {
@@ -551,6 +578,14 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&signal).expect("JSON"),
             r#"{"type":"signal","to":"ab","data":{"kind":"close","lane":1}}"#
+        );
+        let moderate = ToServer::Moderate {
+            to: "ab".into(),
+            action: Moderation::Unmute,
+        };
+        assert_eq!(
+            serde_json::to_string(&moderate).expect("JSON"),
+            r#"{"type":"moderate","to":"ab","action":"unmute"}"#
         );
         assert_eq!(
             serde_json::to_string(&ToServer::Leave {}).expect("JSON"),

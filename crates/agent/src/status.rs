@@ -38,6 +38,8 @@ pub struct Status {
     pub is_muted: bool,
     /// The owner muted one.
     pub is_muted_by_owner: bool,
+    /// One owns the room: may mute and remove others.
+    pub is_owner: bool,
     /// Linear, of each channel captured, since the last status.
     pub input_peaks: Vec<f32>,
     /// Linear, of the mix, since the last status.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use antiphon_agent::participant::{Order, Participant};
 use antiphon_agent::relay::RelayStatistics;
+use antiphon_agent::signalling::Moderation;
 use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -30,8 +31,8 @@ left, right   quieter, louder, by 1 dB; 0: gain 0 dB again
 , .           further to the left, to the right, by a tenth
 m, s          mute them here; solo: hear only those
 space         mute yourself: you send silence
-?             back to the room
-q, Ctrl-C     leave the room
+M, X          as the room's owner: mute for everyone; X twice: remove them
+?; q, Ctrl-C  back to the room; leave it
 
 sent as       what goes there directly; ↓ less than you chose: too slow a way
 buffer        sound waiting to be played / aimed at; –: see the mix's row
@@ -83,6 +84,8 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
 struct View {
     chosen: usize,
     shows_help: bool,
+    /// Who goes if the key is pressed again.
+    removing: Option<String>,
 }
 
 impl View {
@@ -95,8 +98,25 @@ impl View {
             KeyCode::Char(' ') => return Some(Order::MuteSelf(!status.is_muted)),
             _ => {}
         }
+        let removing = self.removing.take();
         let peer = status.peers.get(self.chosen)?;
         let id = peer.id.clone();
+        if status.is_owner && !id.is_empty() {
+            match key {
+                KeyCode::Char('M') if peer.is_muted_by_owner => {
+                    return Some(Order::Moderate(id, Moderation::Unmute));
+                }
+                KeyCode::Char('M') => return Some(Order::Moderate(id, Moderation::Mute)),
+                KeyCode::Char('X') if removing.as_ref() == Some(&id) => {
+                    return Some(Order::Moderate(id, Moderation::Remove));
+                }
+                KeyCode::Char('X') => {
+                    self.removing = Some(id);
+                    return None;
+                }
+                _ => {}
+            }
+        }
         match key {
             KeyCode::Left => Some(Order::Gain(id, stepped(peer.gain, -GAIN_STEP_DB))),
             KeyCode::Right => Some(Order::Gain(id, stepped(peer.gain, GAIN_STEP_DB))),
@@ -118,10 +138,14 @@ impl View {
         .areas(frame.area());
         let input = status.input_peaks.iter().copied().fold(0.0, f32::max);
         let output = status.output_peaks[0].max(status.output_peaks[1]);
+        let own = match own_words(status) {
+            "" if status.is_owner => "the room is yours",
+            words => words,
+        };
         let lines = [
             sound_words(status),
             server_words(status),
-            format!("you   {} {}", meter(input, METER_CELLS), own_words(status)),
+            format!("you   {} {own}", meter(input, METER_CELLS)),
             format!("mix   {}", meter(output, METER_CELLS)),
             (status.offline.clone())
                 .or_else(|| status.notice.clone())
@@ -144,7 +168,11 @@ impl View {
         } else {
             self.draw_peers(frame, room, status);
         }
-        frame.render_widget(Paragraph::new(HELP), foot);
+        let removing = (status.peers.iter())
+            .find(|peer| self.removing.as_ref() == Some(&peer.id))
+            .map(|peer| format!("X again removes {}; any other key does not", peer.name));
+        let words = removing.unwrap_or_else(|| HELP.into());
+        frame.render_widget(Paragraph::new(words), foot);
     }
 
     fn draw_peers(&self, frame: &mut Frame<'_>, area: Rect, status: &Status) {
@@ -530,6 +558,31 @@ mod tests {
         );
         let alone = Status::default();
         assert_eq!(view.handle_key(KeyCode::Char('s'), &alone), None);
+    }
+
+    #[test]
+    fn an_owner_mutes_at_once_and_removes_when_asked_twice() {
+        let (mut view, mut status) = (View::default(), status());
+        let mut press = |key, status: &Status| {
+            let order = view.handle_key(KeyCode::Char(key), status);
+            let asks = screen(&view, status, 80, 24).contains("X again removes ANN");
+            (order, asks)
+        };
+        for key in ['M', 'X', 'X'] {
+            assert_eq!(press(key, &status), (None, false), "not the owner");
+        }
+        status.is_owner = true;
+        let moderate = |action| Some(Order::Moderate("ann".into(), action));
+        assert_eq!(press('M', &status), (moderate(Moderation::Mute), false));
+        assert_eq!(press('X', &status), (None, true));
+        assert_eq!(press('?', &status), (None, false));
+        assert_eq!(press('X', &status), (None, true));
+        assert_eq!(press('X', &status), (moderate(Moderation::Remove), false));
+        status.peers[0].is_muted_by_owner = true;
+        assert_eq!(press('M', &status), (moderate(Moderation::Unmute), false));
+        // The server's mix is nobody.
+        status.peers[0].id = String::new();
+        assert_eq!(press('M', &status), (None, false));
     }
 
     #[test]
