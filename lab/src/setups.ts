@@ -270,17 +270,17 @@ export function budgetOf(sender: PageTrace, receiver: PageTrace, targetFrames: n
 /** Delay of each packet that is in both traces, in order of sending, from the one page's network thread to the other's. */
 export function delaysMs(sender: PageTrace, receiver: PageTrace): number[] {
   const arrivals = firstArrivals(receiver);
-  return sender.sent.sequence.flatMap((sequence, index) => {
-    const arrived = arrivals.get(sequence);
+  return sender.sent.firstFrame.flatMap((firstFrame, index) => {
+    const arrived = arrivals.get(firstFrame);
     return arrived === undefined ? [] : [arrived - sender.sent.timeMs[index]!];
   });
 }
 
-/** When each sequence number came first. For a page that hears one peer. */
+/** When the packet of each first frame came first. Not by sequence numbers: each path has its own. For a page that hears one peer. */
 export function firstArrivals({ received }: PageTrace): Map<number, number> {
   const arrivals = new Map<number, number>();
-  for (const [index, sequence] of received.sequence.entries())
-    if (!arrivals.has(sequence)) arrivals.set(sequence, received.timeMs[index]!);
+  for (const [index, firstFrame] of received.firstFrame.entries())
+    if (!arrivals.has(firstFrame)) arrivals.set(firstFrame, received.timeMs[index]!);
   return arrivals;
 }
 

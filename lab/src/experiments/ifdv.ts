@@ -80,11 +80,11 @@ function captured({ captured: { timeMs, frames } }: PageTrace): Variation[] {
 /** One for each packet in its order of arrival, against the one before it; a lost one makes it wait for two. */
 function received(trace: PageTrace): Variation[] {
   const arrivals = [...firstArrivals(trace)];
-  return arrivals.slice(1).map(([sequence, time], index) => {
+  return arrivals.slice(1).map(([firstFrame, time], index) => {
     const [before, timeBefore] = arrivals[index]!;
     return {
       atMs: time - arrivals[0]![1],
-      variationMs: time - timeBefore - ((sequence - before) * packetFrames) / framesPerMs,
+      variationMs: time - timeBefore - (firstFrame - before) / framesPerMs,
     };
   });
 }

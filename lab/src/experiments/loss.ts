@@ -6,7 +6,7 @@ import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
-import { countersOf, delaysMs, increments, withBrowsers } from "../setups.js";
+import { countersOf, delaysMs, firstArrivals, increments, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, shown } from "../units.js";
 import { latenciesMs } from "./m2e.js";
@@ -183,15 +183,15 @@ async function overNetwork(
 
 /** Of the packets sent in the trace, without its last second: those may still be under way. */
 function deliveredShare(sender: PageTrace, receiver: PageTrace): number | null {
-  const arrived = new Set(receiver.received.sequence);
+  const arrived = firstArrivals(receiver);
   const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
   // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
   const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
-  const sent = sender.sent.sequence.filter((_, index) => {
+  const sent = sender.sent.firstFrame.filter((_, index) => {
     const time = sender.sent.timeMs[index]!;
     return time >= begin && time <= end;
   });
-  return sent.length > 0 ? sent.filter((sequence) => arrived.has(sequence)).length / sent.length : null;
+  return sent.length > 0 ? sent.filter((firstFrame) => arrived.has(firstFrame)).length / sent.length : null;
 }
 
 function lanesText(choice: string): string {
