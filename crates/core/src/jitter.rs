@@ -369,8 +369,8 @@ impl JitterBuffer {
         stood_still
     }
 
-    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`], [`Arrival::Copied`] or
-    /// [`Arrival::Restart`]. False if all of them are copies.
+    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`], [`Arrival::Copied`],
+    /// [`Arrival::Original`] or [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
     /// RT: no alloc, no lock, O(frames + capacity / 64).
@@ -396,33 +396,41 @@ impl JitterBuffer {
         let is_straggler = matches!(arrival, Arrival::Overtaken | Arrival::Copied);
         let is_hopeless =
             !self.playing || channels != self.channels || late > self.seconds(STALL_SECONDS);
-        if is_straggler && is_hopeless {
+        let is_beyond = (frames as i64).saturating_sub(self.passed(start)) > self.depth();
+        if arrival == Arrival::Original {
+            // Its copy has come, and said when and how late these frames come.
+            if is_hopeless || is_beyond {
+                self.counts.copied_frames += frames as u64;
+                return true;
+            }
+        } else if is_straggler && is_hopeless {
             // It says nothing of the stream as it is now, so nothing is decided by it.
             self.counts.late_packets += 1;
             self.counts.late_frames += frames as u64;
             return true;
-        }
-        if !self.playing {
-            self.start(start, arrival_delay);
-        } else if arrival == Arrival::Restart
-            || channels != self.channels
-            || late > self.seconds(STALL_SECONDS)
-            || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
-        {
-            self.resync(arrival_delay, arrival);
-        } else if (frames as i64).saturating_sub(self.passed(start)) > self.depth() {
-            self.catch_up(arrival_delay, arrival);
-        }
-        self.channels = channels;
-        self.spread.add(arrival_delay, frames as u16);
-        if arrival_delay.wrapping_sub(self.delay) > 0 {
-            self.counts.late_packets += 1;
-            if !is_straggler {
-                self.late_run_frames += frames as u64;
-            }
-            self.grow();
         } else {
-            self.late_run_frames = 0;
+            if !self.playing {
+                self.start(start, arrival_delay);
+            } else if arrival == Arrival::Restart
+                || channels != self.channels
+                || late > self.seconds(STALL_SECONDS)
+                || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
+            {
+                self.resync(arrival_delay, arrival);
+            } else if is_beyond {
+                self.catch_up(arrival_delay, arrival);
+            }
+            self.channels = channels;
+            self.spread.add(arrival_delay, frames as u16);
+            if arrival_delay.wrapping_sub(self.delay) > 0 {
+                self.counts.late_packets += 1;
+                if !is_straggler {
+                    self.late_run_frames += frames as u64;
+                }
+                self.grow();
+            } else {
+                self.late_run_frames = 0;
+            }
         }
 
         // Frames whose instant has passed are dropped, the rest of the packet still plays.
@@ -431,7 +439,12 @@ impl JitterBuffer {
             .max(self.played_end.wrapping_sub(start) as i64)
             .clamp(0, frames as i64) as usize;
         let source = (header.format, usize::from(header.channels), samples);
-        self.store(start, passed, frames, source);
+        let dropped = self.store(start, passed, frames, source) as u64;
+        if arrival == Arrival::Original {
+            self.counts.copied_frames += dropped;
+        } else {
+            self.counts.late_frames += dropped;
+        }
         if arrival != Arrival::Copied {
             self.received.set(start, frames);
         }
@@ -816,15 +829,16 @@ impl JitterBuffer {
         }
     }
 
-    /// Stores frames from `passed` on; those before it are late.
+    /// Stores frames from `passed` on. Returns how many of those before it had not come.
     fn store(
         &mut self,
         start: u64,
         passed: usize,
         frames: usize,
         source: (SampleFormat, usize, &[u8]),
-    ) {
+    ) -> usize {
         self.received.reach(start, frames);
+        let mut dropped = 0;
         let mut from = 0;
         while from < frames {
             let media = start.wrapping_add(from as u64);
@@ -835,10 +849,11 @@ impl JitterBuffer {
                 .received
                 .gap(media.wrapping_add(copied as u64), frames - from);
             let late = passed.saturating_sub(from).min(new);
-            self.counts.late_frames += late as u64;
+            dropped += late;
             self.decode(start, from + late, from + new, source);
             from += new;
         }
+        dropped
     }
 
     /// Decodes the frames `from` to `to` of a packet (format, channels and bytes) into their slots.

@@ -567,12 +567,13 @@ impl Stream {
             self.drift.reset();
         }
         match arrival {
-            arrival @ (Arrival::New | Arrival::Overtaken | Arrival::Restart) => {
+            arrival
+            @ (Arrival::New | Arrival::Overtaken | Arrival::Original | Arrival::Restart) => {
                 self.format = Some((format, header.channels));
                 if samples.is_empty() {
                     self.jitter.pass_over(usize::from(header.frames));
                 } else if self.jitter.insert(header, samples, arrival)
-                    && arrival != Arrival::Overtaken
+                    && matches!(arrival, Arrival::New | Arrival::Restart)
                 {
                     let clock = clock.wrapping_sub(self.stood_still);
                     self.drift.add(clock, header.timestamp, header.frames);

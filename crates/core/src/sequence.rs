@@ -17,6 +17,8 @@ pub enum Arrival {
     Overtaken,
     /// It has not come, but the next one carried a copy of it. Play that if there is time.
     Copied,
+    /// Overtaken by its copy. Play it in place of that if there is time; how late it comes matters to nobody.
+    Original,
     /// Seen before. Drop it.
     Duplicate,
     /// So old that nobody can tell whether it was seen. Drop it.
@@ -121,7 +123,9 @@ impl SequenceTracker {
         self.counts.reordered += 1;
         if self.copied[word] & bit != 0 {
             self.counts.recovered -= 1;
-        } else if number > self.first {
+            return Arrival::Original;
+        }
+        if number > self.first {
             // A straggler from before the first datagram of all was never counted as lost.
             self.counts.lost -= 1;
         }
@@ -241,7 +245,7 @@ mod tests {
             (received, lost, recovered)
         };
         assert_eq!(counts(&tracker), (2, 1, 2));
-        assert_eq!(tracker.handle(1, false), Arrival::Overtaken);
+        assert_eq!(tracker.handle(1, false), Arrival::Original);
         assert_eq!(tracker.handle(0, false), Arrival::Overtaken);
         assert_eq!(counts(&tracker), (4, 0, 1));
         // From before the first, from the future, and before anything came.

@@ -198,6 +198,40 @@ fn what_comes_after_its_copy_and_in_time_takes_its_place() {
     assert_eq!(known.jitter.concealed_frames, 0);
 }
 
+#[test]
+fn what_comes_late_after_its_copy_lengthens_no_buffer() {
+    const LATE_QUANTA: usize = 16;
+    let mut sender = Sender::new(config(SampleFormat::S16, 128));
+    sender.set_copies(0, true);
+    let mut player = player(2, 1, 16_384);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut quantum = [0.0; 2 * 128];
+    let mut held: Option<(usize, Vec<u8>)> = None;
+    for n in 0..4_000 {
+        sender.push(&ramp(128 * n, 128), 128);
+        let length = sender.poll_datagram(&mut bytes).expect("128 frames");
+        if n % 40 == 39 {
+            held = Some((n + LATE_QUANTA, bytes[..length].to_vec()));
+        } else {
+            player.handle_datagram(ID, &bytes[..length]);
+        }
+        if let Some((_, late)) = held.take_if(|(due, _)| *due == n) {
+            player.handle_datagram(ID, &late);
+        }
+        player.process_quantum(&mut quantum);
+    }
+    let known = player.stream_stats(ID).expect("was added");
+    assert_eq!((known.sequence.lost, known.sequence.reordered), (0, 99));
+    // The first copy comes a packet later than anything before it.
+    assert!(known.jitter.late_packets <= 1, "{known:?}");
+    assert!(known.target_frames <= 2 * 128, "{known:?}");
+    // Its frames are heard once, or not at all.
+    let jitter = known.jitter;
+    assert_eq!(jitter.late_frames, 128 * jitter.late_packets);
+    assert_eq!(jitter.copied_frames, 128 * known.sequence.reordered);
+}
+
 /// Plays a stream that changes from samples to (pretended) Opus and back, both overlapping, and returns the player.
 fn change_format(overlap_frames: u64) -> Player {
     let mut sender = Sender::new(config(SampleFormat::S16, 128));
