@@ -26,8 +26,10 @@ export interface Hearing {
 
 export interface Continuity {
   frames: number;
-  /** Places where the tone is interrupted, jumps or repeats. Neighbours within 256 frames count as one. */
+  /** Places where the tone is interrupted, jumps, repeats or is not exact: what is concealed or decoded from a cheap copy counts. Neighbours within 256 frames count as one. */
   breaks: number;
+  /** Stretches of digital silence, of at least 8 frames. */
+  hardGaps: number;
   /** Frames of digital silence in it. */
   silentFrames: number;
 }
@@ -80,6 +82,7 @@ function steadiness(heard: Take, score: Score, latencyFrames: number): Continuit
   return {
     frames: end - begin,
     breaks: Math.max(...sides.map((side) => side.breaks)),
+    hardGaps: Math.max(...sides.map((side) => side.hardGaps)),
     silentFrames: Math.max(...sides.map((side) => side.silentFrames)),
   };
 }
@@ -94,21 +97,26 @@ export function continuity(tone: Float32Array, step: number): Continuity {
   // Second difference of a sine of that RMS; the floor lets the rounding of 16 bits pass.
   const tolerance = Math.max(rms * Math.SQRT2 * (2 - twoCos) * 0.25, 4 / 32_768);
   let breaks = 0;
+  let hardGaps = 0;
   let silentFrames = 0;
   let lastBreak = Number.NEGATIVE_INFINITY;
   let zeros = 0;
   for (let n = 0; n < tone.length; n++) {
     const silent = Math.abs(tone[n]!) < 1e-7;
     zeros = silent ? zeros + 1 : 0;
-    if (zeros === 8) silentFrames += 8;
-    else if (zeros > 8) silentFrames++;
+    if (zeros === 8) {
+      hardGaps++;
+      silentFrames += 8;
+    } else if (zeros > 8) {
+      silentFrames++;
+    }
     const odd = n >= 2 && Math.abs(tone[n]! - twoCos * tone[n - 1]! + tone[n - 2]!) > tolerance;
     if (odd || zeros >= 8) {
       if (n - lastBreak > 256) breaks++;
       lastBreak = n;
     }
   }
-  return { frames: tone.length, breaks, silentFrames };
+  return { frames: tone.length, breaks, hardGaps, silentFrames };
 }
 
 /** Linear interpolation between order statistics; null of nothing. */

@@ -97,7 +97,12 @@ describe("continuity", () => {
     Float32Array.from({ length: frames }, (_, n) => Math.round(Math.sin(step * (n + at)) * 8192) / 32_768);
 
   it("of a whole tone has no break", () => {
-    expect(continuity(tone(48_000), step)).toEqual({ frames: 48_000, breaks: 0, silentFrames: 0 });
+    expect(continuity(tone(48_000), step)).toEqual({
+      frames: 48_000,
+      breaks: 0,
+      hardGaps: 0,
+      silentFrames: 0,
+    });
   });
 
   it.each([16, 32, 64, 128, 512, 1024])("sees %i missing frames", (frames) => {
@@ -109,6 +114,6 @@ describe("continuity", () => {
     const twice = new Float32Array([...tone(10_000), ...tone(10_000, 10_000 - 128)]);
     expect(continuity(twice, step).breaks).toBe(1);
     const hole = tone(20_000).fill(0, 5000, 5128);
-    expect(continuity(hole, step)).toMatchObject({ breaks: 1, silentFrames: 128 });
+    expect(continuity(hole, step)).toMatchObject({ breaks: 1, hardGaps: 1, silentFrames: 128 });
   });
 });
