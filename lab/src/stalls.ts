@@ -25,15 +25,22 @@ export class Stalls {
     private readonly folder: string,
   ) {}
 
-  /** Watches from now on. Above all else on the machine if it may; else our own work counts as standing still too. */
-  static start(): Stalls {
+  /**
+   * Watches from now on. Above all else on the machine if it may; else our own work counts as standing still too.
+   * A standstill seems up to a nap shorter than it was; short naps take some of the processors' time.
+   */
+  static start({ napMs = 2 } = {}): Stalls {
     const binary = path.join(root, "target/release/antiphon-stalls");
     if (!existsSync(binary)) throw new Error("target/release/antiphon-stalls is not built: make lab-build");
     const folder = makeFolder("stalls");
     const above = ["chrt", "--fifo", "99"];
     const isAllowed = spawnSync(above[0]!, [...above.slice(1), "true"]).status === 0;
     return new Stalls(
-      Service.start([...(isAllowed ? above : []), binary], process.env, path.join(folder, "log")),
+      Service.start(
+        [...(isAllowed ? above : []), binary, String(napMs)],
+        process.env,
+        path.join(folder, "log"),
+      ),
       folder,
     );
   }

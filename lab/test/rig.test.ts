@@ -12,7 +12,8 @@ let stalls: Stalls;
 
 beforeAll(async () => {
   rig = await Rig.start({ cards: ["A", "B"] });
-  stalls = Stalls.start();
+  // Shorter than the least standstill that can cost a cycle: a longer nap would sleep through it.
+  stalls = Stalls.start({ napMs: 0.25 });
 });
 
 afterAll(async () => {
@@ -105,7 +106,8 @@ async function passWhole(
     if (xruns === 0 && clock_gaps === 0) return pass;
     const { longestMs } = stalls.between(from, Date.now());
     const gaps = `${clock_gaps} gaps of ${missed_frames} frames in all, ${xruns} xruns`;
-    if (longestMs < on.quantumFrames / framesPerMs) faults.push(gaps);
+    // A cycle that begins so late has half its time left, less what the graph itself takes.
+    if (longestMs < on.quantumFrames / framesPerMs / 2) faults.push(gaps);
     expect(faults.length, `${faults.join("; ")}, though the machine did not stand still`).toBeLessThan(3);
     await annotate(`${gaps}; the machine stood still for up to ${longestMs} ms`);
   }
