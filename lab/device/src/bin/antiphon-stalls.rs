@@ -13,7 +13,9 @@ use nix::unistd::Pid;
 const NAP_MS: f64 = 2.0;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let nap_ms = std::env::args().nth(1).map_or(Ok(NAP_MS), |ms| ms.parse())?;
+    let nap_ms = std::env::args()
+        .nth(1)
+        .map_or(Ok(NAP_MS), |ms| ms.parse())?;
     let nap = Duration::try_from_secs_f64(nap_ms / 1e3)?;
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this)?;
