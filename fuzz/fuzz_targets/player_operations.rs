@@ -99,7 +99,12 @@ impl Host {
 
     fn datagram(&mut self, id: usize, bytes: &[u8]) {
         let before = self.received(id);
-        self.player.handle_datagram(id as u32, bytes);
+        // In every other quantum by the clock, wherever that has been set meanwhile.
+        if self.player.rendered_frames() % 2 == 0 {
+            self.player.handle_datagram_at(id as u32, bytes, self.now_ns);
+        } else {
+            self.player.handle_datagram(id as u32, bytes);
+        }
         self.tallies[id].datagrams += 1;
         if self.received(id) > before
             && let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes)

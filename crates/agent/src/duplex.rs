@@ -35,6 +35,8 @@ const OBSERVE_FRAMES: u32 = 2_400;
 #[derive(Clone, Copy, Debug)]
 struct Record<const BYTES: usize> {
     stream: StreamId,
+    /// When it was put here, ns of the local clock.
+    at_ns: u64,
     length: u16,
     bytes: [u8; BYTES],
 }
@@ -238,10 +240,10 @@ impl Duplex {
         while let Ok(command) = self.commands.pop() {
             self.obey(command);
         }
-        drain(&mut self.datagrams, |stream, bytes| {
-            self.player.handle_datagram(stream, bytes);
+        drain(&mut self.datagrams, |stream, bytes, came_ns| {
+            self.player.handle_datagram_at(stream, bytes, came_ns);
         });
-        drain(&mut self.decoded, |stream, bytes| {
+        drain(&mut self.decoded, |stream, bytes, _| {
             self.player.handle_decoded(stream, bytes);
         });
         self.player.keep_time(at_ns);
@@ -381,6 +383,7 @@ fn push<const BYTES: usize>(
     };
     let mut record = Record {
         stream,
+        at_ns: clock::now_ns(),
         length: bytes.len() as u16,
         bytes: [0; BYTES],
     };
@@ -392,14 +395,15 @@ fn push<const BYTES: usize>(
 /// What one quantum takes of a ring.
 fn drain<const BYTES: usize>(
     ring: &mut Consumer<Record<BYTES>>,
-    mut take: impl FnMut(StreamId, &[u8]),
+    mut take: impl FnMut(StreamId, &[u8], u64),
 ) {
     for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
         let Ok(chunk) = ring.read_chunk(1) else {
             return;
         };
         if let Some(record) = chunk.as_slices().0.first() {
-            take(record.stream, &record.bytes[..usize::from(record.length)]);
+            let bytes = &record.bytes[..usize::from(record.length)];
+            take(record.stream, bytes, record.at_ns);
         }
         chunk.commit_all();
     }

@@ -492,9 +492,9 @@ pub extern "C" fn player_command(code: u32, stream: u32, value: f32) -> i32 {
         .map_or(COMMAND_REFUSED, |()| 0)
 }
 
-/// Takes the datagram of `length` bytes in its area.
+/// Takes the datagram of `length` bytes in its area. `at_ms` is when it came, by the clock of `player_process_quantum`; NaN if nobody looked.
 #[unsafe(no_mangle)]
-pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
+pub extern "C" fn player_handle_datagram(stream: u32, length: u32, at_ms: f64) -> i32 {
     let Some(player) = &mut engine().player else {
         return NOT_READY;
     };
@@ -502,7 +502,12 @@ pub extern "C" fn player_handle_datagram(stream: u32, length: u32) -> i32 {
     if length > MAX_DATAGRAM_BYTES {
         return BAD_ARGUMENT;
     }
-    player.handle_datagram(stream, &areas().datagram[..length]);
+    let bytes = &areas().datagram[..length];
+    if at_ms.is_nan() {
+        player.handle_datagram(stream, bytes);
+    } else {
+        player.handle_datagram_at(stream, bytes, as_ns(at_ms));
+    }
     0
 }
 
@@ -535,9 +540,13 @@ pub extern "C" fn player_process_quantum(frames: u32, now_ms: f64) -> i32 {
     if !(1..=MAX_QUANTUM_FRAMES).contains(&frames) {
         return BAD_ARGUMENT;
     }
-    player.keep_time((now_ms * 1e6) as u64);
+    player.keep_time(as_ns(now_ms));
     player.process_quantum(&mut areas().output[..*output_channels * frames]);
     0
+}
+
+fn as_ns(ms: f64) -> u64 {
+    (ms * 1e6) as u64
 }
 
 /// Datagrams that came for no stream, or `NOT_READY`.

@@ -7,6 +7,8 @@
 //! * The delays of each half second are averaged, queues clipped. Delays are multiples of quanta and packets, so a minimum or a
 //!   median would be a staircase; the mean is smooth as soon as jitter is as wide as the stairs. How much of the stairs may
 //!   remain is measured, and counts as error.
+//! * Where the host says when a packet came, by a clock finer than its quanta, the delays of the levels are of that moment: the grid
+//!   is then no coarser than that clock.
 //! * A line is fitted through the last 12 to 256 such levels, robustly: levels that lie apart for a moment have no weight, and where
 //!   they lie apart for good, a new segment begins, of the same slope and another offset.
 
@@ -16,6 +18,8 @@ use alloc::vec;
 use crate::wire::SampleRate;
 
 const WINDOW_SECONDS: f64 = 0.5;
+/// A host's clock may tell whole milliseconds.
+const CLOCK_SECONDS: f64 = 0.001;
 /// Windows remembered: 128 s.
 const WINDOWS: usize = 256;
 /// Fewest windows a line is fitted through: 6 s.
@@ -79,8 +83,10 @@ struct Window {
     at: u64,
     /// Frames, from the estimator's origin.
     level: f64,
-    /// Frames by which the delay may change unseen, and then all at once, because all delays are alike.
+    /// Frames by which the quantum in which packets are seen may change all at once, because all come alike.
     stair: f64,
+    /// Frames by which the level may so change, after it has not changed at all.
+    hidden: f64,
     /// Frames between points of the grid that delays are on.
     grid: f64,
     /// What remains of that grid in the level.
@@ -105,11 +111,15 @@ pub struct DriftEstimator {
     window_frames: u64,
     /// Number of the window that is filled: media time / `window_frames`.
     window: u64,
+    /// Whether its delays are by the host's clock.
+    is_timed: bool,
+    segment: u32,
     /// Frames output when the window's first and newest packets came.
     began_at: u64,
     newest_at: u64,
-    /// Least delay of what came at `newest_at`.
+    /// Least delay of what came at `newest_at`, by quanta and by the host's clock.
     least: i64,
+    timed_least: i64,
     /// Delays in this window; those of more than 12 hours count as that.
     samples: Box<[i32]>,
     sampled: usize,
@@ -121,6 +131,7 @@ pub struct DriftEstimator {
     least_interval: u64,
     /// Of these times the least delays, and the media times, from the window's first, of what came with them.
     leasts: Box<[i32]>,
+    timed_leasts: Box<[i32]>,
     ends: Box<[u32]>,
     windows: Box<[Window]>,
     count: usize,
@@ -130,7 +141,7 @@ pub struct DriftEstimator {
 }
 
 impl DriftEstimator {
-    /// An estimator that knows nothing yet. Allocates all that it will ever need, 32 kB.
+    /// An estimator that knows nothing yet. Allocates all that it will ever need, 34 kB.
     pub fn new(rate: SampleRate) -> Self {
         Self {
             rate_hz: f64::from(rate.hz()),
@@ -138,9 +149,12 @@ impl DriftEstimator {
             window_frames: BURST_FRAMES
                 * (f64::from(rate.hz()) * WINDOW_SECONDS / BURST_FRAMES as f64 + 0.5) as u64,
             window: 0,
+            is_timed: false,
+            segment: 0,
             began_at: 0,
             newest_at: 0,
             least: i64::MAX,
+            timed_least: i64::MAX,
             samples: vec![0; SAMPLES].into_boxed_slice(),
             sampled: 0,
             stride: 1,
@@ -148,6 +162,7 @@ impl DriftEstimator {
             groups: 0,
             least_interval: u64::MAX,
             leasts: vec![0; GROUPS].into_boxed_slice(),
+            timed_leasts: vec![0; GROUPS].into_boxed_slice(),
             ends: vec![0; GROUPS].into_boxed_slice(),
             windows: vec![Window::default(); WINDOWS].into_boxed_slice(),
             count: 0,
@@ -164,21 +179,34 @@ impl DriftEstimator {
         self.estimate = None;
     }
 
-    /// Takes an arrival: of `frames` frames from `timestamp` on (media time), when `output_frames` frames had been output.
+    /// Takes an arrival: of `frames` frames from `timestamp` on (media time), when `output_frames` frames had been output, as far as whole
+    /// quanta tell. `timed_frames` is how many were when it came, by a clock of milliseconds or finer; `None` if nobody looked.
     ///
     /// RT: no alloc, no lock, O(1), and twice a second O(samples × (log samples + 16) + windows).
-    pub fn add(&mut self, output_frames: u64, timestamp: u64, frames: u16) {
+    pub fn add(
+        &mut self,
+        output_frames: u64,
+        timed_frames: Option<u64>,
+        timestamp: u64,
+        frames: u16,
+    ) {
         let end = timestamp.wrapping_add(u64::from(frames));
-        let delay = output_frames.wrapping_sub(end) as i64;
         let window = timestamp / self.window_frames;
-        let Some(origin) = self.origin else {
-            self.origin = Some(delay);
-            self.begin_window(window, output_frames);
-            self.least = 0;
-            self.take_sample(0);
-            return;
+        let origin = match self.origin {
+            Some(origin) if self.is_timed == timed_frames.is_some() => origin,
+            known => {
+                // The two kinds of delays differ by nobody knows what.
+                self.segment = self.segment.wrapping_add(1);
+                self.is_timed = timed_frames.is_some();
+                self.begin_window(window, output_frames);
+                *self
+                    .origin
+                    .insert(known.unwrap_or(output_frames.wrapping_sub(end) as i64))
+            }
         };
-        let delay = delay.wrapping_sub(origin);
+        let delay_at = |at: u64| (at.wrapping_sub(end) as i64).wrapping_sub(origin);
+        let delay = delay_at(output_frames);
+        let timed_delay = timed_frames.map_or(delay, delay_at);
         match self.window.wrapping_sub(window) {
             0 => {}
             // A straggler: its window has ended.
@@ -190,6 +218,7 @@ impl DriftEstimator {
         }
         if output_frames == self.newest_at {
             self.least = self.least.min(delay);
+            self.timed_least = self.timed_least.min(timed_delay);
         } else {
             self.end_group();
             let interval = output_frames.wrapping_sub(self.newest_at);
@@ -197,9 +226,10 @@ impl DriftEstimator {
             if (interval as i64) > 0 {
                 self.least_interval = self.least_interval.min(interval);
             }
-            (self.newest_at, self.least) = (output_frames, delay);
+            self.newest_at = output_frames;
+            (self.least, self.timed_least) = (delay, timed_delay);
         }
-        self.take_sample(delay);
+        self.take_sample(timed_delay);
     }
 
     /// What is known now; `None` before the first seconds, and when the arrivals make no sense.
@@ -220,7 +250,7 @@ impl DriftEstimator {
         self.window = window;
         self.began_at = output_frames;
         self.newest_at = output_frames;
-        self.least = i64::MAX;
+        (self.least, self.timed_least) = (i64::MAX, i64::MAX);
         self.sampled = 0;
         self.stride = 1;
         self.skipped = 0;
@@ -249,49 +279,11 @@ impl DriftEstimator {
         let group = self.groups as usize;
         if group < GROUPS {
             self.leasts[group] = as_sample(self.least);
+            self.timed_leasts[group] = as_sample(self.timed_least);
             let passed = self.newest_at.wrapping_sub(self.began_at);
             self.ends[group] = passed.wrapping_sub(self.least as u64) as u32;
         }
         self.groups += 1;
-    }
-
-    /// By how much the most prompt packets' delays changed from one time to another, in order. Packets that are no whole number of
-    /// captured blocks come in a pattern that repeats itself: what the pattern does is no change.
-    fn changes(&mut self) -> &[i32] {
-        let count = GROUPS.min(self.groups as usize);
-        let leasts = &mut self.leasts[..count];
-        let ends = &self.ends[..count];
-        let steps = ends.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
-        let step = steps.filter(|&step| step > 0).min().unwrap_or(1);
-        let neighbours = || (1..count).map(|after| (after - 1, after));
-        let (_, changing) = share_changing(leasts, neighbours());
-        let most = LONGEST_PATTERN.min(count / LEAST_PATTERNS) as u32;
-        let (pattern, _) = (2..=most).fold((None, changing), |best, packets| {
-            let distance = step.saturating_mul(packets);
-            let (pairs, changing) = share_changing(leasts, pairs_apart(ends, distance));
-            // By chance one of so many is somewhat less.
-            if 2 * pairs > count && 2.0 * changing < best.1 {
-                (Some(distance), 2.0 * changing)
-            } else {
-                best
-            }
-        });
-        // In place: what is written was read.
-        let mut changed = 0;
-        let mut change = |before: usize, after: usize| {
-            let change = leasts[after].abs_diff(leasts[before]);
-            leasts[changed] = i32::try_from(change).unwrap_or(i32::MAX);
-            changed += 1;
-        };
-        match pattern {
-            Some(distance) => {
-                pairs_apart(ends, distance).for_each(|(before, after)| change(before, after));
-            }
-            None => neighbours().for_each(|(before, after)| change(before, after)),
-        }
-        let changes = &mut leasts[..changed];
-        changes.sort_unstable();
-        changes
     }
 
     fn end_window(&mut self) {
@@ -302,22 +294,20 @@ impl DriftEstimator {
         let span = self.newest_at.wrapping_sub(self.began_at);
         let interval = span as f64 / (self.groups - 1) as f64;
         let least_interval = (self.least_interval as f64).min(interval);
-        let changes = self.changes();
-        let same = changes.partition_point(|&change| change == 0);
-        let changing = &changes[same..];
-        let various = (VARIOUS * changing.len() as f64 / changes.len() as f64).min(1.0);
-        let stair = least_interval * (1.0 - various);
-        let (mut grid, mut coarseness) = (stair, stair);
-        if let Some(&usual) = changing.get(changing.len() / 4) {
-            let usual = f64::from(usual);
-            let squares = changing.iter().map(|&change| {
-                let change = (f64::from(change) / usual).min(3.0);
-                change * change / 2.0
-            });
-            let variance = squares.sum::<f64>() / changes.len() as f64;
-            grid += various * usual;
-            coarseness += various * usual / (1.0 + DITHER * variance);
-        }
+        let count = GROUPS.min(self.groups as usize);
+        let ends = &self.ends[..count];
+        let quanta = Grid::of(&mut self.leasts[..count], ends, least_interval);
+        let stair = quanta.stair;
+        let Grid {
+            stair: hidden,
+            size: grid,
+            coarseness,
+        } = if self.is_timed {
+            let clock = self.rate_hz * CLOCK_SECONDS;
+            Grid::of(&mut self.timed_leasts[..count], ends, clock)
+        } else {
+            quanta
+        };
 
         let samples = &mut self.samples[..self.sampled];
         let least = samples
@@ -336,14 +326,14 @@ impl DriftEstimator {
             self.windows.copy_within(1.., 0);
             self.count -= 1;
         }
-        let before = self.count.checked_sub(1).map(|last| self.windows[last]);
         self.windows[self.count] = Window {
             at: self.began_at.wrapping_add(span / 2),
             level,
             stair,
+            hidden,
             grid,
             coarseness,
-            segment: before.map_or(0, |before| before.segment),
+            segment: self.segment,
         };
         self.count += 1;
         self.look_for_step();
@@ -373,12 +363,13 @@ impl DriftEstimator {
         let coarseness = before
             .iter()
             .chain(after.iter())
-            .fold(0.0, |most: f64, window| most.max(window.stair));
+            .fold(0.0, |most: f64, window| most.max(window.hidden));
         let drift = after[0].at.wrapping_sub(before[STEP_WINDOWS - 1].at) as f64 * USUAL_PPM * 1e-6;
         let least_step = self.rate_hz * LEAST_STEP_SECONDS + drift + coarseness * (17.0 / 16.0);
         if (new.0 - old.1).max(old.0 - new.1) > least_step {
+            self.segment = self.segment.wrapping_add(1);
             for window in after {
-                window.segment = window.segment.wrapping_add(1);
+                window.segment = self.segment;
             }
         }
     }
@@ -403,6 +394,83 @@ impl DriftEstimator {
         }
         best.filter(|drift| f64::from(drift.ppm.abs()) <= MAX_PPM)
     }
+}
+
+/// The points that delays are on.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    /// As [`Window::hidden`].
+    stair: f64,
+    /// As [`Window::grid`].
+    size: f64,
+    /// As [`Window::coarseness`].
+    coarseness: f64,
+}
+
+impl Grid {
+    /// `leasts` are the delays of the most prompt packets, `ends` the media times of these, and `step` is the distance of points that
+    /// delays of packets that come alike would be on. The delays are overwritten.
+    fn of(leasts: &mut [i32], ends: &[u32], step: f64) -> Self {
+        let changes = changes(leasts, ends);
+        let same = changes.partition_point(|&change| change == 0);
+        let changing = &changes[same..];
+        let various = (VARIOUS * changing.len() as f64 / changes.len() as f64).min(1.0);
+        let stair = step * (1.0 - various);
+        let (mut size, mut coarseness) = (stair, stair);
+        if let Some(&usual) = changing.get(changing.len() / 4) {
+            let usual = f64::from(usual);
+            let squares = changing.iter().map(|&change| {
+                let change = (f64::from(change) / usual).min(3.0);
+                change * change / 2.0
+            });
+            let variance = squares.sum::<f64>() / changes.len() as f64;
+            size += various * usual;
+            coarseness += various * usual / (1.0 + DITHER * variance);
+        }
+        Self {
+            stair,
+            size,
+            coarseness,
+        }
+    }
+}
+
+/// By how much the most prompt packets' delays changed from one time to another, in order. Packets that are no whole number of
+/// captured blocks come in a pattern that repeats itself: what the pattern does is no change.
+/// In place of the delays, sorted.
+fn changes<'a>(leasts: &'a mut [i32], ends: &[u32]) -> &'a [i32] {
+    let count = leasts.len();
+    let steps = ends.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+    let step = steps.filter(|&step| step > 0).min().unwrap_or(1);
+    let neighbours = || (1..count).map(|after| (after - 1, after));
+    let (_, changing) = share_changing(leasts, neighbours());
+    let most = LONGEST_PATTERN.min(count / LEAST_PATTERNS) as u32;
+    let (pattern, _) = (2..=most).fold((None, changing), |best, packets| {
+        let distance = step.saturating_mul(packets);
+        let (pairs, changing) = share_changing(leasts, pairs_apart(ends, distance));
+        // By chance one of so many is somewhat less.
+        if 2 * pairs > count && 2.0 * changing < best.1 {
+            (Some(distance), 2.0 * changing)
+        } else {
+            best
+        }
+    });
+    // In place: what is written was read.
+    let mut changed = 0;
+    let mut change = |before: usize, after: usize| {
+        let change = leasts[after].abs_diff(leasts[before]);
+        leasts[changed] = i32::try_from(change).unwrap_or(i32::MAX);
+        changed += 1;
+    };
+    match pattern {
+        Some(distance) => {
+            pairs_apart(ends, distance).for_each(|(before, after)| change(before, after));
+        }
+        None => neighbours().for_each(|(before, after)| change(before, after)),
+    }
+    let changes = &mut leasts[..changed];
+    changes.sort_unstable();
+    changes
 }
 
 /// Fits lines of one slope through the segments.

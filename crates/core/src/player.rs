@@ -379,6 +379,18 @@ impl Player {
     ///
     /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
+        self.handle(id, bytes, None);
+    }
+
+    /// The same for a host that [keeps time](Self::keep_time): by its clock the datagram came at `at_ns`, be it that this quantum is the
+    /// first to see it. So it is known within seconds how the sender's clock runs, however coarse the quanta are.
+    ///
+    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    pub fn handle_datagram_at(&mut self, id: StreamId, bytes: &[u8], at_ns: u64) {
+        self.handle(id, bytes, self.slips.rendered_at(at_ns));
+    }
+
+    fn handle(&mut self, id: StreamId, bytes: &[u8], timed: Option<u64>) {
         let (rate, clock) = (self.config.rate, self.clock());
         let Ok(stream) = self.stream(id) else {
             self.stray_datagrams += 1;
@@ -387,7 +399,8 @@ impl Player {
         match wire::parse(bytes) {
             Ok(Datagram::Audio(header, samples, copy)) if header.rate == rate => {
                 let format = StreamFormat::Samples(header.format);
-                if stream.handle_audio(&header, samples, format, clock) && !copy.is_empty() {
+                let is_new = stream.handle_audio(&header, samples, format, clock, timed);
+                if is_new && !copy.is_empty() {
                     stream.handle_copy(&header.before(), copy);
                 }
             }
@@ -408,7 +421,7 @@ impl Player {
         };
         match wire::parse_decoded(bytes) {
             Ok((header, samples)) if header.rate == rate => {
-                stream.handle_audio(&header, samples, StreamFormat::Opus, clock);
+                stream.handle_audio(&header, samples, StreamFormat::Opus, clock, None);
             }
             Ok(_) | Err(_) => stream.malformed_packets += 1,
         }
@@ -561,6 +574,7 @@ impl Stream {
         samples: &[u8],
         format: StreamFormat,
         clock: u64,
+        timed: Option<u64>,
     ) -> bool {
         let arrival = self.judge(header);
         if arrival == Arrival::Restart {
@@ -575,8 +589,10 @@ impl Stream {
                 } else if self.jitter.insert(header, samples, arrival)
                     && matches!(arrival, Arrival::New | Arrival::Restart)
                 {
-                    let clock = clock.wrapping_sub(self.stood_still);
-                    self.drift.add(clock, header.timestamp, header.frames);
+                    let stood_still = self.stood_still;
+                    let timed = timed.map(|at| at.wrapping_sub(stood_still));
+                    let clock = clock.wrapping_sub(stood_still);
+                    (self.drift).add(clock, timed, header.timestamp, header.frames);
                 }
                 return true;
             }

@@ -70,6 +70,14 @@ impl SlipWatch {
         }
     }
 
+    /// How many frames had been rendered when the clock read `at_ns`, as far as quanta that came in time tell: a quantum itself may be late,
+    /// or ask for several at once. `None` in the first eighth of a second.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn rendered_at(&self, at_ns: u64) -> Option<u64> {
+        Some(self.frames(at_ns).wrapping_add_signed(self.level?))
+    }
+
     fn judge(&mut self, highest: i64) -> i64 {
         let fallen = self.level.map_or(0, |level| level - highest);
         let frames = |ns| self.frames(ns) as i64;

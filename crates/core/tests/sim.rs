@@ -81,6 +81,45 @@ fn the_delay_shrinks_back_after_a_disturbance() {
 }
 
 #[test]
+fn clocks_apart_are_known_soon_and_matched_whatever_blocks_both_ends_handle_sound_in() {
+    for (capture_burst, render_burst) in [(1_024, 512), (1_024, 128), (128, 512), (128, 128)] {
+        for skew_ppm in [-60.0, -15.0, 15.0, 60.0] {
+            let conditions = Conditions {
+                capture_burst,
+                render_burst,
+                ..CHROMIUM
+            };
+            let what = format!("{capture_burst} and {render_burst}, {skew_ppm:+} ppm");
+            let mut sim = Sim::new(conditions, Target::Auto, 128, 7);
+            sim.skew_ppm = skew_ppm;
+            let settling = sim.run(60.0);
+            let matched = sim.run(300.0);
+            print(&format!("{what}, first minute"), &settling);
+            print("    then", &matched);
+            for known in [&settling, &matched] {
+                let drift = known.after.drift.expect("known");
+                let off = (drift.ppm - skew_ppm as f32).abs();
+                assert!(
+                    off <= drift.error_ppm && drift.error_ppm < 20.0,
+                    "{what}: {drift:?}"
+                );
+            }
+            assert!(sim.was_resampled, "{what}");
+            // Captured and rendered blocks slide past each other: once in a while all packets come a rendered block sooner.
+            let skipped =
+                matched.after.jitter.skipped_frames - matched.before.jitter.skipped_frames;
+            let may_skip = if capture_burst > render_burst && render_burst == 512 {
+                1_024
+            } else {
+                0
+            };
+            assert!(skipped <= may_skip, "{what}: {skipped}");
+            assert!(matched.concealed_share() < 0.2 * MOST_CONCEALED, "{what}");
+        }
+    }
+}
+
+#[test]
 fn loss_is_concealed_and_nothing_else() {
     for loss in [0.01, 0.05] {
         let mut sim = Sim::new(Conditions { loss, ..QUIET }, Target::Auto, 64, 3);

@@ -4,6 +4,7 @@
  * All views into wasm memory are made once: the memory does not grow after construction, and the audio thread must not allocate.
  */
 
+import { Arrival } from "./records";
 import { MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES } from "./wire";
 
 export const MAX_CHANNELS = 8;
@@ -85,7 +86,7 @@ interface Exports {
   sender_stats(): number;
   player_new(rateHz: number, outputChannels: number, maxStreams: number, bufferFrames: number): number;
   player_command(code: number, stream: number, value: number): number;
-  player_handle_datagram(stream: number, length: number): number;
+  player_handle_datagram(stream: number, length: number, atMs: number): number;
   player_handle_decoded(stream: number, length: number): number;
   player_process_quantum(frames: number, nowMs: number): number;
   player_stray_datagrams(): number;
@@ -208,6 +209,7 @@ export class PlayerEngine {
   readonly #exports: Exports;
   /** Put a datagram here and call `handleDatagram`, or what was decoded of one and call `handleDecoded`. */
   readonly datagram: Uint8Array<ArrayBuffer>;
+  readonly #records: DataView;
   readonly stats: Float64Array<ArrayBuffer>;
   /** One view per output channel, of the quantum's size. */
   readonly output: Float32Array<ArrayBuffer>[] = [];
@@ -224,6 +226,7 @@ export class PlayerEngine {
     );
     const { memory } = this.#exports;
     this.datagram = new Uint8Array(memory.buffer, this.#exports.datagram_ptr(), MAX_DECODED_BYTES);
+    this.#records = new DataView(memory.buffer, this.datagram.byteOffset, MAX_DECODED_BYTES);
     this.stats = new Float64Array(memory.buffer, this.#exports.stats_ptr(), STATS_FIELDS);
   }
 
@@ -240,8 +243,10 @@ export class PlayerEngine {
     this.#exports.player_command(code, stream, value);
   }
 
+  /** Of `length` bytes the last are an {@link Arrival}, by the clock of `process`. */
   handleDatagram(stream: number, length: number): void {
-    this.#exports.player_handle_datagram(stream, length);
+    const end = length - Arrival.BYTES;
+    this.#exports.player_handle_datagram(stream, end, this.#records.getFloat64(end, true));
   }
 
   /** Never for what came from the network as it is. */

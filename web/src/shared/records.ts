@@ -18,6 +18,8 @@ export type Channel = { storage: RingStorage } | { port: Port };
 /** Where a producer puts records: false if one did not fit. */
 export interface RecordSink {
   push(tag: number, bytes: Uint8Array): boolean;
+  /** One record of both. */
+  push2(tag: number, head: Uint8Array, body: Uint8Array): boolean;
 }
 
 interface PortRecord {
@@ -28,11 +30,18 @@ interface PortRecord {
 export function sinkOf(channel: Channel): RecordSink {
   if ("storage" in channel) return new RecordRing(channel.storage);
   const { port } = channel;
+  // A copy of its own: `bytes` is mostly a view of an area that is used again.
+  const post = (tag: number, bytes: Uint8Array) => {
+    port.postMessage({ tag, bytes } satisfies PortRecord);
+    return true;
+  };
   return {
-    push(tag, bytes) {
-      // A copy of its own: `bytes` is mostly a view of an area that is used again.
-      port.postMessage({ tag, bytes: bytes.slice() } satisfies PortRecord);
-      return true;
+    push: (tag, bytes) => post(tag, bytes.slice()),
+    push2(tag, head, body) {
+      const bytes = new Uint8Array(head.length + body.length);
+      bytes.set(head);
+      bytes.set(body, head.length);
+      return post(tag, bytes);
     },
   };
 }
@@ -62,6 +71,18 @@ export function captureShape(tag: number): { channels: number; frames: number } 
  * below 2^30, which takes the audio thread no allocation.
  */
 export const DECODED_TAG = 2 ** 29;
+
+/** The end of a datagram's record: when it came, in ms of `Date.now()`, the one clock that the audio thread has too. */
+export class Arrival {
+  static readonly BYTES = 8;
+  readonly bytes = new Uint8Array(Arrival.BYTES);
+  readonly #view = new DataView(this.bytes.buffer);
+
+  set(atMs: number): Uint8Array {
+    this.#view.setFloat64(0, atMs, true);
+    return this.bytes;
+  }
+}
 
 /** A command's record: the stream's name, then a value. */
 export class CommandRecord {

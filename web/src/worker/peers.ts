@@ -7,7 +7,7 @@ import {
   type WayName,
   type WorkerPeerStats,
 } from "../shared/messages";
-import { DECODED_TAG, type RecordSink } from "../shared/records";
+import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
 import { NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
@@ -211,6 +211,7 @@ interface Way {
 export class Peers {
   readonly #peers = new Map<number, Peer>();
   readonly #sink: RecordSink;
+  readonly #arrival = new Arrival();
   readonly #say: (message: FromWorker) => void;
   readonly #newLadder: (rungs: number) => Ladder | null;
   readonly #paths: Pick<Paths, "add" | "listen"> | null;
@@ -575,7 +576,7 @@ export class Peers {
     let receiver = peer.opus.get(key);
     if (receiver === undefined) {
       receiver = new OpusReceiver(
-        (record) => this.#give(stream + DECODED_TAG, record),
+        (record) => this.#count(this.#sink.push(stream + DECODED_TAG, record)),
         // As it came: the engine refuses it, and counts.
         (refused) => this.#give(stream, refused),
       );
@@ -584,8 +585,12 @@ export class Peers {
     receiver.push(bytes);
   }
 
-  #give(tag: number, bytes: Uint8Array): void {
-    if (!this.#sink.push(tag, bytes)) this.ringOverflows++;
+  #give(stream: number, datagram: Uint8Array): void {
+    this.#count(this.#sink.push2(stream, datagram, this.#arrival.set(Date.now())));
+  }
+
+  #count(hasRoom: boolean): void {
+    if (!hasRoom) this.ringOverflows++;
   }
 
   /** Probes, replies and reports are dropped on a lane that queues, like audio. */

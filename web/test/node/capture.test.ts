@@ -39,7 +39,7 @@ function studio(config: SendConfig) {
     close() {},
   };
   const port = { postMessage() {}, onmessage: null as ((event: { data: unknown }) => void) | null };
-  const peers = new Peers({ push: () => true }, () => {});
+  const peers = new Peers({ push: () => true, push2: () => true }, () => {});
   const said: FromWorker[] = [];
   const capture = new Capture(module, { port }, config, peers, (message) => said.push(message));
   capture.fromWorklet();

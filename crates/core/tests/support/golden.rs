@@ -18,7 +18,7 @@ pub const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// All that a player with one stream was given, in variable-length numbers (LEB128): 0 is a quantum, after which
 /// come the milliseconds since the last; any other *n* the datagram whose number is (*n* - 1), unfolded (0, -1, 1, -2, ...), from the one
-/// after the last; and a hash of all it made.
+/// after the last, after which come the milliseconds from the last quantum to its arrival; and a hash of all it made.
 pub struct Log {
     pub operations: Vec<u8>,
     pub heard: u64,
@@ -38,9 +38,10 @@ impl Default for Log {
 }
 
 impl Log {
-    pub fn datagram(&mut self, number: u64) {
+    pub fn datagram(&mut self, number: u64, came_ms: u64) {
         let ahead = number.wrapping_sub(self.next) as i64;
         self.write(1 + ((ahead << 1) ^ (ahead >> 63)) as u64);
+        self.write(came_ms - self.now_ms);
         self.next = number + 1;
     }
 
@@ -166,7 +167,7 @@ fn wave(media: u64) -> f32 {
 pub fn sim_vectors() -> Value {
     let runs: Vec<Value> = (1..).zip(cells()).map(|(n, cell)| run(n, &cell)).collect();
     json!({
-        "version": 1,
+        "version": 2,
         "about": "What came to a player in simulated networks, and what it made of it. Datagram n is the n-th of a sender of mono floats \
             whose frame m is ((m * 37 mod 4096) + (m * 101 mod 4096) - 4096) / 8192. `operations` is base64 of LEB128 numbers: 0 is a quantum, followed by \
             the milliseconds since the last or, for the first, since the clock read 0; any other n a datagram, whose number less the one after the last is n - 1, folded: 0, -1, 1, -2, ... \

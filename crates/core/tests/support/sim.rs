@@ -256,7 +256,8 @@ impl Sim {
         let first = f32::from_le_bytes(packet.bytes[20..24].try_into().expect("4 bytes"));
         self.arrivals.push(self.delay_of(first, self.heard.len()));
         let before = stats(&self.player, ID).sequence.received;
-        self.player.handle_datagram(ID, &packet.bytes);
+        let at_ns = (self.now_s * 1e3) as u64 * 1_000_000;
+        self.player.handle_datagram_at(ID, &packet.bytes, at_ns);
         if stats(&self.player, ID).sequence.received > before {
             self.arrived_frames += u64::from(packet.bytes[6]) + 256 * u64::from(packet.bytes[7]);
         }

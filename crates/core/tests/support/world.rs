@@ -630,10 +630,16 @@ impl World {
                 continue;
             }
             let captured = self.endpoints[from].capture.frames_at(due_ns);
-            while let Some(packet) = path.line.pop(now_ns) {
-                self.endpoints[to]
-                    .player
-                    .handle_datagram(from as u32, &packet.bytes);
+            while let Some(came_ns) = path.line.poll_at().filter(|&at_ns| at_ns <= now_ns)
+                && let Some(packet) = path.line.pop(now_ns)
+            {
+                // A thread that is never as late as the audio thread sees to that.
+                let at_ms = came_ns.max(path.held_until_ns) / NS_PER_MS as u64;
+                self.endpoints[to].player.handle_datagram_at(
+                    from as u32,
+                    &packet.bytes,
+                    at_ms * NS_PER_MS as u64,
+                );
                 let header = header(&packet);
                 let media = packet.origin + header.timestamp;
                 let least = least_frames(&path.link, packet.bytes.len());
@@ -642,7 +648,7 @@ impl World {
                 let end = media + u64::from(header.frames);
                 path.track.newest_end = path.track.newest_end.max(end);
                 if let Some(log) = self.log.as_mut().filter(|_| to == 1) {
-                    log.datagram(packet.number);
+                    log.datagram(packet.number, at_ms);
                 }
             }
         }
