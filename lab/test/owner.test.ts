@@ -32,7 +32,7 @@ it("locks the door, mutes and removes", async () => {
   expect(await isThere(other, "Mute for everyone: A")).toBe(false);
   await press(owner, "Mute for everyone: B");
   await untilShown(other, "The owner has muted you: nobody hears you.");
-  await untilShown(owner, "Muted for everyone by the owner");
+  await untilShown(owner, "Muted for everyone by you");
   expect((await readStats(owner)).peers[0]).toMatchObject({ mutedByOwner: true });
   await press(owner, "Mute for everyone: B");
   await untilShown(other, "Everyone in the room hears you.");

@@ -22,5 +22,5 @@ else {
   const studio = new Studio(room, settings, automation);
   window.antiphon = { stats: () => studio.stats(), trace: (seconds) => studio.trace(seconds) };
   mount(root, studio);
-  if (automation.autojoin) void studio.join();
+  if (automation.autojoin) void studio.join({ microphone: true });
 }

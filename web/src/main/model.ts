@@ -51,7 +51,7 @@ export interface Participant {
   mutedByOwner: boolean;
 }
 
-export type Phase = "lobby" | "joining" | "joined" | "left" | "failed";
+export type Phase = "lobby" | "joining" | "joined" | "left" | "failed" | "removed";
 
 export interface Settings {
   name: string;
@@ -107,6 +107,14 @@ export interface StudioState {
   problems: Problem[];
 }
 
+/** How one comes in. */
+export interface Entry {
+  /** Of a locked room. */
+  passphrase?: string;
+  /** Asks for the microphone first. Otherwise who has not allowed it yet only listens. */
+  microphone?: boolean;
+}
+
 /** Peak levels for meters, linear, 1 = full scale; read many times a second. */
 export interface Levels {
   /** Per channel sent. */
@@ -128,8 +136,9 @@ export interface StudioApi {
   /** Lobby: measures the machine's own sound input and output by a loop-back, and keeps the result. */
   calibrate(): Promise<void>;
   forgetCalibration(): void;
-  /** `passphrase`: of a locked room. */
-  join(passphrase?: string): Promise<void>;
+  join(entry?: Entry): Promise<void>;
+  /** After the room was left: as one was in it, with the microphone only if it was on. */
+  rejoin(): Promise<void>;
   leave(): void;
   /** Does not wait for a server that lets nobody in: back to the lobby. */
   stopJoining(): void;

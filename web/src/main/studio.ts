@@ -44,6 +44,7 @@ import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type {
   Buffer,
   CalibrationState,
+  Entry,
   Levels,
   Participant,
   Problem,
@@ -134,6 +135,8 @@ export class Studio implements StudioApi {
   #starting: Promise<void> | null = null;
   #rateHz: number;
   #stream: MediaStream | null = null;
+  /** Whether the microphone was on when the room was left. */
+  #hadMicrophone = false;
   #signalling: Signalling | null = null;
   /** One message of the server at a time: some wait for the sound. */
   #inbox: Promise<void> = Promise.resolve();
@@ -402,8 +405,8 @@ export class Studio implements StudioApi {
     if (found === null) {
       throw new Error(
         lateMs.every((ms) => ms === null)
-          ? "The pulses were not heard in your microphone. Connect output and input with a cable, or turn the loudspeaker up and hold the microphone to it."
-          : "The pulses were not heard clearly. Make it quiet, or use a cable, and try again.",
+          ? "The hisses were not heard in your microphone. Connect output and input with a cable, or turn the loudspeaker up and hold the microphone to it."
+          : "The hisses were not heard clearly. Make it quiet, or use a cable, and try again.",
       );
     }
     const reportedMs = output.playedLine.ms - output.renderedLineMs + recording.blockMs;
@@ -515,7 +518,7 @@ export class Studio implements StudioApi {
       return;
     }
     this.leave();
-    await this.join();
+    await this.rejoin();
   }
 
   async #stopSound(): Promise<void> {
@@ -750,10 +753,11 @@ export class Studio implements StudioApi {
 
   // ---- Room ----
 
-  async join(passphrase?: string): Promise<void> {
+  async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
     if (passphrase !== undefined) this.#passphrase = passphrase;
+    this.#clear("server");
     this.#set({ phase: "joining" });
-    if (this.#state.microphone === "unasked") await this.enableMicrophone();
+    if (microphone) await this.enableMicrophone();
     try {
       await this.#startSound();
     } catch (error) {
@@ -788,6 +792,10 @@ export class Studio implements StudioApi {
     });
   }
 
+  rejoin(): Promise<void> {
+    return this.join({ microphone: this.#hadMicrophone });
+  }
+
   leave(): void {
     this.#end("left");
   }
@@ -798,7 +806,7 @@ export class Studio implements StudioApi {
     this.#backToLobby(this.#state.passphrase);
   }
 
-  #end(phase: "left" | "failed"): void {
+  #end(phase: "left" | "failed" | "removed"): void {
     this.#signalling?.leave();
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
@@ -808,8 +816,10 @@ export class Studio implements StudioApi {
       track.stop();
     }
     this.#stream = null;
+    this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
+    this.#setMutedByOwner(false);
     this.#clear("server-gone");
   }
 
@@ -906,16 +916,14 @@ export class Studio implements StudioApi {
   }
 
   #handleServerError(code: string, text: string): void {
+    // What the server says itself helps where something is broken; elsewhere it only says the same again.
     const remedies: Record<string, [title: string, remedy: string]> = {
       room_full: ["The room is full.", "Ask somebody to leave, or make a new room."],
       server_full: ["The server is full.", "Try again in a minute, or ask whoever runs it."],
-      bad_version: ["This page is older or newer than the server.", "Reload the page."],
+      bad_version: ["This page is older or newer than the server.", `Reload the page. (${text})`],
       replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
-      bad_message: ["The server did not understand this page.", "Reload the page."],
-      removed: [
-        "The room's owner removed you.",
-        "You cannot come in again from this page. Ask them; if they agree, open the link anew.",
-      ],
+      bad_message: ["The server did not understand this page.", `Reload the page. (${text})`],
+      removed: ["The room's owner removed you.", "If you do not know why, ask them."],
     };
     const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
     if (stopped !== null) {
@@ -925,8 +933,8 @@ export class Studio implements StudioApi {
     const known = remedies[code];
     // The others end by themselves: the connection is retried, or the peer has left.
     if (known === undefined) return;
-    this.#end("failed");
-    this.#raise({ id: "server", severity: "error", title: known[0], remedy: `${known[1]} (${text})` });
+    this.#end(code === "removed" ? "removed" : "failed");
+    this.#raise({ id: "server", severity: "error", title: known[0], remedy: known[1] });
   }
 
   #askForPassphrase(passphrase: Stopped): void {
@@ -1107,12 +1115,13 @@ export class Studio implements StudioApi {
     for (const member of this.#members.values()) {
       const { participant } = member;
       const connection = this.#connectionOf(member);
+      const id = `unreachable-${participant.id}`;
+      // Who has gone is not behind a firewall; the strip says it.
+      if (connection !== "failed" || !participant.present) this.#clear(id);
       if (connection === participant.connection) continue;
       member.participant = { ...participant, connection };
-      const id = `unreachable-${participant.id}`;
-      if (connection !== "failed") this.#clear(id);
       // While the server is gone, that is the reason, and said already.
-      else if (this.#state.signalling === "online") {
+      if (connection === "failed" && participant.present && this.#state.signalling === "online") {
         this.#raise({
           id,
           severity: "error",

@@ -105,12 +105,19 @@ describe("the verdict", () => {
     lostShare: 0,
     lateShare: 0,
     concealedShare: 0,
+    hasReceived: true,
     fullestFrames: 512,
   };
 
   it("claims nothing before sound came", () => {
     expect(verdict(null).tone).toBe("unknown");
-    expect(verdict({ ...clean, concealedShare: null }).tone).toBe("unknown");
+    const none = { tone: "unknown", text: "No sound received yet" };
+    expect(verdict({ ...clean, concealedShare: null, hasReceived: false })).toEqual(none);
+  });
+
+  it("does not say that sound never came when it only pauses", () => {
+    const pause = { tone: "unknown", text: "No sound at the moment" };
+    expect(verdict({ ...clean, concealedShare: null })).toEqual(pause);
   });
 
   it("names how long it was clean", () => {

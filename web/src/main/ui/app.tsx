@@ -68,7 +68,12 @@ function RoomPage() {
           </Match>
           <Match when={screen() === "left"}>
             <Ending title="You left the room" action="Rejoin">
-              The others play on. The link still works, for you as for them.
+              Whoever is still there plays on. The link still works, for you as for them.
+            </Ending>
+          </Match>
+          <Match when={screen() === "removed"}>
+            <Ending title="You are not in the room">
+              The room's owner removed you. If you do not know why, ask them.
             </Ending>
           </Match>
           <Match when={screen() === "failed"}>
@@ -100,7 +105,8 @@ function Signalling() {
   );
 }
 
-function Ending(props: { title: string; action: string; children: string }) {
+/** @param props.action what the way back in is called, if there is one */
+function Ending(props: { title: string; action?: string; children: string }) {
   const view = useView();
   return (
     <div class="ending">
@@ -112,14 +118,16 @@ function Ending(props: { title: string; action: string; children: string }) {
         <p class="lead">{props.children}</p>
       </Show>
       <div class="actions">
-        <button
-          type="button"
-          class="button primary large"
-          onClick={() => void view.attempt(() => view.studio.join())}
-        >
-          <Icon name="rotate" />
-          {props.action}
-        </button>
+        <Show when={props.action}>
+          <button
+            type="button"
+            class="button primary large"
+            onClick={() => void view.attempt(() => view.studio.rejoin())}
+          >
+            <Icon name="rotate" />
+            {props.action}
+          </button>
+        </Show>
         <a class="button large" href="/">
           Go to the start
         </a>

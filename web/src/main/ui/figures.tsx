@@ -57,7 +57,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const [isOpen, setOpen] = createSignal(false);
   const ways = createRecentWays(reading);
   const figures = createMemo(() =>
-    peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent(), ways()),
+    peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent(), ways()).filter(
+      // Of oneself there is one clock only.
+      ({ label }) => props.from === "them" || label !== "Clocks",
+    ),
   );
   return (
     <div class="figures">
@@ -466,13 +469,18 @@ function serverNote(relay: RelayStats | null): string {
   );
 }
 
+/** From here on the engine counts clocks as known: `KNOWN_PPM` in crates/core/src/player.rs. */
+const KNOWN_PPM = 60;
+
 function driftFigure(peer: PeerStats | null): string {
   const ppm = peer?.driftPpm ?? null;
-  return ppm === null ? UNKNOWN : `${ppm < 0 ? "−" : "+"}${Math.abs(ppm).toFixed(0)} ppm`;
+  const isKnown = (peer?.driftErrorPpm ?? Number.POSITIVE_INFINITY) <= KNOWN_PPM;
+  return ppm === null || !isKnown ? UNKNOWN : `${ppm < 0 ? "−" : "+"}${Math.abs(ppm).toFixed(0)} ppm`;
 }
 
 function driftNote(peer: PeerStats | null): string {
   if (peer === null || peer.driftErrorPpm === null) return "";
+  if (peer.driftErrorPpm > KNOWN_PPM) return "being measured";
   const sureness = `± ${peer.driftErrorPpm.toFixed(0)}`;
   return peer.isResampled ? `${sureness}, resampled` : `${sureness}, played as sent`;
 }

@@ -32,7 +32,7 @@ export function Home() {
         <h1>Play together, from&nbsp;anywhere.</h1>
         <p class="lead">
           A music room in your browser: send a link, and whoever opens it plays with you live, sound
-          uncompressed and straight from one to the other.
+          uncompressed and, where the networks let it, straight from one to the other.
         </p>
         <button type="button" class="button primary huge" onClick={() => enter(newRoom())}>
           Create a room
@@ -61,7 +61,7 @@ export function Home() {
           <p class="field-error" id="join-error" role="alert">
             <Show when={reference()?.kind === "empty"}>Paste the link you were sent first.</Show>
             <Show when={reference()?.kind === "unreadable"}>
-              This is no link to a room. It ends in /r/ and 16 or more letters and digits.
+              This is no link to a room. It ends in /r/ and 16 to 64 letters, digits, - and _.
             </Show>
             <Show when={elsewhere()}>
               {(found) => (

@@ -29,7 +29,7 @@ export function Lobby() {
       if (typeof name === "string" && name.trim() !== view.state().settings.name) {
         await view.studio.change({ name: name.trim() });
       }
-      await view.studio.join(typeof passphrase === "string" && passphrase !== "" ? passphrase : undefined);
+      await view.studio.join(typeof passphrase === "string" && passphrase !== "" ? { passphrase } : {});
     });
   };
 
@@ -132,7 +132,7 @@ function MicrophoneStep() {
         <Switch>
           <Match when={microphone() === "unasked"}>
             The browser will ask whether this page may hear you. Your sound goes to the people in the room,
-            and nowhere else.
+            directly and also through this server, and is kept nowhere.
           </Match>
           <Match when={microphone() === "asking"}>
             Answer the browser's question: it is near the address bar. Choose “Allow”.

@@ -64,6 +64,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
   const name = createMemo(() => participantName(participant()));
   const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
   const silent = () => participant().muted || participant().mutedByOwner || soloElsewhere();
+  const gone = () => !participant().present && !participant().isLoop;
   const headingId = createUniqueId();
 
   return (
@@ -76,17 +77,16 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           </Show>
           <p class={`connection ${participant().connection}`}>{connectionWords[participant().connection]}</p>
         </div>
-        <Show when={participant().connection === "failed"}>
+        <Show when={gone() || participant().connection === "failed"}>
           <p class="hint">
-            {participant().isLoop
-              ? "Your browser found no way to itself. Turn the test off and on again."
-              : state().signalling === "online"
-                ? "No way through the networks between you was found. Ask them to reload the page, or try another network."
-                : "No direct way to them is open, and the server is gone. They are heard again when it is back."}
+            {gone()
+              ? "They lost the server. Sound may go on; they are given a moment to come back."
+              : participant().isLoop
+                ? "Your browser found no way to itself. Turn the test off and on again."
+                : state().signalling === "online"
+                  ? "No way through the networks between you was found. Ask them to reload the page, or try another network."
+                  : "No direct way to them is open, and the server is gone. They are heard again when it is back."}
           </p>
-        </Show>
-        <Show when={!participant().present && !participant().isLoop}>
-          <p class="hint">They lost the server. Sound may go on; they are given a moment to come back.</p>
         </Show>
         <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silent()} />
         <div class="strip-controls">
@@ -111,7 +111,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             </button>
             <p class="silenced">
               {participant().mutedByOwner
-                ? "Muted for everyone by the owner"
+                ? `Muted for everyone by ${state().isOwner ? "you" : "the owner"}`
                 : participant().muted
                   ? "Muted for you"
                   : soloElsewhere()

@@ -23,6 +23,8 @@ export interface RecentStream {
   lateShare: number | null;
   /** Of the frames that were played. Null when none were. */
   concealedShare: number | null;
+  /** Anything at all, since joining. */
+  hasReceived: boolean;
   /** The most that waited at any reading. Between two arrivals the buffer only empties; its fullest is what delays. */
   fullestFrames: number | null;
 }
@@ -72,6 +74,7 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
     lostShare: share(lostPackets, expectedPackets),
     lateShare: share(latePackets, expectedPackets),
     concealedShare: share(concealedFrames, outputFrames),
+    hasReceived: to.counters.receivedPackets > 0,
     fullestFrames: buffers.length > 0 ? Math.max(...buffers) : null,
   };
 }
@@ -84,7 +87,10 @@ export interface Verdict {
 /** The window in words. Why, and what to do about it, says `diagnose`. */
 export function verdict(recent: RecentStream | null): Verdict {
   if (recent === null || recent.concealedShare === null)
-    return { tone: "unknown", text: "No sound received yet" };
+    return {
+      tone: "unknown",
+      text: recent?.hasReceived ? "No sound at the moment" : "No sound received yet",
+    };
   const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
   if (recent.concealedFrames === 0) return { tone: "good", text: `Clean: no gaps in ${period}` };
   return recent.concealedShare < AUDIBLE_SHARE

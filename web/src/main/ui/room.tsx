@@ -1,6 +1,7 @@
 /** The room: who is in it, how they sound, and how to bring others in. */
 
 import { createMemo, For, Show } from "solid-js";
+import type { StudioState } from "../model";
 import { announce } from "./announcer";
 import { CopyButton } from "./copy-button";
 import { OwnFigures } from "./figures";
@@ -69,6 +70,16 @@ export function MuteMyself() {
   );
 }
 
+/** Why nobody hears one who is not muted. */
+const unheardWords: Record<StudioState["microphone"], string> = {
+  unasked: "you only listen.",
+  asking: "the browser asks first whether this page may.",
+  on: "",
+  refused: "the browser blocks the microphone.",
+  none: "there is no microphone.",
+  ended: "the microphone is gone.",
+};
+
 function OwnStrip(props: { alone: boolean }) {
   const view = useView();
   const muted = createMemo(() => view.state().selfMuted);
@@ -83,10 +94,7 @@ function OwnStrip(props: { alone: boolean }) {
         when={microphone() === "on"}
         fallback={
           <>
-            <p>
-              Nobody hears you:{" "}
-              {microphone() === "ended" ? "the microphone is gone." : "there is no microphone."}
-            </p>
+            <p>Nobody hears you: {unheardWords[microphone()]}</p>
             <button
               type="button"
               class="button"
@@ -104,7 +112,9 @@ function OwnStrip(props: { alone: boolean }) {
             ? "You are muted: nobody hears you."
             : view.state().mutedByOwner
               ? "The owner has muted you: nobody hears you."
-              : "Everyone in the room hears you."}
+              : props.alone
+                ? "You are not muted. Nobody else is here yet."
+                : "Everyone in the room hears you."}
         </p>
       </Show>
       <details class="disclosure">
@@ -154,9 +164,15 @@ function LoopToggle() {
 }
 
 function EmptyRoom() {
+  const view = useView();
   return (
     <div class="empty card">
-      <p class="lead">Send this link to the people you play with. Whoever opens it can come in.</p>
+      <p class="lead">
+        Send this link to the people you play with.{" "}
+        {view.state().locked
+          ? "Whoever opens it needs the room's passphrase, too."
+          : "Whoever opens it can come in."}
+      </p>
       <Invite prominent />
       <LoopToggle />
     </div>
