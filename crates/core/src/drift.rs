@@ -436,8 +436,8 @@ impl Grid {
 }
 
 /// By how much the most prompt packets' delays changed from one time to another, in order. Packets that are no whole number of
-/// captured blocks come in a pattern that repeats itself: what the pattern does is no change.
-/// In place of the delays, sorted.
+/// captured blocks come in a pattern that repeats itself: what the pattern does is no change. The changes are sorted, and take the place of
+/// the delays.
 fn changes<'a>(leasts: &'a mut [i32], ends: &[u32]) -> &'a [i32] {
     let count = leasts.len();
     let steps = ends.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
