@@ -84,13 +84,13 @@ struct Window {
     /// Frames, from the estimator's origin.
     level: f64,
     /// Frames by which the quantum in which packets are seen may change all at once, because all come alike.
-    stair: f64,
+    stair: f32,
     /// Frames by which the level may so change, after it has not changed at all.
-    hidden: f64,
+    hidden: f32,
     /// Frames between points of the grid that delays are on.
-    grid: f64,
+    grid: f32,
     /// What remains of that grid in the level.
-    coarseness: f64,
+    coarseness: f32,
     segment: u32,
 }
 
@@ -141,7 +141,7 @@ pub struct DriftEstimator {
 }
 
 impl DriftEstimator {
-    /// An estimator that knows nothing yet. Allocates all that it will ever need, 34 kB.
+    /// An estimator that knows nothing yet. Allocates all that it will ever need, 32 kB.
     pub fn new(rate: SampleRate) -> Self {
         Self {
             rate_hz: f64::from(rate.hz()),
@@ -243,7 +243,7 @@ impl DriftEstimator {
         let windows = &self.windows[..self.count];
         windows
             .iter()
-            .fold(0.0, |most: f64, window| most.max(window.stair)) as i64
+            .fold(0.0, |most: f32, window| most.max(window.stair)) as i64
     }
 
     fn begin_window(&mut self, window: u64, output_frames: u64) {
@@ -363,9 +363,10 @@ impl DriftEstimator {
         let coarseness = before
             .iter()
             .chain(after.iter())
-            .fold(0.0, |most: f64, window| most.max(window.hidden));
+            .fold(0.0, |most: f32, window| most.max(window.hidden));
         let drift = after[0].at.wrapping_sub(before[STEP_WINDOWS - 1].at) as f64 * USUAL_PPM * 1e-6;
-        let least_step = self.rate_hz * LEAST_STEP_SECONDS + drift + coarseness * (17.0 / 16.0);
+        let least_step =
+            self.rate_hz * LEAST_STEP_SECONDS + drift + f64::from(coarseness) * (17.0 / 16.0);
         if (new.0 - old.1).max(old.0 - new.1) > least_step {
             self.segment = self.segment.wrapping_add(1);
             for window in after {
@@ -400,11 +401,11 @@ impl DriftEstimator {
 #[derive(Clone, Copy, Debug)]
 struct Grid {
     /// As [`Window::hidden`].
-    stair: f64,
+    stair: f32,
     /// As [`Window::grid`].
-    size: f64,
+    size: f32,
     /// As [`Window::coarseness`].
-    coarseness: f64,
+    coarseness: f32,
 }
 
 impl Grid {
@@ -428,9 +429,9 @@ impl Grid {
             coarseness += various * usual / (1.0 + DITHER * variance);
         }
         Self {
-            stair,
-            size,
-            coarseness,
+            stair: stair as f32,
+            size: size as f32,
+            coarseness: coarseness as f32,
         }
     }
 }
@@ -552,7 +553,13 @@ fn fit(
     let deviation = libm::sqrt(white.max(grouped) * (weights / (weights - 2.0))) / squares;
     // As long as a single line that were known as well.
     let length = libm::sqrt(12.0 * squares / weights);
-    let mean = |of: fn(&Window) -> f64| windows.iter().map(of).sum::<f64>() / windows.len() as f64;
+    let mean = |of: fn(&Window) -> f32| {
+        windows
+            .iter()
+            .map(|window| f64::from(of(window)))
+            .sum::<f64>()
+            / windows.len() as f64
+    };
     let tilt = (slope * length).max(-slope * length);
     let stairs = (tilt / mean(|window| window.grid).max(1.0)).max(1.0);
     let unseen = UNSEEN * mean(|window| window.coarseness) / (length * stairs);
