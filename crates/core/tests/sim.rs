@@ -108,7 +108,7 @@ fn clocks_apart_are_known_soon_and_matched_whatever_blocks_both_ends_handle_soun
             // Captured and rendered blocks slide past each other: once in a while all packets come a rendered block sooner.
             let skipped =
                 matched.after.jitter.skipped_frames - matched.before.jitter.skipped_frames;
-            let may_skip = if capture_burst > render_burst && render_burst == 512 {
+            let may_skip = if (capture_burst, render_burst) == (1_024, 512) {
                 1_024
             } else {
                 0

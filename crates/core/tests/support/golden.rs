@@ -170,7 +170,8 @@ pub fn sim_vectors() -> Value {
         "version": 2,
         "about": "What came to a player in simulated networks, and what it made of it. Datagram n is the n-th of a sender of mono floats \
             whose frame m is ((m * 37 mod 4096) + (m * 101 mod 4096) - 4096) / 8192. `operations` is base64 of LEB128 numbers: 0 is a quantum, followed by \
-            the milliseconds since the last or, for the first, since the clock read 0; any other n a datagram, whose number less the one after the last is n - 1, folded: 0, -1, 1, -2, ... \
+            the milliseconds since the last or, for the first, since the clock read 0; any other n a datagram, whose number less the one after the last is n - 1, folded: 0, -1, 1, -2, ..., followed \
+            by the milliseconds from the last quantum to its arrival. \
             `target` is the value of the command, and the hash is FNV-1a (64 bits) of all samples heard. \
             Written by crates/core/examples/vectors.rs.",
         "runs": runs,
