@@ -8,8 +8,6 @@
 //! earlier from then on, and the spread seem wider than it is. But a sender on the same sound card, as who hears himself is, stands still
 //! along with it, and its packets come as before.
 
-use core::array;
-
 /// Resolution of the histogram, in frames.
 pub const BIN_FRAMES: i64 = 16;
 /// Spread covered: 16,384 frames, 340 ms at 48 kHz. What comes later than that is a stall, not jitter.
@@ -131,8 +129,7 @@ impl Spread {
 
     /// The bin of the prompt ones of what is remembered.
     fn prompt_bin(&self) -> Option<i64> {
-        let past = array::from_fn(|bin| self.recent[bin].saturating_add(self.older[bin]));
-        bin_exceeded_by(&past, LATER_SHARE)
+        bin_exceeded_by([&self.recent, &self.older], LATER_SHARE)
     }
 
     /// Begins a new generation, and forgets the one before the last.
@@ -152,12 +149,8 @@ impl Spread {
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn exceeded_by(&self, share: f32) -> Option<i64> {
-        let weights = [&self.newest, &self.before, &self.recent, &self.older];
-        let all = array::from_fn(|bin| {
-            let here = weights.map(|weights| weights[bin]);
-            here.into_iter().fold(0, u32::saturating_add)
-        });
-        let bin = bin_exceeded_by(&all, share)?;
+        let all = [&self.newest, &self.before, &self.recent, &self.older];
+        let bin = bin_exceeded_by(all, share)?;
         Some(self.origin.wrapping_add((bin + 1) * BIN_FRAMES - 1))
     }
 
@@ -182,13 +175,17 @@ impl Spread {
     }
 }
 
-/// The least bin that only a `share` of all weight lies above; `None` if there is no weight.
-fn bin_exceeded_by(weights: &[u32; BINS], share: f32) -> Option<i64> {
-    let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+/// The least bin that only a `share` of all weight, of all `parts` together, lies above; `None` if there is no weight.
+fn bin_exceeded_by<const PARTS: usize>(parts: [&[u32; BINS]; PARTS], share: f32) -> Option<i64> {
+    // Of a part at a time, and without a check of what cannot overflow, the sum vectorises.
+    let sum = |weights: &[u32]| {
+        (weights.iter()).fold(0u64, |sum, &weight| sum.wrapping_add(u64::from(weight)))
+    };
+    let total: u64 = parts.iter().map(|part| sum(&part[..])).sum();
     let allowed = (total as f32 * share) as u64;
     let mut above = 0;
-    let bin = weights.iter().rposition(|&weight| {
-        above += u64::from(weight);
+    let bin = (0..BINS).rposition(|bin| {
+        above += sum(&parts.map(|part| part[bin]));
         above > allowed
     })?;
     Some(bin as i64)
