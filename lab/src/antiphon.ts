@@ -116,7 +116,7 @@ export interface PagePeer extends PageStream {
   /** The page's own figure, null until it has one. */
   mouthToEar: PageDelay | null;
   /** How the peer hears this page, by its own report. */
-  heard: { concealedShare: number | null; targetFrames: number; periodMs: number } | null;
+  heard: { isMixed: boolean; concealedShare: number | null; targetFrames: number; periodMs: number } | null;
   /** `candidateType`: the path that ICE chose at this end. */
   lanes: { state: string; candidateType: string | null }[];
 }

@@ -68,6 +68,8 @@ describe("through the server", () => {
   it("mixes: what one plays is heard at the other, and not at oneself", async (context) => {
     const pages = await meet("chromium", "chromium", { path: "mix" });
     await until(pages, ({ path }) => path === "mix", "come mixed by the server");
+    const isTold = ({ heard }: PagePeer) => heard?.isMixed === true && heard.concealedShare !== null;
+    await until(pages, isTold, "be told how they are heard in the mix");
     const score = writeScore({ voice: 0, sampleRateHz, ...seconds });
     await expectSound(context, async () => {
       const { heard } = await rig.pass({

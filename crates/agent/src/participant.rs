@@ -27,8 +27,10 @@ use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
 use crate::priority;
-use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent, RelayStatistics};
-use crate::report::Reports;
+use crate::relay::{
+    self, Listen, Mix, MixSource, MixedSource, Relay, RelayConfig, RelayEvent, RelayStatistics,
+};
+use crate::report::{Hearing, Reports, in_mix};
 use crate::runtime;
 use crate::signalling::{
     self, FromServer, Hello, IceServer, Moderation, RelayAddress, RemoteParticipant, Secret,
@@ -237,6 +239,7 @@ struct Peer {
     /// What its lanes are sent.
     listener: Listener,
     reports: Reports,
+    hearing: Hearing,
     stats: Option<StreamStats>,
     peaks: [f32; 2],
     /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
@@ -296,6 +299,7 @@ struct MixStream {
     /// As the player was last told.
     strip: Option<Strip>,
     opus: Receiver,
+    hearing: Hearing,
     stats: StreamStats,
     peaks: [f32; 2],
 }
@@ -575,7 +579,8 @@ impl Network {
             if !peer.listener.is_due(elapsed_ms) {
                 continue;
             }
-            let heard = peer.reports.heard(now);
+            // What is lost of a mix was lost behind the server.
+            let heard = peer.reports.heard(now).filter(|heard| !heard.is_mixed);
             let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
             // Where the relay is sent the same, that is the copy.
             let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
@@ -614,10 +619,11 @@ impl Network {
             Observation::Stream { id, stats, peaks } => {
                 let now = now_ns();
                 if let Some(peer) = self.peers.iter_mut().find(|peer| peer.stream == id) {
-                    peer.reports.observe(stats, now);
+                    peer.hearing.observe(stats, now);
                     peer.stats = Some(stats);
                     raise(&mut peer.peaks, peaks);
                 } else if let Some(mix) = self.mix.as_mut().filter(|mix| mix.stream == id) {
+                    mix.hearing.observe(stats, now);
                     mix.stats = stats;
                     raise(&mut mix.peaks, peaks);
                 }
@@ -992,6 +998,7 @@ impl Network {
             dropped_before: 0,
             listener: Listener::new(self.outgoing.rungs(true), self.config.choice.copies),
             reports: Reports::default(),
+            hearing: Hearing::default(),
             stats: None,
             peaks: [0.0; 2],
             rtt_ns: HashMap::new(),
@@ -1167,6 +1174,7 @@ impl Network {
                     stream: self.add_stream(),
                     strip: None,
                     opus: Receiver::default(),
+                    hearing: Hearing::default(),
                     stats: StreamStats::default(),
                     peaks: [0.0; 2],
                 });
@@ -1314,7 +1322,10 @@ impl Network {
     fn report(&mut self, overrun_frames: u32, underruns: u32, now: u64) {
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
-        for peer in &mut self.peers {
+        let heard: Vec<_> = (self.peers.iter())
+            .map(|peer| self.hears(peer, underruns, now))
+            .collect();
+        for (peer, heard) in self.peers.iter_mut().zip(heard) {
             let direct = peer.direct.as_mut().filter(|direct| direct.is_open());
             let stream = if direct.is_some() {
                 0
@@ -1333,9 +1344,7 @@ impl Network {
                 self.relay_listener.heard_rung()
             };
             let reading = self.capture.read(rung);
-            let due = peer
-                .reports
-                .poll(stream, reading, overrun_frames, dropped, underruns, now);
+            let due = (peer.reports).poll(stream, reading, overrun_frames, dropped, heard, now);
             let Some(report) = due else { continue };
             let datagram = Bytes::copy_from_slice(&report.to_bytes());
             if let Some(direct) = direct {
@@ -1344,6 +1353,16 @@ impl Network {
                 relay.send(datagram);
             }
         }
+    }
+
+    /// How we hear a peer: by its own stream, which stands still while it is in the mix, or in that.
+    fn hears(&self, peer: &Peer, underruns: u32, now: u64) -> Option<HeardReport> {
+        if !self.mixing.is_mixed(peer.stream) {
+            return peer.hearing.report(underruns, now);
+        }
+        let source = mixed_source(self.statistics.as_ref(), peer.number)?;
+        let mix = self.mix.as_ref()?.hearing.report(underruns, now)?;
+        Some(in_mix(mix, source.concealed_share))
     }
 
     fn tell(&mut self, now: u64) {
@@ -1371,10 +1390,8 @@ impl Network {
             let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
             let playhead = if self.mixing.is_mixed(peer.stream) {
                 let mix = self.mix.as_ref().and_then(|mix| mix.stats.playhead);
-                let lead = (self.statistics.as_ref().zip(peer.number))
-                    .and_then(|(said, number)| said.lead_frames(number));
-                mix.zip(lead)
-                    .map(|(mix, lead)| mix.wrapping_sub_signed(lead))
+                mix.zip(mixed_source(self.statistics.as_ref(), peer.number))
+                    .map(|(mix, source)| mix.wrapping_sub_signed(source.lead_frames))
             } else {
                 peer.stats.and_then(|stats| stats.playhead)
             };
@@ -1391,6 +1408,8 @@ impl Network {
                 )
             });
             let heard = peer.reports.heard(now).map(|heard| HeardStatus {
+                is_mixed: heard.is_mixed,
+                concealed_share: concealed_share(&heard),
                 lost_share: share(heard.lost_packets, &heard),
                 late_share: share(heard.late_packets, &heard),
                 buffer_frames: heard.buffer_frames,
@@ -1464,6 +1483,17 @@ fn share(packets: u32, heard: &HeardReport) -> Option<f64> {
     (due > 0).then(|| f64::from(packets) / due as f64)
 }
 
+/// Frames made up, as a share of all that were heard; `None` if none were.
+fn concealed_share(heard: &HeardReport) -> Option<f64> {
+    let all = u64::from(heard.played_frames) + u64::from(heard.concealed_frames);
+    (all > 0).then(|| f64::from(heard.concealed_frames) / all as f64)
+}
+
+/// As the relay says of the participant with that number; `None` while it does not play in our mix.
+fn mixed_source(said: Option<&RelayStatistics>, number: Option<u16>) -> Option<MixedSource> {
+    said?.mixed(number?)
+}
+
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
     for (peak, new) in peaks.iter_mut().zip(new) {
         *peak = peak.max(new);
@@ -1473,6 +1503,7 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 #[cfg(test)]
 mod tests {
     use antiphon_core::StreamFormat;
+    use antiphon_core::jitter::JitterCounts;
     use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, OpusHeader, Report};
     use tokio::task::LocalSet;
 
@@ -1480,7 +1511,6 @@ mod tests {
 
     use super::*;
     use crate::duplex::{self, DeviceDelays, Duplex, DuplexConfig};
-    use crate::relay::MixedSource;
     use antiphon_opus::outgoing::Copies;
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
@@ -1849,10 +1879,34 @@ mod tests {
                 mixed: vec![MixedSource {
                     stream: 1,
                     lead_frames: 1_000,
+                    concealed_share: 0.25,
                 }],
                 ..RelayStatistics::default()
             });
             assert_eq!(told_ms(network, mix, 5_800), Some(31.333));
+            // Half a second in which a tenth of the mix was made up.
+            let stats = |played_frames, concealed_frames| StreamStats {
+                jitter: JitterCounts {
+                    played_frames,
+                    concealed_frames,
+                    ..JitterCounts::default()
+                },
+                format: Some(StreamFormat::Samples(SampleFormat::S16)),
+                ..StreamStats::default()
+            };
+            let hearing = &mut network.mix.as_mut().expect("a mix").hearing;
+            *hearing = Hearing::default();
+            let seen_ns = now_ns();
+            hearing.observe(stats(0, 0), seen_ns - 500_000_000);
+            hearing.observe(stats(18_000, 2_000), seen_ns);
+            let heard = network.hears(&network.peers[0], 3, seen_ns);
+            let heard = heard.expect("is heard");
+            assert!(heard.is_mixed);
+            assert_eq!(
+                (heard.played_frames, heard.concealed_frames),
+                (13_000, 7_000)
+            );
+            assert_eq!(heard.output_underruns, Some(3));
             network.asked = Asked::Forwarded;
             music.disturbed(9);
             let network = &mut music.network;

@@ -131,6 +131,9 @@ pub struct MixedSource {
     pub stream: u16,
     /// By so many frames the mix's media time is ahead of the sender's own where both sound together.
     pub lead_frames: i64,
+    /// Of its last 4 s in mixes, the share that the mixer made up in place of what did not come in time; 0 to 1.
+    #[serde(default)]
+    pub concealed_share: f32,
 }
 
 impl RelayStatistics {
@@ -140,10 +143,10 @@ impl RelayStatistics {
         (due > 0).then(|| self.missing as f32 / due as f32)
     }
 
-    /// How far the mix's media time is ahead of a sender's; `None` while that does not play in it.
-    pub fn lead_frames(&self, stream: u16) -> Option<i64> {
+    /// A sender as it plays in our mix; `None` while it does not.
+    pub fn mixed(&self, stream: u16) -> Option<MixedSource> {
         let source = self.mixed.iter().find(|source| source.stream == stream)?;
-        Some(source.lead_frames)
+        Some(*source)
     }
 }
 

@@ -31,6 +31,25 @@ pub struct MouthToEar {
 /// Counters of one stream at some moment.
 type Reading = (u64, StreamStats);
 
+/// How one stream of our player is heard.
+#[derive(Debug, Default)]
+pub struct Hearing {
+    readings: VecDeque<Reading>,
+}
+
+/// How a source of the server's mix is heard, if the mix is heard so, and the mixer made up `concealed_share` of the source itself, 0 to 1.
+pub fn in_mix(mix: HeardReport, concealed_share: f32) -> HeardReport {
+    let frames = mix.played_frames.saturating_add(mix.concealed_frames);
+    let made_up = (f64::from(frames) * f64::from(concealed_share.clamp(0.0, 1.0))) as u32;
+    let concealed_frames = mix.concealed_frames.saturating_add(made_up).min(frames);
+    HeardReport {
+        is_mixed: true,
+        played_frames: frames - concealed_frames,
+        concealed_frames,
+        ..mix
+    }
+}
+
 /// Both ends of the reports with one peer.
 #[derive(Debug, Default)]
 pub struct Reports {
@@ -38,12 +57,11 @@ pub struct Reports {
     pub offset: ClockOffset,
     id: u32,
     sent_at_ns: Option<u64>,
-    readings: VecDeque<Reading>,
     dropped: VecDeque<(u64, u64)>,
     report: Option<(u64, Report)>,
 }
 
-impl Reports {
+impl Hearing {
     /// The player's newest word on this stream.
     pub fn observe(&mut self, stats: StreamStats, now_ns: u64) {
         let fell = |old: &StreamStats| {
@@ -60,15 +78,45 @@ impl Reports {
         }
     }
 
+    /// Its last seconds, for a report; `None` while nothing is known. `underruns` of our output, likewise.
+    pub fn report(&self, underruns: u32, now_ns: u64) -> Option<HeardReport> {
+        let (begin, old) = self.readings.front()?;
+        let (end, new) = self.readings.back()?;
+        new.format?;
+        let period_ms = (end - begin) / 1_000_000;
+        if period_ms == 0 || now_ns - end > STALE_NS {
+            return None;
+        }
+        let grown = |of: fn(&StreamStats) -> u64| {
+            u32::try_from(of(new).saturating_sub(of(old))).unwrap_or(u32::MAX)
+        };
+        let frames = |frames: u64| u32::try_from(frames).unwrap_or(u32::MAX - 1);
+        Some(HeardReport {
+            is_mixed: false,
+            period_ms: (period_ms as u16).min(MAX_PERIOD_MS),
+            received_packets: grown(|s| s.sequence.received),
+            lost_packets: grown(|s| s.sequence.lost),
+            late_packets: grown(|s| s.jitter.late_packets),
+            played_frames: grown(|s| s.jitter.played_frames),
+            concealed_frames: grown(|s| s.jitter.concealed_frames),
+            buffer_frames: new.buffered_frames.map(frames),
+            target_frames: frames(new.target_frames),
+            spread_frames: new.spread_frames.map(frames),
+            output_underruns: Some(underruns),
+        })
+    }
+}
+
+impl Reports {
     /// The next report; `None` if it is not time. `stream`: as the datagram needs it on its way. `dropped_packets`: of ours to this
-    /// peer, so far; `overrun_frames`: captured and lost, in the last seconds; `underruns` of our output, likewise.
+    /// peer, so far; `overrun_frames`: captured and lost, in the last seconds; `heard`: how we hear it.
     pub fn poll(
         &mut self,
         stream: u16,
         capture: Option<CaptureReading>,
         overrun_frames: u32,
         dropped_packets: u64,
-        underruns: u32,
+        heard: Option<HeardReport>,
         now_ns: u64,
     ) -> Option<Report> {
         if self
@@ -104,34 +152,7 @@ impl Reports {
             stream,
             id: self.id,
             capture,
-            heard: self.hears(now_ns, underruns),
-        })
-    }
-
-    /// How we hear the peer.
-    fn hears(&self, now_ns: u64, underruns: u32) -> Option<HeardReport> {
-        let (begin, old) = self.readings.front()?;
-        let (end, new) = self.readings.back()?;
-        new.format?;
-        let period_ms = (end - begin) / 1_000_000;
-        if period_ms == 0 || now_ns - end > STALE_NS {
-            return None;
-        }
-        let grown = |of: fn(&StreamStats) -> u64| {
-            u32::try_from(of(new).saturating_sub(of(old))).unwrap_or(u32::MAX)
-        };
-        let frames = |frames: u64| u32::try_from(frames).unwrap_or(u32::MAX - 1);
-        Some(HeardReport {
-            period_ms: (period_ms as u16).min(MAX_PERIOD_MS),
-            received_packets: grown(|s| s.sequence.received),
-            lost_packets: grown(|s| s.sequence.lost),
-            late_packets: grown(|s| s.jitter.late_packets),
-            played_frames: grown(|s| s.jitter.played_frames),
-            concealed_frames: grown(|s| s.jitter.concealed_frames),
-            buffer_frames: new.buffered_frames.map(frames),
-            target_frames: frames(new.target_frames),
-            spread_frames: new.spread_frames.map(frames),
-            output_underruns: Some(underruns),
+            heard,
         })
     }
 
@@ -224,7 +245,7 @@ mod tests {
             input_ns: None,
         };
         let report = Reports::default()
-            .poll(3, Some(reading), 0, 0, 0, 1)
+            .poll(3, Some(reading), 0, 0, None, 1)
             .expect("it is time");
         assert_eq!((report.id, report.stream, report.heard), (1, 3, None));
         let now_ns = 10_100_000_000;
@@ -248,7 +269,7 @@ mod tests {
             input_ns: Some(-1_333_333),
             ..reading
         };
-        let report = Reports::default().poll(3, Some(told), 0, 0, 0, 1);
+        let report = Reports::default().poll(3, Some(told), 0, 0, None, 1);
         reports.report = None;
         reports.handle_report(report.expect("it is time"), now_ns);
         let found = reports
@@ -312,7 +333,7 @@ mod tests {
         };
         let mut dropped = |packets, n| {
             let now_ns = 1 + n * REPORT_INTERVAL_NS;
-            let report = reports.poll(0, Some(reading), 0, packets, 0, now_ns);
+            let report = reports.poll(0, Some(reading), 0, packets, None, now_ns);
             report.and_then(|r| r.capture).map(|c| c.dropped_packets)
         };
         assert_eq!(dropped(5, 0), Some(0));
@@ -332,6 +353,7 @@ mod tests {
             id,
             capture: None,
             heard: Some(HeardReport {
+                is_mixed: false,
                 period_ms: 4_000,
                 received_packets: id,
                 lost_packets: 0,

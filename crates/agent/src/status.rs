@@ -196,6 +196,10 @@ pub struct MouthToEarStatus {
 /// How a peer hears us.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HeardStatus {
+    /// It hears us in the server's mix: loss, lateness and buffer are those of the mix.
+    pub is_mixed: bool,
+    /// 0 to 1, of the frames that it played, the server's mixer included; `None` where it played none.
+    pub concealed_share: Option<f64>,
     /// 0 to 1, of the datagrams that should have come; `None` when none should.
     pub lost_share: Option<f64>,
     /// Ditto, those that came too late.

@@ -160,6 +160,7 @@ fn described(name: &str, bytes: &[u8]) -> Value {
                 "dropped_packets": capture.dropped_packets,
             })),
             "heard": report.heard.map(|heard| json!({
+                "is_mixed": heard.is_mixed,
                 "period_ms": heard.period_ms,
                 "received_packets": heard.received_packets,
                 "lost_packets": heard.lost_packets,
@@ -429,6 +430,7 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         dropped_packets: 3,
     };
     let heard = HeardReport {
+        is_mixed: false,
         period_ms: 4_000,
         received_packets: 1_490,
         lost_packets: 10,
@@ -446,6 +448,10 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         output_underruns: None,
         ..heard
     };
+    let mixed = HeardReport {
+        is_mixed: true,
+        ..heard
+    };
     let input = |is_calibrated, delay_us| {
         Some(CaptureReport {
             input: Some(InputDelay {
@@ -461,6 +467,7 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         ("nothing known, by a relay", 0x0102, 0, None, None),
         ("a capture", u16::MAX, 1, Some(capture), None),
         ("a stream heard", 0, u32::MAX, None, Some(heard)),
+        ("a mix heard", 0x0102, 6, None, Some(mixed)),
         ("reported input", 0, 3, input(false, 10_000), Some(heard)),
         ("calibrated input", 0, 4, input(true, -1_200), Some(unknown)),
     ];
@@ -484,8 +491,9 @@ fn add_reports(add: &mut impl FnMut(&str, &[u8])) {
         add(&format!("report cut to {length} bytes"), &good[..length]);
     }
     add("report with a byte too many", &[&good[..], &[0]].concat());
-    let changes: [(&str, usize, &[u8]); 11] = [
-        ("unknown parts", 2, &[4]),
+    let changes: [(&str, usize, &[u8]); 12] = [
+        ("unknown parts", 2, &[8 | 3]),
+        ("a mix that is not there", 2, &[4 | 1]),
         ("a capture that is not there", 2, &[2]),
         ("a stream that is not there", 2, &[1]),
         ("an input that is not there", 3, &[0]),

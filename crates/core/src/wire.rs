@@ -322,6 +322,8 @@ pub struct InputDelay {
 /// How a stream is heard: counts of the last seconds, and the jitter buffer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeardReport {
+    /// It is heard in the server's mix. Then `concealed_frames` are the mix's and those that the mixer made up of the stream itself, and all else is the mix's.
+    pub is_mixed: bool,
     /// What the counts cover, ms: 1 to [`MAX_PERIOD_MS`].
     pub period_ms: u16,
     /// Datagrams that arrived, without duplicates.
@@ -346,6 +348,8 @@ pub struct HeardReport {
 
 const CAPTURE_KNOWN: u8 = 1;
 const HEARD_KNOWN: u8 = 2;
+/// Only with [`HEARD_KNOWN`].
+const HEARD_MIXED: u8 = 4;
 const INPUT_REPORTED: u8 = 1;
 const INPUT_CALIBRATED: u8 = 2;
 const CAPTURE_FIELDS: core::ops::Range<usize> = 8..52;
@@ -368,6 +372,9 @@ impl Report {
         }
         if let Some(heard) = self.heard {
             out[2] |= HEARD_KNOWN;
+            if heard.is_mixed {
+                out[2] |= HEARD_MIXED;
+            }
             heard.write(&mut out);
         }
         out
@@ -660,7 +667,9 @@ fn parse_report(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
     let has_any = |range: core::ops::Range<usize>| bytes[range].iter().any(|&byte| byte != 0);
     let has_capture = known & CAPTURE_KNOWN != 0;
     let has_heard = known & HEARD_KNOWN != 0;
-    if known > CAPTURE_KNOWN | HEARD_KNOWN
+    let is_mixed = known & HEARD_MIXED != 0;
+    if known > CAPTURE_KNOWN | HEARD_KNOWN | HEARD_MIXED
+        || (is_mixed && !has_heard)
         || source > INPUT_CALIBRATED
         || (source == 0 && has_any(36..44))
         || (!has_capture && (source != 0 || has_any(CAPTURE_FIELDS)))
@@ -669,7 +678,7 @@ fn parse_report(bytes: &[u8]) -> Result<Datagram<'_>, Malformed> {
         return Err(Malformed::Reserved);
     }
     let capture = has_capture.then(|| parse_capture(bytes, source));
-    let heard = has_heard.then(|| parse_heard(bytes));
+    let heard = has_heard.then(|| parse_heard(bytes, is_mixed));
     Ok(Datagram::Report(Report {
         stream: parse_stream(bytes, Kind::Report)?,
         id: u32::from_le_bytes(le(bytes, 4)?),
@@ -706,7 +715,7 @@ fn parse_capture(bytes: &[u8], source: u8) -> Result<CaptureReport, Malformed> {
     })
 }
 
-fn parse_heard(bytes: &[u8]) -> Result<HeardReport, Malformed> {
+fn parse_heard(bytes: &[u8], is_mixed: bool) -> Result<HeardReport, Malformed> {
     let number = |at| Ok(u32::from_le_bytes(le(bytes, at)?));
     let known = |at| Ok(Some(number(at)?).filter(|&count| count != UNKNOWN));
     let period_ms = u16::from_le_bytes(le(bytes, 52)?);
@@ -714,6 +723,7 @@ fn parse_heard(bytes: &[u8]) -> Result<HeardReport, Malformed> {
         return Err(Malformed::Range);
     }
     Ok(HeardReport {
+        is_mixed,
         period_ms,
         received_packets: number(56)?,
         lost_packets: number(60)?,
@@ -786,6 +796,7 @@ mod tests {
             dropped_packets: 5,
         }),
         heard: Some(HeardReport {
+            is_mixed: false,
             period_ms: 4_000,
             received_packets: 1_500,
             lost_packets: 5,
@@ -801,8 +812,13 @@ mod tests {
 
     #[test]
     fn report_survives_the_round_trip_whole_and_in_parts() {
+        let mixed = REPORT.heard.map(|heard| HeardReport {
+            is_mixed: true,
+            ..heard
+        });
         for (capture, heard) in [
             (REPORT.capture, REPORT.heard),
+            (None, mixed),
             (None, REPORT.heard),
             (REPORT.capture, None),
             (None, None),
@@ -819,8 +835,9 @@ mod tests {
 
     #[test]
     fn a_report_that_cannot_be_is_refused() {
-        let cases: [(usize, &[u8], Malformed); 8] = [
-            (2, &[7], Malformed::Reserved),
+        let cases: [(usize, &[u8], Malformed); 9] = [
+            (2, &[8 | 3], Malformed::Reserved),
+            (2, &[4 | 1], Malformed::Reserved),
             (2, &[2], Malformed::Reserved),
             (2, &[1], Malformed::Reserved),
             (3, &[0], Malformed::Reserved),

@@ -145,6 +145,7 @@ fn report_of(meaning: &Value) -> Report {
             dropped_packets: number(&capture, "dropped_packets") as u32,
         }),
         heard: present(&meaning["heard"]).map(|heard| HeardReport {
+            is_mixed: heard["is_mixed"].as_bool().expect("is a flag"),
             period_ms: number(&heard, "period_ms") as u16,
             received_packets: number(&heard, "received_packets") as u32,
             lost_packets: number(&heard, "lost_packets") as u32,

@@ -69,6 +69,7 @@ fn report(id: u32) -> wire::Report {
             dropped_packets: 0,
         }),
         heard: Some(wire::HeardReport {
+            is_mixed: id.is_multiple_of(3),
             period_ms: 4_000,
             received_packets: 1_500,
             lost_packets: 0,
@@ -138,7 +139,8 @@ fn is_well_formed_report(bytes: &[u8]) -> bool {
         0 => bytes[52..54] == [0; 2] && bytes[56..92] == [0; 36],
         _ => (1..=60_000).contains(&period_ms),
     };
-    known <= 3 && capture && input && heard
+    let mixed = known & 4 == 0 || known & 2 != 0;
+    known <= 7 && capture && input && heard && mixed
 }
 
 /// Plays the same good stream with or without a hostile one beside it, muted, and returns all that was heard.

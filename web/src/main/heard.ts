@@ -49,6 +49,7 @@ export class HeardWindow {
     if (recent === null || number("received") === 0) return null;
     const { receivedPackets, lostPackets, latePackets, playedFrames, concealedFrames } = recent.grown;
     return {
+      isMixed: false,
       receivedPackets,
       lostPackets,
       latePackets,
@@ -61,6 +62,13 @@ export class HeardWindow {
       spreadFrames: known("spread"),
     };
   }
+}
+
+/** How a source of the server's mix is heard, if the mix is heard so, and the mixer made up `concealedShare` of the source itself, 0 to 1. */
+export function inMix(mix: HeardReport, concealedShare: number): HeardReport {
+  const frames = mix.playedFrames + mix.concealedFrames;
+  const concealedFrames = Math.min(frames, mix.concealedFrames + Math.trunc(frames * concealedShare));
+  return { ...mix, isMixed: true, playedFrames: frames - concealedFrames, concealedFrames };
 }
 
 function lostShare(received: number, lost: number): number | null {

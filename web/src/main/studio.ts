@@ -39,7 +39,7 @@ import {
 } from "./calibration";
 import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
-import { HeardWindow } from "./heard";
+import { HeardWindow, inMix } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type {
   Buffer,
@@ -150,7 +150,7 @@ export class Studio implements StudioApi {
   #mixLookedMs = 0;
   #mixObserver: ReturnType<typeof setInterval> | undefined;
   /** The mix's stream while there is one, and what the engine was last told of it. */
-  #mix: { stream: number; isMuted: boolean; isSolo: boolean } | null = null;
+  #mix: { stream: number; isMuted: boolean; isSolo: boolean; window: HeardWindow } | null = null;
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
   readonly #members = new Map<string, Member>();
@@ -549,11 +549,15 @@ export class Studio implements StudioApi {
     this.#heardAtMs = nowMs;
     const numbers = sound.numbers();
     const underruns = sound.outputUnderruns();
+    const lookAt = ({ stream, window }: { stream: number; window: HeardWindow }) => {
+      const at = sound.offsetOf(numbers, stream);
+      return at < 0 ? null : window.add(nowMs, numbers, at, underruns);
+    };
+    const mix = this.#mix && lookAt(this.#mix);
     for (const member of this.#members.values()) {
-      const at = sound.offsetOf(numbers, member.stream);
-      const heard = at < 0 ? null : member.window.add(nowMs, numbers, at, underruns);
-      // What is heard of them in the mix, their own stream does not tell.
-      member.hearing = this.#isMixed(member.stream) ? null : heard;
+      const heard = lookAt(member);
+      // In the mix their own stream stands still.
+      member.hearing = this.#isMixed(member.stream) ? mix && this.#inMix(mix, member) : heard;
     }
     const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
       stream,
@@ -597,6 +601,12 @@ export class Studio implements StudioApi {
     }
   }
 
+  /** Null before the server says how its mixer hears them. */
+  #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
+    const share = this.#workerPeers.get(stream)?.mixerConcealedShare ?? null;
+    return share === null ? null : inMix(mix, share);
+  }
+
   #isMixed(stream: number): boolean {
     return this.#sound?.mixing.isMixed(stream) ?? false;
   }
@@ -622,7 +632,7 @@ export class Studio implements StudioApi {
       sound.addStream(stream, this.#state.settings.buffer, null);
       sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
-      this.#mix = { stream, isMuted: true, isSolo: false };
+      this.#mix = { stream, isMuted: true, isSolo: false, window: new HeardWindow() };
       this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
     }
     const mix = this.#mix;

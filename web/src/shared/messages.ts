@@ -128,6 +128,8 @@ export interface WorkerPeerStats {
   farEnd: FarEnd | null;
   /** The same where it is heard in the mix. */
   mixedFarEnd: FarEnd | null;
+  /** Of its last seconds in mixes, the share that the server's mixer made up; null while it does not play in ours. */
+  mixerConcealedShare: number | null;
   /** How its stream is to be taken from the relay, and whether that reaches it. */
   asked: Asked;
   relayOpen: boolean;

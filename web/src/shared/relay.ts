@@ -29,6 +29,8 @@ export interface MixedSource {
   stream: number;
   /** By so many frames the mix's media time is ahead of its own where both sound together. */
   lead_frames: number;
+  /** Of its last 4 s in mixes, the share that the mixer made up in place of what did not come in time; 0 to 1. */
+  concealed_share: number;
 }
 
 /** The relay's own counts since we joined, or of the last 4 s; docs/protocol.md says of what. */
@@ -84,6 +86,8 @@ export function parseControl(line: string): FromRelay | null {
 function isMixed(value: unknown): value is MixedSource[] {
   return (
     Array.isArray(value) &&
-    value.every((source) => Number.isFinite(source?.stream) && Number.isFinite(source?.lead_frames))
+    value.every((source) =>
+      [source?.stream, source?.lead_frames, source?.concealed_share].every(Number.isFinite),
+    )
   );
 }

@@ -114,6 +114,8 @@ export interface MouthToEar {
 
 /** How a stream is heard, over the listener's last seconds. Shares are 0 to 1; null where nothing was to be counted. */
 export interface HeardStats {
+  /** It is heard in the server's mix: then frames that the mixer made up are concealed too, and all else is the mix's. */
+  isMixed: boolean;
   /** Packets of which no copy came, of those that should have. */
   lostShare: number | Unknown;
   /** Packets that came after their turn, of the same. */

@@ -252,6 +252,8 @@ export interface InputDelay {
 
 /** How a stream is heard: counts of the last seconds, and the jitter buffer now. */
 export interface HeardReport {
+  /** It is heard in the server's mix. Then `concealedFrames` are the mix's and those that the mixer made up of the stream itself, and all else is the mix's. */
+  isMixed: boolean;
   /** What the counts cover. */
   periodMs: number;
   receivedPackets: number;
@@ -269,6 +271,8 @@ export interface HeardReport {
 
 const CAPTURE_KNOWN = 1;
 const HEARD_KNOWN = 2;
+/** Only with `HEARD_KNOWN`. */
+const HEARD_MIXED = 4;
 const INPUT_REPORTED = 1;
 const INPUT_CALIBRATED = 2;
 /** An optional count that is not known. */
@@ -284,7 +288,8 @@ function checkReport(bytes: Uint8Array): number {
   const hasCapture = (known & CAPTURE_KNOWN) !== 0;
   const hasHeard = (known & HEARD_KNOWN) !== 0;
   const isTidy =
-    known <= (CAPTURE_KNOWN | HEARD_KNOWN) &&
+    known <= (CAPTURE_KNOWN | HEARD_KNOWN | HEARD_MIXED) &&
+    (hasHeard || (known & HEARD_MIXED) === 0) &&
     source <= INPUT_CALIBRATED &&
     (source !== 0 || isZero(bytes, 36, 44)) &&
     (hasCapture || (source === 0 && isZero(bytes, 8, 52))) &&
@@ -320,6 +325,7 @@ export function readReport(bytes: Uint8Array): Report {
     droppedPackets: count(48),
   };
   const heard = {
+    isMixed: (parts & HEARD_MIXED) !== 0,
     periodMs: fields.getUint16(52, true),
     receivedPackets: count(56),
     lostPackets: count(60),
@@ -367,7 +373,7 @@ export function writeReport({ id, capture, heard }: Report): Uint8Array<ArrayBuf
     }
   }
   if (heard !== null) {
-    bytes[2]! |= HEARD_KNOWN;
+    bytes[2]! |= heard.isMixed ? HEARD_KNOWN | HEARD_MIXED : HEARD_KNOWN;
     fields.setUint16(52, Math.min(MAX_PERIOD_MS, Math.max(1, Math.round(heard.periodMs))), true);
     put(56, heard.receivedPackets);
     put(60, heard.lostPackets);

@@ -8,7 +8,7 @@ import {
   type WorkerPeerStats,
 } from "../shared/messages";
 import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
-import { NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
+import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import {
@@ -767,8 +767,7 @@ export class Peers {
     peer.reviewedAtMs = nowMs;
     const lanes = openLanes(peer);
     if (lanes === 0) return;
-    const lostShare =
-      stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : (peer.heard?.lostShare ?? null);
+    const lostShare = stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : lostOnTheWay(peer);
     const { copies, addsLanes } = this.#sending;
     const rungs = this.#rungsOf(peer);
     const stepBefore = this.#stepOf(peer);
@@ -853,6 +852,7 @@ export class Peers {
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
       mixedFarEnd: this.#mixedFarEnd(peer, epochMs()),
+      mixerConcealedShare: this.#mixedSource(peer)?.concealed_share ?? null,
       lanes: this.#laneStats(peer),
       asked: peer.asked,
       relayOpen: this.#isRelayOpen(peer),
@@ -860,8 +860,12 @@ export class Peers {
     }));
   }
 
+  #mixedSource(peer: Peer): MixedSource | undefined {
+    return this.#relayed?.mixed.find(({ stream }) => stream === peer.number);
+  }
+
   #mixedFarEnd(peer: Peer, nowMs: number): FarEnd | null {
-    const source = this.#relayed?.mixed.find(({ stream }) => stream === peer.number);
+    const source = this.#mixedSource(peer);
     const mixStream = this.#byNumber.get(MIX_STREAM);
     const mix = mixStream === undefined ? undefined : this.#peers.get(mixStream);
     if (source === undefined || mix === undefined) return null;
@@ -1035,10 +1039,15 @@ function isFirst({ ways }: Peer, wayName: WayName, bytes: Uint8Array, nowMs: num
   return nowMs - other.audioAtMs > AUDIBLE_MS || timestamp > other.newest;
 }
 
+/** Share of our datagrams that the peer says were lost; null if it does not. What is lost of a mix was lost behind the server. */
+function lostOnTheWay({ heard }: Peer): number | null {
+  return heard === null || heard.isMixed ? null : heard.lostShare;
+}
+
 /** Whether what little is sent finds a queue that something else fills. */
 function isChoked(peer: Peer): boolean {
   if (peer.rung.format !== "opus" || peer.leaving !== null) return false;
-  if ((peer.heard?.lostShare ?? 0) <= HEAVY_LOSS_SHARE) return false;
+  if ((lostOnTheWay(peer) ?? 0) <= HEAVY_LOSS_SHARE) return false;
   const open = peer.lanes.filter(isOpen);
   return open.every((lane) => lane.rttMs !== null && lane.rttMs > lane.leastRttMs + FULL_QUEUE_MS);
 }

@@ -78,6 +78,7 @@ const opusPacket = (n: number) => writeOpus(2, 240, BigInt(240 * n), 80).datagra
 
 /** A listener's report that of so many of our packets so many were lost. */
 const heardWith = (lostPackets: number, packets: number): HeardReport => ({
+  isMixed: false,
   periodMs: 4_000,
   receivedPackets: packets - lostPackets,
   lostPackets,
@@ -522,12 +523,12 @@ describe("lanes are made anew", () => {
     let reports = 0;
     return {
       /** Those given up at the review. */
-      at(nowMs: number, rttMs: number, lostPercent: number) {
+      at(nowMs: number, rttMs: number, lostPercent: number, isMixed = false) {
         for (const lane of lanes) {
           const probe = writeProbe(1, toNs(Date.now() - rttMs));
           lane.onmessage?.({ data: probeReply(probe, toNs(Date.now())).buffer });
         }
-        const heard = heardWith(lostPercent, 100);
+        const heard = { ...heardWith(lostPercent, 100), isMixed };
         lanes[0].onmessage?.({ data: writeReport({ id: ++reports, capture: null, heard }).buffer });
         peers.review(nowMs);
         return closed.splice(0);
@@ -543,6 +544,12 @@ describe("lanes are made anew", () => {
     // Not again and again.
     expect(path.at(10_100, 150, 30)).toEqual([]);
     expect(path.at(10_200, 150, 30)).toEqual([0, 1]);
+  });
+
+  it("but not for what the listener misses of the server's mix: our lanes have no part in that", () => {
+    const path = listening("opus");
+    expect([path.at(0, 20, 30, true), path.at(100, 150, 30, true)]).toEqual([[], []]);
+    expect(path.at(200, 150, 30)).toEqual([0, 1]);
   });
 
   it("but not where samples are sent, which are too much themselves", () => {

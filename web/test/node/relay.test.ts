@@ -315,11 +315,17 @@ it("knows every message of the protocol, and no other", () => {
     received: 7,
     missing: 8,
     mix_us: 6,
-    mixed: [{ stream: 9, lead_frames: -10 }],
+    mixed: [{ stream: 9, lead_frames: -10, concealed_share: 0.25 }],
   };
   const statistics = (change = {}) => JSON.stringify({ type: "statistics", ...counts, ...change });
   expect(parseControl(statistics())).toMatchObject(counts);
-  for (const mixed of [undefined, {}, [null], [{ stream: 9 }], [{ stream: 9, lead_frames: "10" }]])
+  for (const mixed of [
+    undefined,
+    {},
+    [null],
+    [{ stream: 9, lead_frames: 10 }],
+    [{ ...counts.mixed[0], lead_frames: "10" }],
+  ])
     expect(parseControl(statistics({ mixed }))).toBeNull();
   for (const line of ["", "null", "3", "[]", '{"type":"wanted","listeners":-1}', '{"type":"statistics"}'])
     expect(parseControl(line)).toBeNull();

@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { inMix } from "../../src/main/heard";
 import type { CaptureReport, HeardReport } from "../../src/shared/wire";
 import { KIND_REPORT, kindOf, readReport } from "../../src/shared/wire";
 import { Reports, toNs } from "../../src/worker/report";
@@ -6,6 +7,7 @@ import { Reports, toNs } from "../../src/worker/report";
 const EPOCH_MS = 1_795_223_941_000;
 
 const heard: HeardReport = {
+  isMixed: false,
   periodMs: 4_000,
   receivedPackets: 1_490,
   lostPackets: 10,
@@ -120,6 +122,7 @@ it("forgets a peer that falls silent, and believes it when it begins anew", () =
     tell(here, there, EPOCH_MS + n * 500);
   }
   expect(here.heard(EPOCH_MS + 5_000)).toEqual({
+    isMixed: false,
     lostShare: 10 / 1_500,
     lateShare: 2 / 1_500,
     concealedShare: 1_280 / 192_000,
@@ -144,4 +147,11 @@ it("says no more how the peer is heard once main has not said so for 3 s", () =>
     (_, n) => readReport(reports.poll(null, 0, EPOCH_MS + n * 500)!).heard,
   );
   expect(told).toEqual([...Array(6).fill(heard), null, null]);
+});
+
+it("counts what the server's mixer made up as concealed, and the rest as the mix's", () => {
+  const mix = { ...heard, playedFrames: 180_000, concealedFrames: 20_000 };
+  const source = { ...mix, isMixed: true, playedFrames: 130_000, concealedFrames: 70_000 };
+  expect(inMix(mix, 0.25)).toEqual(source);
+  expect(inMix(mix, 1)).toMatchObject({ playedFrames: 0, concealedFrames: 200_000 });
 });

@@ -13,6 +13,7 @@ const clean: Way = {
   overrunFrames: 0,
   droppedPackets: 0,
   outputUnderruns: 0,
+  isMixed: false,
   othersHearSenderBadly: null,
   listenerHearsOthersBadly: null,
 };
@@ -39,6 +40,9 @@ describe("a diagnosis", () => {
     ],
     [{ outputUnderruns: 2 }, "output", "Your computer is too busy to play without gaps."],
     [{ outputUnderruns: null }, "path", "Packets from Bob to you get lost on the way."],
+    [{ isMixed: true }, "downlink", "The server's mix reaches you with gaps."],
+    [{ isMixed: true, lostShare: 0, lateShare: 0.02 }, "downlink", "The server's mix reaches you with gaps."],
+    [{ isMixed: true, lostShare: 0.001 }, "uplink", "Bob's sound reaches the server with gaps."],
     [{ lostShare: 0 }, "microphone", "Bob's sound stops now and then before it is sent."],
   ])("%o: %s", (change, where, text) => {
     expect(diagnose({ ...gaps, ...change })).toMatchObject({ where, text });
@@ -59,6 +63,7 @@ describe("a diagnosis", () => {
 
 describe("how they hear you", () => {
   const heard: HeardStats = {
+    isMixed: false,
     lostShare: 0.001,
     lateShare: 0,
     concealedShare: 0.002,
@@ -74,6 +79,9 @@ describe("how they hear you", () => {
     expect(words({})).toBe("Bob hears you: 0.2 % concealed, 8.0 ms buffer");
     expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
     expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % concealed, 5.3 ms buffer");
+    expect(words({ isMixed: true })).toBe(
+      "Bob hears you in the server's mix: 0.2 % concealed, 8.0 ms buffer",
+    );
     expect(words({ concealedShare: null })).toBe("Bob does not hear you yet");
   });
 });

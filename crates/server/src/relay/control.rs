@@ -173,6 +173,8 @@ pub struct MixedSource {
     pub stream: u16,
     /// By so many frames the mix's media time is ahead of the source's own where both sound together.
     pub lead_frames: i64,
+    /// Of its last 4 s in mixes, the share that the mixer made up in place of what did not come in time; 0 to 1.
+    pub concealed_share: f32,
 }
 
 impl RelayMessage {
@@ -305,11 +307,12 @@ mod tests {
             mixed: vec![MixedSource {
                 stream: 8,
                 lead_frames: -9,
+                concealed_share: 0.25,
             }],
         };
         assert_eq!(
             RelayMessage::Statistics(statistics).to_line(),
-            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null,\"mixed\":[{\"stream\":8,\"lead_frames\":-9}]}\n"
+            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null,\"mixed\":[{\"stream\":8,\"lead_frames\":-9,\"concealed_share\":0.25}]}\n"
         );
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use antiphon_core::{
     Ladder, Observation,
+    jitter::JitterCounts,
     ladder::CONGESTED_SHARE,
     sequence::{Arrival, SequenceTracker},
     wire,
@@ -63,6 +64,27 @@ impl Uplink {
     /// Of the last four seconds: datagrams that came, each counted once, and those of which not even a copy did.
     pub(super) fn lately(&self) -> (u64, u64) {
         self.lately
+    }
+}
+
+/// A participant's sound, as the mixer plays it.
+#[derive(Debug, Default)]
+pub(super) struct Mixed {
+    recent: Recent<LOOKS>,
+    concealed_share: f32,
+}
+
+impl Mixed {
+    /// Once a second. `counts`: so far; `None` if it is in no mix.
+    pub(super) fn look(&mut self, counts: Option<JitterCounts>) {
+        let counts = counts.unwrap_or_default();
+        let heard = counts.played_frames + counts.concealed_frames;
+        self.concealed_share = share(self.recent.look((heard, counts.concealed_frames)));
+    }
+
+    /// Of the last four seconds, the share of frames that were made up.
+    pub(super) fn concealed_share(&self) -> f32 {
+        self.concealed_share
     }
 }
 
@@ -217,6 +239,34 @@ mod tests {
         let mut bytes = vec![0; header.datagram_bytes() + copy_bytes];
         header.write(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn what_the_mixer_made_up_is_told_of_the_last_seconds() {
+        let mut mixed = Mixed::default();
+        let counts = |played_frames, concealed_frames| {
+            Some(JitterCounts {
+                played_frames,
+                concealed_frames,
+                ..JitterCounts::default()
+            })
+        };
+        mixed.look(None);
+        assert_eq!(mixed.concealed_share(), 0.0);
+        mixed.look(counts(36_000, 12_000));
+        assert_eq!(mixed.concealed_share(), 0.25);
+        for second in 1..=4 {
+            mixed.look(counts(36_000 + 48_000 * second, 12_000));
+        }
+        assert_eq!(mixed.concealed_share(), 0.0, "it is long ago");
+        // It left all mixes, and came into one again.
+        mixed.look(None);
+        mixed.look(counts(0, 100));
+        assert_eq!(
+            mixed.concealed_share(),
+            0.0,
+            "counts that fell tell nothing"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::{
     control::{ControlError, Listen, Mix, MixedSource, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
-    losses::{Downlink, Uplink},
+    losses::{Downlink, Mixed, Uplink},
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
 };
@@ -110,6 +110,8 @@ struct Participant {
     allowance: Allowance,
     mix_share: MixShare,
     uplink: Uplink,
+    /// Its own sound, in the mixes of others.
+    mixed: Mixed,
     downlink: Downlink,
     /// Once it has asked for a mix.
     mix_way: Option<Box<MixWay>>,
@@ -290,6 +292,7 @@ impl Room {
                 sources: 0,
             },
             uplink: Uplink::default(),
+            mixed: Mixed::default(),
             downlink: Downlink::default(),
             mix_way: None,
             counts: Counts::default(),
@@ -500,6 +503,14 @@ impl Room {
         session: ConnectionHandle,
         connections: &mut Connections,
     ) -> Option<Statistics> {
+        let mixed = (self.mixer.leads(stream)).filter_map(|(source, lead_frames)| {
+            Some(MixedSource {
+                stream: source,
+                lead_frames,
+                concealed_share: self.participants.get(&source)?.mixed.concealed_share(),
+            })
+        });
+        let mixed = mixed.collect();
         let participant = self.participants.get_mut(&stream)?;
         let rtt_us = connections.get(session)?.quic.rtt().as_micros();
         let (mixing, mixes) = std::mem::take(&mut participant.mixing);
@@ -513,12 +524,7 @@ impl Room {
             received,
             missing,
             mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
-            mixed: (self.mixer.leads(stream))
-                .map(|(stream, lead_frames)| MixedSource {
-                    stream,
-                    lead_frames,
-                })
-                .collect(),
+            mixed,
         })
     }
 
@@ -791,6 +797,8 @@ impl Room {
         let mut participants = Vec::with_capacity(self.participants.len());
         for (number, participant) in &mut self.participants {
             participant.uplink.look();
+            let played = self.mixer.source_stats(*number);
+            (participant.mixed).look(played.map(|played| played.stream.jitter));
             participant.review_downlink(elapsed, connections);
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {

@@ -20,6 +20,8 @@ export interface Way {
   droppedPackets: number;
   /** Times the listener's own output ran dry; null where its browser does not tell. */
   outputUnderruns: number | null;
+  /** By the server's mix: what came lost or late is of the last part of the way, from there. */
+  isMixed: boolean;
   /** Whether everyone else hears the sender as badly, and the listener everyone else; null without anyone else. */
   othersHearSenderBadly: boolean | null;
   listenerHearsOthersBadly: boolean | null;
@@ -67,6 +69,20 @@ export function diagnose(way: Way): Diagnosis | null {
       advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
     };
   }
+  if (way.isMixed) {
+    // Of the first part the server's mixer has made up what was missing. Where the last part does not explain it, that was it.
+    return ((lateShare ?? 0) + (lostShare ?? 0)) * 2 < (way.concealedShare ?? 0)
+      ? {
+          where: "uplink",
+          text: `${capital(ofSender)} sound reaches the server with gaps.`,
+          advice: `A network cable instead of Wi-Fi at ${ofSender} end helps most.`,
+        }
+      : {
+          where: "downlink",
+          text: `The server's mix reaches ${way.to} with gaps.`,
+          advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
+        };
+  }
   if ((lateShare ?? 0) > (lostShare ?? 0)) {
     return {
       where: "path",
@@ -88,13 +104,13 @@ export function diagnose(way: Way): Diagnosis | null {
   };
 }
 
-/** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". */
+/** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */
 export function heardWords(name: string, heard: HeardStats, sampleRateHz: number | null): string {
   const buffer = `${formatMs(framesToMs(heard.bufferFrames ?? heard.targetFrames, sampleRateHz))} buffer`;
   const { concealedShare } = heard;
   if (concealedShare === null) return `${name} does not hear you yet`;
   const quality = concealedShare === 0 ? "no gaps" : `${formatShare(concealedShare)} concealed`;
-  return `${name} hears you: ${quality}, ${buffer}`;
+  return `${name} hears you${heard.isMixed ? " in the server's mix" : ""}: ${quality}, ${buffer}`;
 }
 
 const possessive = (who: string) => (who === "you" ? "your" : `${who}'s`);

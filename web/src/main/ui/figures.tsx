@@ -3,7 +3,7 @@
 import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Show } from "solid-js";
 import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
-import type { MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
+import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
 import { AUDIBLE_SHARE, diagnose, heardWords } from "./diagnosis";
 import {
@@ -40,7 +40,7 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const recent = createRecent(reading);
   const isMixed = createMemo(() => reading()?.peer.path === "mix");
   const summary = createMemo<Verdict>(() => {
-    const { tone, text } = verdict(recent());
+    const { tone, text } = verdict(withMixer(recent(), reading()?.peer.hearing ?? null));
     return { tone, text: isMixed() ? `${text}, in the server's mix` : text };
   });
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
@@ -128,13 +128,13 @@ function HeardByThem(props: { reading: Reading; name: string }) {
 /** Over which time what this page itself loses is looked at: as long as a report's. */
 const HERE_MS = 4_000;
 
-function diagnoseIncoming(stats: Stats, { id, path, hearing, farEnd }: PeerStats, name: string) {
+function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name: string) {
+  // Whoever else is in the mix is heard through the same part of the way.
   const others = stats.peers.flatMap((peer) =>
-    peer.id !== id && peer.path !== "mix" && peer.hearing ? [peer.hearing] : [],
+    peer.id !== id && peer.hearing?.isMixed === false ? [peer.hearing] : [],
   );
   return (
     hearing &&
-    path !== "mix" &&
     diagnose({
       from: name,
       to: "you",
@@ -142,7 +142,7 @@ function diagnoseIncoming(stats: Stats, { id, path, hearing, farEnd }: PeerStats
       overrunFrames: farEnd?.overrunFrames ?? 0,
       droppedPackets: farEnd?.droppedPackets ?? 0,
       othersHearSenderBadly: null,
-      listenerHearsOthersBadly: allBad(others),
+      listenerHearsOthersBadly: hearing.isMixed ? null : allBad(others),
     })
   );
 }
@@ -291,6 +291,13 @@ function createRecent(reading: Reading): Accessor<RecentStream | null> {
   });
 }
 
+/** What the server's mixer made up of their sound was played here, too: by the mix's own counts it was not missing. */
+function withMixer(recent: RecentStream | null, hearing: HeardStats | null): RecentStream | null {
+  if (recent === null || hearing?.isMixed !== true || !hearing.concealedShare) return recent;
+  const concealedShare = Math.max(recent.concealedShare ?? 0, hearing.concealedShare);
+  return { ...recent, concealedShare, concealedFrames: Math.max(1, recent.concealedFrames) };
+}
+
 /** Of the last seconds, by each way: shares are 0 to 1, null where nothing was to be counted. */
 type RecentWays = Record<WayName, { firstShare: number | null; lostShare: number | null }>;
 
@@ -348,6 +355,7 @@ function peerFigures(
   const overSeconds = recent ? `in ${Math.round(recent.seconds)} s` : "";
   const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
   const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
+  const hearing = peer?.hearing?.isMixed ? peer.hearing : null;
   return [
     measured
       ? {
@@ -417,10 +425,14 @@ function peerFigures(
     },
     {
       label: "Concealed",
-      value: formatShare(recent?.concealedShare ?? null),
-      note: recent?.concealedShare == null ? "" : `${formatMs(concealedMs)} ${overSeconds}`,
+      value: formatShare((hearing ?? recent)?.concealedShare ?? null),
+      note: hearing
+        ? `by the server and here, in ${Math.round(hearing.periodMs / 1000)} s`
+        : recent?.concealedShare == null
+          ? ""
+          : `${formatMs(concealedMs)} ${overSeconds}`,
       explanation:
-        "Counted: time for which their sound was missing and something had to be played in its place, as a share of the last 10 seconds. What is played is carried on from the sound before: a short gap is hardly heard, many or long ones are.",
+        "Counted: time for which their sound was missing and something had to be played in its place, as a share of the last 10 seconds (4 in the server's mix, of which the server tells its part). What is played is carried on from the sound before: a short gap is hardly heard, many or long ones are.",
     },
     {
       label: "Clocks",
