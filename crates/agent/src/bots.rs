@@ -21,7 +21,8 @@ use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::time::interval;
+use tokio::task::JoinHandle;
+use tokio::time::{interval, timeout};
 use web_transport_quinn::quinn::Endpoint;
 
 use crate::clock::now_ns;
@@ -152,14 +153,21 @@ pub fn run(
             }
         }
         let summary = band.summary();
+        let mut leaving = Vec::new();
         for bot in &band.bots {
             *bot.relay.borrow_mut() = None;
-            if let Some(to_server) = bot.to_server.borrow_mut().take() {
+            if let Some((to_server, talking)) = bot.to_server.borrow_mut().take() {
                 let _ = to_server.try_send(ToServer::Leave {});
+                leaving.push(talking);
             }
         }
-        // So that the words get out.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // Who cannot say so, because the server is away, is missed there before long.
+        let all_gone = async {
+            for talking in leaving {
+                let _ = talking.await;
+            }
+        };
+        let _ = timeout(Duration::from_millis(1_500), all_gone).await;
         Ok(summary)
     });
     drop(metronome);
@@ -231,7 +239,8 @@ struct Band {
 #[derive(Default)]
 struct Bot {
     relay: RefCell<Option<Relay>>,
-    to_server: RefCell<Option<mpsc::Sender<ToServer>>>,
+    /// And what ends once it has left.
+    to_server: RefCell<Option<(mpsc::Sender<ToServer>, JoinHandle<()>)>>,
     /// Where it is in its loop, and which of its frames comes next.
     frame: Cell<u64>,
     sequence: Cell<u32>,
@@ -440,8 +449,8 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
     let (signalling, mut signals) = mpsc::channel(256);
     let (events, mut relayed) = mpsc::channel(1_024);
     let bot = &band.bots[index];
-    *bot.to_server.borrow_mut() = Some(to_server);
-    tokio::task::spawn_local(signalling::run(link, hello, outgoing, signalling));
+    let talking = tokio::task::spawn_local(signalling::run(link, hello, outgoing, signalling));
+    *bot.to_server.borrow_mut() = Some((to_server, talking));
     // Numbers of the others.
     let mut others: HashMap<String, u16> = HashMap::new();
     let mut seat = None;

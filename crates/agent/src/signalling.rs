@@ -491,7 +491,9 @@ async fn talk(
                     return End::Broken(error.to_string());
                 }
                 if leaves {
-                    let _ = timeout(Duration::from_secs(1), socket.close(None)).await;
+                    // Until the server closes: a connection that is dropped with something unread is reset, and what was said last may be lost with it.
+                    let farewell = async { while let Some(Ok(_)) = socket.next().await {} };
+                    let _ = timeout(Duration::from_secs(1), farewell).await;
                     return End::Left;
                 }
             }
@@ -515,6 +517,22 @@ mod tests {
         assert!(retry_after(PATIENCE + 5) > LAST_RETRY);
     }
 
+    fn hello() -> Hello {
+        Hello {
+            secret: Secret::random(),
+            name: "Ann".into(),
+            sample_rate_hz: 48_000,
+            passphrase: None,
+            bot: false,
+        }
+    }
+
+    fn welcome(locked: bool) -> Value {
+        serde_json::json!({"type": "welcome", "version": 1, "id": "00", "stream": 1, "room": "abcdefghijklmnop",
+            "sample_rate_hz": 48_000, "participants": [], "owner": "00", "locked": locked, "muted": false,
+            "ice_servers": [], "relay": null, "resumed": false})
+    }
+
     /// What a participant says first, and then gets to hear before its connection breaks.
     async fn meet(listener: &TcpListener, told: &[Value]) -> Value {
         let (tcp, _) = listener.accept().await.expect("a connection");
@@ -532,22 +550,10 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
-        let hello = Hello {
-            secret: Secret::random(),
-            name: "Ann".into(),
-            sample_rate_hz: 48_000,
-            passphrase: None,
-            bot: false,
-        };
-        let welcome = |locked| {
-            serde_json::json!({"type": "welcome", "version": 1, "id": "00", "stream": 1, "room": "abcdefghijklmnop",
-                "sample_rate_hz": 48_000, "participants": [], "owner": "00", "locked": locked, "muted": false,
-                "ice_servers": [], "relay": null, "resumed": false})
-        };
         let lock = |passphrase: Option<&str>| serde_json::json!({"type": "locked", "locked": passphrase.is_some(), "passphrase": passphrase});
         let (_to_server, outgoing) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
-        let talking = run(link.parse().expect("a link"), hello, outgoing, events);
+        let talking = run(link.parse().expect("a link"), hello(), outgoing, events);
         let listening = async { while told.recv().await.is_some() {} };
         let serving = async {
             let first = meet(&listener, &[welcome(false), lock(Some("x"))]).await;
@@ -567,6 +573,38 @@ mod tests {
             () = serving => {}
             ((), ()) = async { tokio::join!(talking, listening) } => panic!("it gave up"),
         }
+    }
+
+    #[tokio::test]
+    async fn who_leaves_stays_until_the_server_has_heard_it() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let (to_server, outgoing) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(16);
+        let talking = run(link.parse().expect("a link"), hello(), outgoing, events);
+        let listening = async {
+            while told.recv().await.is_some() {
+                let _ = to_server.try_send(ToServer::Leave {});
+            }
+        };
+        let serving = async {
+            let (tcp, _) = listener.accept().await.expect("a connection");
+            let mut socket = accept_async(tcp).await.expect("a WebSocket");
+            socket.next().await.expect("a message").expect("a hello");
+            let welcome = Message::text(welcome(false).to_string());
+            socket.send(welcome).await.expect("it is there");
+            let last = socket.next().await.expect("a message").expect("a word");
+            assert_eq!(last.to_text().expect("text"), r#"{"type":"leave"}"#);
+            // What others do meanwhile is told as before.
+            let left = Message::text(r#"{"type":"left","id":"01"}"#);
+            socket.send(left).await.expect("it is there");
+            let silence = timeout(Duration::from_millis(100), socket.next()).await;
+            assert!(silence.is_err(), "it is still there: {silence:?}");
+            socket.close(None).await.expect("it is there");
+        };
+        let all = async { tokio::join!(talking, listening, serving) };
+        timeout(SILENCE_TIMEOUT, all).await.expect("it leaves");
     }
 
     #[test]
