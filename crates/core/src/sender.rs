@@ -335,12 +335,7 @@ impl Rendition {
             .sent_in_a_row
             .min(queue_frames as u64 - (pushed - self.polled));
         if self.carries_copies && kept >= frames as u64 {
-            let copy = &mut out[length..][..header.copy_bytes()];
-            length += copy.len();
-            for (channel, block) in copy
-                .chunks_exact_mut(adpcm::block_bytes(frames))
-                .enumerate()
-            {
+            for (channel, block) in header.copy_blocks(&mut out[length..]).enumerate() {
                 let (older, newer) = run(
                     queue,
                     queue_frames,
@@ -350,6 +345,7 @@ impl Rendition {
                 );
                 adpcm::encode(older.iter().chain(newer).copied(), block);
             }
+            length += header.copy_bytes();
         }
         self.sent_in_a_row += frames as u64;
         self.sequence = self.sequence.wrapping_add(1);

@@ -3,7 +3,7 @@
 //! Parsing trusts nothing: every length, range and enum is checked, no input panics, and what does not match is
 //! refused with a [`Malformed`] reason for the caller to count.
 
-use crate::adpcm;
+use crate::{adpcm, pcm};
 
 /// Protocol version in the first byte of every datagram.
 pub const VERSION: u8 = 1;
@@ -172,6 +172,11 @@ impl AudioHeader {
     /// Length of the copy that may follow: of as many frames, those before, a block of [`adpcm`] for each channel.
     pub const fn copy_bytes(&self) -> usize {
         self.channels as usize * adpcm::block_bytes(self.frames as usize)
+    }
+
+    /// The copy's blocks, one for each channel, of the room that it has from the front of `out` on.
+    pub(crate) fn copy_blocks<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> {
+        out[..self.copy_bytes()].chunks_exact_mut(adpcm::block_bytes(self.frames.into()))
     }
 
     /// The header of the datagram that the copy is of.
@@ -529,6 +534,33 @@ pub fn without_copy(bytes: &[u8]) -> &[u8] {
         Ok(Datagram::Audio(header, ..)) => &bytes[..header.datagram_bytes()],
         _ => bytes,
     }
+}
+
+/// Writes into `out` the copy that a datagram of samples may carry of the one `before`, as its sender would have, and returns its length: for who passes both
+/// on. `None` if it has one already, has no room for one, or is not the next after that.
+///
+/// RT: no alloc, no lock, O(channels × frames).
+///
+/// # Panics
+/// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
+pub fn write_copy(before: &[u8], datagram: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (Ok(Datagram::Audio(earlier, samples, _)), Ok(Datagram::Audio(header, _, []))) =
+        (parse(before), parse(datagram))
+    else {
+        return None;
+    };
+    let length = header.copy_bytes();
+    if earlier != header.before() || datagram.len() + length > MAX_DATAGRAM_BYTES {
+        return None;
+    }
+    let (channels, frames) = (usize::from(header.channels), usize::from(header.frames));
+    let mut run = [0.0; MAX_PACKET_FRAMES];
+    let run = &mut run[..frames];
+    for (channel, block) in header.copy_blocks(out).enumerate() {
+        pcm::decode_channel(header.format, samples, channel, channels, run);
+        adpcm::encode(run.iter().copied(), block);
+    }
+    Some(length)
 }
 
 fn parse_kind(bytes: &[u8]) -> Result<Kind, Malformed> {

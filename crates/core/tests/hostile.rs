@@ -201,6 +201,33 @@ proptest! {
         }
     }
 
+    #[test]
+    fn a_copy_is_made_only_of_what_is_whole_and_comes_before(
+        datagram in anything(),
+        other in anything(),
+        is_next in any::<bool>(),
+    ) {
+        let mut before = other;
+        if let (true, Ok(Datagram::Audio(header, ..))) = (is_next, wire::parse(&datagram)) {
+            before.clone_from(&datagram);
+            header.before().write(&mut before);
+        }
+        let mut copy = [0; MAX_DATAGRAM_BYTES];
+        let Some(length) = wire::write_copy(&before, &datagram, &mut copy) else {
+            return Ok(());
+        };
+        let Ok(Datagram::Audio(earlier, ..)) = wire::parse(&before) else {
+            panic!("of no samples")
+        };
+        let joined = [&datagram, &copy[..length]].concat();
+        let Ok(Datagram::Audio(header, samples, found)) = wire::parse(&joined) else {
+            panic!("nobody reads it")
+        };
+        prop_assert_eq!(header.before(), earlier);
+        prop_assert_eq!(&datagram[20..], samples);
+        prop_assert_eq!(&copy[..length], found);
+        prop_assert_eq!(wire::write_copy(&before, &joined, &mut copy), None);
+    }
 }
 
 proptest! {

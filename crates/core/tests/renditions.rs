@@ -11,6 +11,7 @@ use antiphon_core::{
     Command, Player, SampleFormat, SampleRate, Sender, SenderConfig, StreamFormat, StreamStats,
     Target,
 };
+use proptest::prelude::*;
 use support::player;
 
 const ID: u32 = 1;
@@ -172,6 +173,113 @@ fn each_datagram_but_the_first_carries_a_copy_of_the_one_before() {
         assert_eq!(known.sequence.lost, 0);
         assert!(known.sequence.recovered.abs_diff(known.sequence.received) <= 1);
         assert!(known.jitter.played_frames >= frames as u64);
+    }
+}
+
+/// The datagrams that a sender makes of `input`.
+fn datagrams(config: SenderConfig, has_copies: bool, input: &[f32]) -> Vec<Vec<u8>> {
+    let mut sender = Sender::new(config);
+    sender.set_copies(0, has_copies);
+    sender.push(input, input.len() / config.channels);
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let next = || {
+        let length = sender.poll_datagram(&mut bytes)?;
+        Some(bytes[..length].to_vec())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+proptest! {
+    #[test]
+    fn who_passes_datagrams_on_can_add_the_copies_that_the_sender_would_have_sent(
+        (format, packet_frames, channels) in prop_oneof![
+            (Just(SampleFormat::S16), 16..150usize, 1..3usize),
+            (Just(SampleFormat::S24), 16..130usize, 1..3usize),
+            (Just(SampleFormat::F32), 16..30usize, 1..8usize),
+        ],
+        // Of full scale, and somewhat more.
+        samples in proptest::collection::vec(-9_000_000..9_000_000i32, 8 * 3 * 16..4_000),
+    ) {
+        // In 24 bits they are whole: a relay has no others.
+        let samples: Vec<f32> = samples.iter().map(|&sample| sample as f32 / 8_388_608.0).collect();
+        let whole = samples.len() / channels * channels;
+        let config = SenderConfig { channels, ..config(format, packet_frames) };
+        let [plain, copied] =
+            [false, true].map(|has_copies| datagrams(config, has_copies, &samples[..whole]));
+        prop_assert_eq!(&plain[0], &copied[0]);
+        prop_assert_eq!(plain.len(), copied.len());
+        for (pair, copied) in plain.windows(2).zip(&copied[1..]) {
+            let mut copy = [0; MAX_DATAGRAM_BYTES];
+            let length = wire::write_copy(&pair[0], &pair[1], &mut copy).expect("has room");
+            prop_assert_eq!(&[&pair[1], &copy[..length]].concat(), copied);
+        }
+    }
+}
+
+#[test]
+fn a_copy_is_added_to_nothing_but_the_next_of_the_same_shape_and_where_it_fits() {
+    let header = AudioHeader {
+        format: SampleFormat::S16,
+        rate: SampleRate::Hz48000,
+        channels: 2,
+        stream: 7,
+        frames: 128,
+        // Both wrap.
+        sequence: 0,
+        timestamp: 100,
+    };
+    let datagram = |header: &AudioHeader| {
+        let mut bytes = vec![1; header.datagram_bytes()];
+        header.write(&mut bytes);
+        bytes
+    };
+    let mut copy = [0; MAX_DATAGRAM_BYTES];
+    let mut written = |before: &AudioHeader, header: &AudioHeader| {
+        wire::write_copy(&datagram(before), &datagram(header), &mut copy)
+    };
+    let before = header.before();
+    assert_eq!(
+        (before.sequence, before.timestamp),
+        (u32::MAX, u64::MAX - 27)
+    );
+    assert_eq!(written(&before, &header), Some(header.copy_bytes()));
+    for other in [
+        header,
+        AudioHeader {
+            sequence: u32::MAX - 1,
+            ..before
+        },
+        AudioHeader {
+            timestamp: before.timestamp - 1,
+            ..before
+        },
+        AudioHeader {
+            frames: 127,
+            ..before
+        },
+        AudioHeader {
+            channels: 1,
+            ..before
+        },
+        AudioHeader {
+            stream: 0,
+            ..before
+        },
+        AudioHeader {
+            format: SampleFormat::S24,
+            ..before
+        },
+        AudioHeader {
+            rate: SampleRate::Hz44100,
+            ..before
+        },
+    ] {
+        assert_eq!(written(&other, &header), None, "{other:?}");
+    }
+    // 20 bytes, 780 of samples, and two blocks of 100.
+    for (frames, fits) in [(195, true), (196, false)] {
+        let header = AudioHeader { frames, ..header };
+        assert_eq!(written(&header.before(), &header).is_some(), fits);
     }
 }
 
