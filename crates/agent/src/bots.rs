@@ -355,15 +355,18 @@ impl Band {
 
     fn receive(&self, bot: &Bot, room: &str, bytes: &[u8]) {
         let now = now_ns();
-        let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes) else {
+        let Ok(Datagram::Audio(header, _, copy)) = wire::parse(bytes) else {
             return;
         };
         let mut heard = bot.heard.borrow_mut();
         let tracker = heard.entry(header.stream).or_default();
         let before = tracker.counts();
-        // The relay sends twice what the way here loses some of.
+        // The relay sends copies of what the way here loses some of: within the next one, or by themselves.
         if tracker.handle(header.sequence, false) == Arrival::Duplicate {
             return;
+        }
+        if !copy.is_empty() {
+            tracker.handle_copy(header.before().sequence);
         }
         let now_counted = tracker.counts();
         let mut counts = bot.counts.get();

@@ -57,7 +57,7 @@ function takes({ forwarded, mix, copies }) {
   const streams = forwarded > 0 ? [`${forwarded} forwarded`] : [];
   if (mix !== null) streams.push(MIXES[mix]);
   if (streams.length === 0) return "nothing";
-  return streams.join(", ") + (copies ? ", twice" : "");
+  return streams.join(", ") + (copies ? ", with copies" : "");
 }
 
 function show(status) {

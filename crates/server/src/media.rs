@@ -215,7 +215,7 @@ pub struct ParticipantMedia {
     pub forwarded: u16,
     /// What its mix is sent as; none if it takes no mix.
     pub mix: Option<MixFormat>,
-    /// Whether all that it is sent is sent twice, because its downlink loses some.
+    /// Whether copies are sent of all that it is sent, because its downlink loses some.
     pub copies: bool,
     /// Round trip of its quickest session, us; none before it is known.
     pub rtt_us: Option<u32>,

@@ -13,7 +13,7 @@ use std::{
 
 use antiphon_core::{
     SampleFormat, SampleRate,
-    wire::{AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
+    wire::{self, AudioHeader, Datagram, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe, parse},
 };
 use antiphon_server::{
     Config, RelayConfig, StartError, TlsFiles,
@@ -24,7 +24,7 @@ use antiphon_server::{
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
-use tokio::{runtime, task::AbortHandle, time::timeout};
+use tokio::{net::UdpSocket, runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
     ALPN, Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
     WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest, quinn,
@@ -79,14 +79,17 @@ impl Relay {
     }
 
     fn request(&self, token: Token) -> ConnectRequest {
-        let token = serde_json::to_string(&token).expect("serialises");
-        let url = format!("https://{}/relay/{}", self.address, token.trim_matches('"'));
-        ConnectRequest::new(url.parse::<url::Url>().expect("a URL"))
+        request(self.address, token)
     }
 
     async fn connect(&self, token: Token) -> Session {
+        self.connect_by(self.address, token).await
+    }
+
+    async fn connect_by(&self, address: SocketAddr, token: Token) -> Session {
         let client = client(&self.media.offer().certificate_hashes);
-        client.connect(self.request(token)).await.expect("connects")
+        let connected = client.connect(request(address, token)).await;
+        connected.expect("connects")
     }
 
     /// Admits and connects.
@@ -119,6 +122,41 @@ impl Relay {
         };
         timeout(SOON, reached).await.expect("the status is reached");
     }
+}
+
+fn request(address: SocketAddr, token: Token) -> ConnectRequest {
+    let token = serde_json::to_string(&token).expect("serialises");
+    let url = format!("https://{address}/relay/{}", token.trim_matches('"'));
+    ConnectRequest::new(url.parse::<url::Url>().expect("a URL"))
+}
+
+/// A line to the relay on which one packet of 50 from there is lost: where it begins.
+async fn lossy_line(relay: SocketAddr) -> (SocketAddr, AbortOnDrop) {
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    let near = UdpSocket::bind(here).await.expect("binds");
+    let far = UdpSocket::bind(here).await.expect("binds");
+    far.connect(relay).await.expect("has an address");
+    let begin = near.local_addr().expect("is bound");
+    let carrying = tokio::spawn(async move {
+        let (mut up, mut down) = ([0; 2_048], [0; 2_048]);
+        let mut page = None;
+        let mut carried = 0;
+        loop {
+            tokio::select! {
+                Ok((length, from)) = near.recv_from(&mut up) => {
+                    page = Some(from);
+                    let _ = far.send(&up[..length]).await;
+                }
+                Ok(length) = far.recv(&mut down) => {
+                    carried += 1;
+                    if let Some(page) = page.filter(|_| carried % 50 != 0) {
+                        let _ = near.send_to(&down[..length], page).await;
+                    }
+                }
+            }
+        }
+    });
+    (begin, AbortOnDrop(carrying.abort_handle()))
 }
 
 /// A client that takes these certificates, and no others.
@@ -324,6 +362,81 @@ async fn a_copy_goes_no_further_and_a_sender_hears_what_was_lost_on_the_way_to_t
     a_control.wanted(1).await;
     a.send(&audio(3));
     assert_eq!(b.receive().await, audio_from(1, 3));
+}
+
+/// A stream of samples as it comes where copies are sent.
+struct Copied {
+    stream: u16,
+    /// The newest datagram, without its copy.
+    last: Option<(u32, Vec<u8>)>,
+    /// Copies that came of the datagram before.
+    copies: usize,
+}
+
+impl Copied {
+    fn of(stream: u16) -> Self {
+        Self {
+            stream,
+            last: None,
+            copies: 0,
+        }
+    }
+
+    /// False if it is not of this stream.
+    fn hear(&mut self, datagram: &[u8]) -> bool {
+        let Ok(Datagram::Audio(header, _, copy)) = parse(datagram) else {
+            panic!("no samples: {datagram:?}")
+        };
+        if header.stream != self.stream {
+            return false;
+        }
+        let alone = wire::without_copy(datagram);
+        if let Some((last, before)) = self.last.replace((header.sequence, alone.to_vec())) {
+            assert!(last < header.sequence, "it came a second time");
+            if !copy.is_empty() && last + 1 == header.sequence {
+                let mut wanted = [0; MAX_DATAGRAM_BYTES];
+                let length = wire::write_copy(&before, alone, &mut wanted).expect("fits");
+                assert_eq!(copy, &wanted[..length]);
+                self.copies += 1;
+            }
+        }
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_downlink_that_loses_some_gets_copies_within_the_next_datagram_and_no_other_does() {
+    let relay = Relay::start();
+    let (a, c) = (relay.join(1).await, relay.join(3).await);
+    let (line, _carrying) = lossy_line(relay.address).await;
+    let token = relay.admit(2);
+    let session = relay.connect_by(line, token).await;
+    let b = Page { token, session };
+    let mut a_control = a.listen(&[]).await;
+    let _c_control = c.listen(&[1]).await;
+    let mut b_control = Control::open(&b.session).await;
+    let source = json!({"stream": 1, "gain": 1, "pan": 0, "muted": false});
+    b_control
+        .say(json!({"type": "listen", "forward": [1],
+            "mix": {"format": 24, "packet_frames": 64, "sources": [source]}, "opus": false}))
+        .await;
+    a_control.wanted(2).await;
+    let _playing = play(a.session.clone(), 4_000);
+    let (mut forwarded, mut mixed) = (Copied::of(1), Copied::of(MIX_STREAM));
+    let hear_copies = async {
+        while forwarded.copies < 200 || mixed.copies < 200 {
+            let datagram = b.receive().await;
+            if forwarded.hear(&datagram) {
+                let heard = c.receive().await;
+                assert_eq!(wire::without_copy(&heard), heard, "as it was sent");
+            } else {
+                assert!(mixed.hear(&datagram));
+            }
+        }
+    };
+    timeout(SOON, hear_copies).await.expect("copies in time");
+    relay.expect(2, |b| b.copies && b.lost > 0).await;
+    relay.expect(3, |c| !c.copies).await;
 }
 
 #[tokio::test]

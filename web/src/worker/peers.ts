@@ -794,7 +794,7 @@ export class Peers {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
     } else if (addsLanes && stream === RELAY_STREAM && decision.rung === 0 && this.#needsSessions(peer)) {
-      // Copies need a second session, ours of Opus as those that the relay sends. And where some is lost Firefox lets a session carry so little that
+      // Copies of Opus need a second session, ours as those that the relay sends. And where some is lost Firefox lets a session carry so little that
       // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
       peer.crowdedAtMs = nowMs;
       if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);

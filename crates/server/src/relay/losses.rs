@@ -1,15 +1,16 @@
-//! What is lost between a participant and the relay: of its own sound, which its sender is told; and of what it is sent, which the relay
-//! sends a second time where that helps.
+//! What is lost between a participant and the relay: of its own sound, which its sender is told; and of what it is sent, of which the relay
+//! sends copies where that helps.
 
-use std::time::Duration;
+use std::{cell::OnceCell, time::Duration};
 
 use antiphon_core::{
     Ladder, Observation,
     jitter::JitterCounts,
     ladder::CONGESTED_SHARE,
     sequence::{Arrival, SequenceTracker},
-    wire,
+    wire::{self, Datagram, MAX_DATAGRAM_BYTES},
 };
+use bytes::Bytes;
 
 /// Loss is judged by so many looks, one a second: as many seconds as a listener's report covers.
 const LOOKS: usize = 4;
@@ -42,6 +43,8 @@ pub(super) struct Uplink {
     tracker: SequenceTracker,
     recent: Recent<LOOKS>,
     lately: (u64, u64),
+    /// See [`Sound::newest`].
+    pub(super) newest: Option<Bytes>,
 }
 
 impl Uplink {
@@ -88,7 +91,78 @@ impl Mixed {
     }
 }
 
-/// Whether what a participant is sent is sent twice, on two sessions.
+/// A datagram of sound on its way to its listeners, after the prefix of a session.
+#[derive(Debug)]
+pub(super) struct Sound {
+    datagram: Bytes,
+    before: Option<Bytes>,
+    insured: OnceCell<Insured>,
+}
+
+/// What a listener is sent of a datagram, where some is lost.
+#[derive(Debug)]
+pub(super) struct Insured {
+    /// The datagram, perhaps with a copy of the one before.
+    pub(super) datagram: Bytes,
+    /// What goes out on another session as well.
+    pub(super) again: Option<Bytes>,
+}
+
+impl Sound {
+    /// `before`: the [`newest`](Self::newest) until now of the same stream.
+    pub(super) fn new(datagram: Bytes, before: Option<Bytes>) -> Self {
+        Self {
+            datagram,
+            before,
+            insured: OnceCell::new(),
+        }
+    }
+
+    /// For who loses nothing.
+    pub(super) fn datagram(&self) -> &Bytes {
+        &self.datagram
+    }
+
+    /// For who loses some. Made once for all of them.
+    pub(super) fn insured(&self) -> &Insured {
+        self.insured.get_or_init(|| {
+            let alone = |again: Option<&Bytes>| Insured {
+                datagram: self.datagram.clone(),
+                again: again.cloned(),
+            };
+            let datagram = &self.datagram[1..];
+            let header = match wire::parse(datagram) {
+                // Its sender has seen to it.
+                Ok(Datagram::Audio(_, _, [_, ..])) => return alone(None),
+                Ok(Datagram::Audio(header, ..)) => header,
+                _ => return alone(Some(&self.datagram)),
+            };
+            // The next one, of the same shape, will have no room for a copy of this one either.
+            if datagram.len() + header.copy_bytes() > MAX_DATAGRAM_BYTES {
+                return alone(Some(&self.datagram));
+            }
+            let before = self.before.as_ref();
+            let mut copy = [0; MAX_DATAGRAM_BYTES];
+            let copied =
+                before.and_then(|before| wire::write_copy(&before[1..], datagram, &mut copy));
+            match copied {
+                Some(length) => Insured {
+                    datagram: [&self.datagram[..], &copy[..length]].concat().into(),
+                    again: None,
+                },
+                // Of another shape, as where packets are split unevenly.
+                None => alone(before),
+            }
+        })
+    }
+
+    /// The next one's `before`. `None` while nobody loses any.
+    pub(super) fn newest(&self) -> Option<Bytes> {
+        self.insured.get().map(|_| self.datagram.clone())
+    }
+}
+
+/// Whether copies are sent of what a participant is sent.
 #[derive(Debug)]
 pub(super) struct Downlink {
     /// With one format: it is for the copies.
@@ -126,7 +200,7 @@ impl Downlink {
     }
 
     /// Once a second. `packets`: those that QUIC has sent on the open sessions, and found lost.
-    pub(super) fn review(&mut self, elapsed: Duration, packets: (u64, u64), sessions: usize) {
+    pub(super) fn review(&mut self, elapsed: Duration, packets: (u64, u64)) {
         let lost = share(self.recent.look(packets));
         let is_heavy = share(self.last.look(packets)) > CONGESTED_SHARE;
         let (offered, crowded) = (
@@ -140,7 +214,8 @@ impl Downlink {
             crowded: if is_heavy { offered.max(1) } else { crowded },
             // QUIC counts what the network lost, copy or not. What the listener then misses is what was lost twice.
             lost_share: Some(if self.sends_copies { lost * lost } else { lost }),
-            can_copy: sessions > 1,
+            // Those of Opus need a second session, which a page opens where it loses some.
+            can_copy: true,
             can_add_lanes: false,
         });
         self.sends_copies = decision.copies;
@@ -158,7 +233,10 @@ fn share((sent, lost): (u64, u64)) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use antiphon_core::{SampleFormat, SampleRate, wire::AudioHeader};
+    use antiphon_core::{
+        SampleFormat, SampleRate,
+        wire::{AUDIO_HEADER_BYTES, AudioHeader, OpusHeader},
+    };
 
     const SECOND: Duration = Duration::from_secs(1);
     const PER_S: u64 = 375;
@@ -176,10 +254,9 @@ mod tests {
                 for _ in 0..PER_S {
                     downlink.offer(crowded);
                 }
-                let times = 1 + u64::from(downlink.sends_copies());
-                packets.0 += times * PER_S;
-                packets.1 += times * lost_per_s;
-                downlink.review(SECOND, *packets, 2);
+                packets.0 += PER_S;
+                packets.1 += lost_per_s;
+                downlink.review(SECOND, *packets);
                 u32::from(downlink.sends_copies())
             })
             .sum()
@@ -218,23 +295,103 @@ mod tests {
             })
             .sum();
         assert!((1..10).contains(&tried), "{tried} of 300 s");
-        let mut alone = Downlink::default();
-        for second in 1..30 {
-            alone.review(SECOND, (second * PER_S, second * 8), 1);
-            assert!(!alone.sends_copies(), "there is one session only");
+    }
+
+    fn sound(header: &AudioHeader, before: Option<Bytes>) -> Sound {
+        let mut bytes = vec![header.sequence as u8; 1 + header.datagram_bytes()];
+        header.write(&mut bytes[1..]);
+        Sound::new(bytes.into(), before)
+    }
+
+    fn header(sequence: u32, timestamp: u64, frames: u16) -> AudioHeader {
+        AudioHeader {
+            format: SampleFormat::S16,
+            rate: SampleRate::Hz48000,
+            channels: 2,
+            stream: 0,
+            frames,
+            sequence,
+            timestamp,
         }
     }
 
-    fn datagram(sequence: u32, has_copy: bool) -> Vec<u8> {
-        let header = AudioHeader {
-            format: SampleFormat::S16,
-            rate: SampleRate::Hz48000,
-            channels: 1,
+    #[test]
+    fn samples_carry_a_copy_for_who_loses_some_made_once_and_nothing_is_kept_for_who_does_not() {
+        let first = sound(&header(1, 128, 128), None);
+        assert_eq!(first.newest(), None);
+        assert_eq!(first.insured().datagram, first.datagram());
+        assert_eq!(first.insured().again, None, "the next carries a copy of it");
+        let second = sound(&header(2, 256, 128), first.newest());
+        let made = second.insured();
+        let mut copy = [0; MAX_DATAGRAM_BYTES];
+        let (earlier, later) = (&first.datagram()[1..], &second.datagram()[1..]);
+        let length = wire::write_copy(earlier, later, &mut copy).expect("has room");
+        assert_eq!(
+            made.datagram,
+            [&second.datagram()[..], &copy[..length]].concat()
+        );
+        assert_eq!(made.again, None);
+        assert_eq!(second.insured().datagram.as_ptr(), made.datagram.as_ptr());
+        assert_eq!(second.newest().as_ref(), Some(second.datagram()));
+        // Its sender sends copies: to everyone.
+        let own = Sound::new(made.datagram.clone(), first.newest());
+        assert_eq!(
+            (&own.insured().datagram, &own.insured().again),
+            (&made.datagram, &None)
+        );
+    }
+
+    #[test]
+    fn what_no_copy_can_be_of_goes_twice() {
+        let opus = OpusHeader {
+            channels: 2,
             stream: 0,
-            frames: 16,
-            sequence,
-            timestamp: 0,
+            frames: 120,
+            sequence: 1,
+            timestamp: 120,
         };
+        let mut packet = vec![9; 1 + AUDIO_HEADER_BYTES + 40];
+        opus.write(&mut packet[1..]);
+        let malformed = vec![1; 100];
+        let before = sound(&header(6, 0, 240), None);
+        before.insured();
+        for one in [
+            Sound::new(packet.into(), before.newest()),
+            Sound::new(malformed.into(), before.newest()),
+            // It has no room for a copy.
+            sound(&header(7, 240, 240), before.newest()),
+        ] {
+            let Insured { datagram, again } = one.insured();
+            assert_eq!(
+                (datagram, again.as_ref()),
+                (one.datagram(), Some(one.datagram()))
+            );
+        }
+        // 512 frames in three: the one of 170 has no copy of one of 171, nor the other way round.
+        let mut newest = None;
+        let mut copies = Vec::new();
+        for (sequence, timestamp, frames) in
+            [(0, 0, 171), (1, 171, 171), (2, 342, 170), (3, 512, 171)]
+        {
+            let one = sound(&header(sequence, timestamp, frames), newest.take());
+            let Insured { datagram, again } = one.insured();
+            let again = again.as_ref().map(|again| wire::sequence(&again[1..]));
+            copies.push((datagram.len() > one.datagram().len(), again));
+            newest = one.newest();
+        }
+        assert_eq!(
+            copies,
+            [
+                (false, None),
+                (true, None),
+                (false, Some(1)),
+                (false, Some(2))
+            ]
+        );
+    }
+
+    fn datagram(sequence: u32, has_copy: bool) -> Vec<u8> {
+        let header = header(sequence, 0, 16);
         let copy_bytes = if has_copy { header.copy_bytes() } else { 0 };
         let mut bytes = vec![0; header.datagram_bytes() + copy_bytes];
         header.write(&mut bytes);

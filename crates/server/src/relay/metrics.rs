@@ -104,7 +104,7 @@ const NAMES: [(&str, &str); 7] = [
     ("sent", "To a participant"),
     (
         "copied",
-        "To a participant, a second time, because its downlink loses some",
+        "To a participant, within the one after or a second time, because its downlink loses some",
     ),
     (
         "aged",

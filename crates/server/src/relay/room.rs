@@ -25,7 +25,7 @@ use super::{
     control::{ControlError, Listen, Mix, MixedSource, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
-    losses::{Downlink, Mixed, Uplink},
+    losses::{Downlink, Mixed, Sound, Uplink},
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
 };
@@ -58,7 +58,7 @@ const MIXES_PER_S: u32 = 1;
 const MIXES_AT_ONCE: u32 = 4;
 /// With less room than this on a listener's emptiest session, so much waits that its downlink is too slow.
 const CROWDED_ROOM: usize = SEND_BUFFER / 2;
-/// A copy is sent only where at least so much room is left.
+/// A datagram is sent a second time only where at least so much room is left.
 const COPY_ROOM: usize = SEND_BUFFER / 4 * 3;
 /// So many packets lost since a listener's last review, and more than [`CONGESTED_SHARE`]: that is want of room (as the ladder has it, which learns of
 /// other losses by reports that are seconds old).
@@ -194,6 +194,8 @@ struct MixWay {
     reviewed: (u64, u64),
     /// Of those lost since, how many are counted as lost for want of room.
     counted: u64,
+    /// See [`Sound::newest`].
+    newest: Option<Bytes>,
 }
 
 impl MixWay {
@@ -233,8 +235,10 @@ pub(super) struct Counts {
     pub(super) over_rate: u64,
     /// Datagrams to it.
     pub(super) sent: u64,
-    /// Datagrams sent to it a second time.
+    /// Datagrams of which it was sent a copy: in the one after, or themselves once more.
     pub(super) copied: u64,
+    /// Of these, the latter.
+    repeated: u64,
     /// Dropped for it because no session had room.
     pub(super) aged: u64,
     /// Packets to it that were lost on sessions that have ended.
@@ -411,6 +415,7 @@ impl Room {
                     looked_at: now,
                     reviewed: seen,
                     counted: 0,
+                    newest: None,
                 })
             });
             if !was_mixed {
@@ -598,11 +603,12 @@ impl Room {
         let is_mixed = !sender.mixed_for.is_empty();
         let forwarded_to = std::mem::take(&mut sender.forwarded_to);
         let outgoing = numbered(raw, Kind::Audio, from);
+        let sound = Sound::new(outgoing, sender.uplink.newest.take());
         for listener in &forwarded_to {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            let session = participant.send_sound(outgoing.clone(), connections);
+            let session = participant.send_sound(&sound, connections);
             if forwarded_to.last() == Some(listener) {
                 let now = Instant::now();
                 self.forward.record(now.duration_since(arrived));
@@ -616,10 +622,11 @@ impl Room {
         }
         if let Some(sender) = self.participants.get_mut(&from) {
             sender.forwarded_to = forwarded_to;
+            sender.uplink.newest = sound.newest();
         }
         if is_mixed {
             let clock = arrived.duration_since(self.start);
-            self.mixer.handle_audio(from, &outgoing[1..], clock);
+            self.mixer.handle_audio(from, &sound.datagram()[1..], clock);
             self.send_mixes(connections);
         }
     }
@@ -682,11 +689,15 @@ impl Room {
             return;
         };
         if way.listener.takes(rung) && participant.listen.mix.is_some() {
+            let newest = &mut way.newest;
             let is_sent = way.listener.send(rung, datagram, at, |datagram| {
                 let mut outgoing = BytesMut::with_capacity(1 + datagram.len());
                 outgoing.extend_from_slice(&[SESSION_PREFIX]);
                 outgoing.extend_from_slice(&datagram);
-                let (session, room) = participant.send_sound(outgoing.freeze(), connections)?;
+                let sound = Sound::new(outgoing.freeze(), newest.take());
+                let sent = participant.send_sound(&sound, connections);
+                *newest = sound.newest();
+                let (session, room) = sent?;
                 connections.transmit(session, Instant::now());
                 Some(Sent {
                     lane: 0,
@@ -844,23 +855,29 @@ impl Participant {
         Some((session, room))
     }
 
-    /// The same, and once more on another session, if its downlink needs that and there is plenty of room. The second leaves at the end of the burst,
-    /// or with what that session sends before.
+    /// The same, with copies if its downlink needs them. What is sent a second time goes on another session, if that has plenty of room: it leaves at the
+    /// end of the burst, or with what that session sends before.
     fn send_sound(
         &mut self,
-        outgoing: Bytes,
+        sound: &Sound,
         connections: &mut Connections,
     ) -> Option<(ConnectionHandle, usize)> {
-        let copy = self.downlink.sends_copies().then(|| outgoing.clone());
-        let sent = self.send(outgoing, connections)?;
+        let insured = self.downlink.sends_copies().then(|| sound.insured());
+        let outgoing = insured.map_or(sound.datagram(), |insured| &insured.datagram);
+        let sent = self.send(outgoing.clone(), connections)?;
         let (first, first_room) = sent;
         self.downlink.offer(first_room < CROWDED_ROOM);
-        if let Some(copy) = copy
+        let Some(insured) = insured else {
+            return Some(sent);
+        };
+        self.counts.copied += u64::from(outgoing.len() > sound.datagram().len());
+        if let Some(again) = &insured.again
             && let Some((room, session)) = self.roomiest(Some(first), connections)
             && room >= COPY_ROOM
-            && connections.send_datagram(session, copy)
+            && connections.send_datagram(session, again.clone())
         {
             self.counts.copied += 1;
+            self.counts.repeated += 1;
         }
         Some(sent)
     }
@@ -885,12 +902,12 @@ impl Participant {
             Some((path.sent_packets, path.lost_packets))
         });
         let packets = packets.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        (self.downlink).review(elapsed, packets, self.sessions.len());
+        self.downlink.review(elapsed, packets);
     }
 
     fn sent_and_lost(&self, connections: &mut Connections) -> (u64, u64) {
-        let Counts { sent, copied, .. } = self.counts;
-        (sent + copied, self.lost(connections))
+        let Counts { sent, repeated, .. } = self.counts;
+        (sent + repeated, self.lost(connections))
     }
 
     fn lost(&self, connections: &mut Connections) -> u64 {
