@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
 use std::time::Instant;
 
+use antiphon_core::SampleRate;
 use antiphon_opus::outgoing::Rung;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -15,6 +16,11 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// RT: no alloc, no lock; on Linux read without a system call. Call it once before the audio thread does.
 pub fn now_ns() -> u64 {
     START.elapsed().as_nanos() as u64
+}
+
+/// So many frames of media time. Media time beyond some three centuries would overflow, and says nothing.
+pub fn frames_ns(frames: u64, rate: SampleRate) -> i64 {
+    (i128::from(frames) * 1_000_000_000 / i128::from(rate.hz())) as i64
 }
 
 /// An estimate, and by how much it may be wrong, ns.

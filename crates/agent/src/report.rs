@@ -8,7 +8,7 @@ use antiphon_core::wire::{
 };
 use antiphon_core::{SampleRate, StreamStats};
 
-use crate::clock::{CaptureReading, ClockOffset};
+use crate::clock::{CaptureReading, ClockOffset, frames_ns};
 
 /// Between two reports, and between two probes of a lane, ns.
 pub const REPORT_INTERVAL_NS: u64 = 500_000_000;
@@ -211,11 +211,6 @@ impl Reports {
             is_whole: capture.input.is_some() && output_ns.is_some(),
         })
     }
-}
-
-/// So many frames of media time. Media time beyond some three centuries would overflow, and says nothing.
-fn frames_ns(frames: u64, rate: SampleRate) -> i64 {
-    (i128::from(frames) * 1_000_000_000 / i128::from(rate.hz())) as i64
 }
 
 fn to_us(ns: i64) -> i64 {

@@ -66,7 +66,7 @@ fn two_streams_of_a_card_do_not_allocate() {
     let (mut found, mut frames) = (0, 0);
     for n in 0..20_000 {
         if n % 5_000 < 4_000 {
-            found += calls(|| capture.process(&captured));
+            found += calls(|| capture.process(&captured, Duration::from_millis(3)));
         }
         if n % 5_000 > 500 {
             found += calls(|| playback.process(&mut heard, Duration::from_millis(3)));

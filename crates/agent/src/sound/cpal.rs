@@ -3,7 +3,7 @@
 //! There a card is two streams, each with a thread of its own. The output's calls the duplex; what the input's has captured waits for it in a
 //! ring. Where the two belong to different cards, their clocks differ, and every now and then a quantum is too much or missing.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use cpal::{
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{CardConfig, Device, PRIORITY};
+use crate::clock;
 use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 use crate::priority;
 
@@ -306,9 +307,10 @@ impl End {
         let begin = self.begin();
         self.device.build_input_stream(
             self.config,
-            move |samples: &[T], _| {
+            move |samples: &[T], info| {
                 begin();
-                capture.process(samples);
+                let time = info.timestamp();
+                capture.process(samples, time.callback.duration_since(time.capture));
             },
             reported.callback(),
             Some(TIMEOUT),
@@ -352,6 +354,9 @@ impl Reported {
     }
 }
 
+/// The input does not say when it captures.
+const UNKNOWN_NS: i64 = i64::MIN;
+
 /// Both ends of the ring. `inputs`: which of the card's inputs, from 0; then how many channels its two streams have.
 pub fn pair(
     inputs: &[usize],
@@ -361,16 +366,22 @@ pub fn pair(
 ) -> (Capture, Playback) {
     let (producer, consumer) = RingBuffer::new(RING_FRAMES * inputs.len());
     let faults = duplex.faults();
+    let config = duplex.config();
+    let line_ns = Arc::new(AtomicI64::new(UNKNOWN_NS));
     let capture = Capture {
         inputs: inputs.to_vec(),
         channels: input_channels,
+        rate: config.rate,
         ring: producer,
+        given: 0,
+        line_ns: line_ns.clone(),
         faults: faults.clone(),
     };
-    let config = duplex.config();
     let playback = Playback {
         channels: output_channels,
         ring: consumer,
+        taken: 0,
+        line_ns,
         captured: vec![0.0; config.input_channels * MAX_QUANTUM_FRAMES],
         heard: vec![0.0; config.output_channels * MAX_QUANTUM_FRAMES],
         has_begun: false,
@@ -388,15 +399,20 @@ pub struct Capture {
     inputs: Vec<usize>,
     /// Of the stream.
     channels: usize,
+    rate: SampleRate,
     ring: Producer<f32>,
+    /// Frames so far.
+    given: u64,
+    /// When the first of them would have been captured, ns, or [`UNKNOWN_NS`]: by the newest block.
+    line_ns: Arc<AtomicI64>,
     faults: Arc<Faults>,
 }
 
 impl Capture {
-    /// Takes what was captured, `[frame][channel]`. An input that the card does not have is silent.
+    /// Takes what was captured, `[frame][channel]`, its first frame `age` ago, zero if that is not known. An input that the card does not have is silent.
     ///
     /// RT: no alloc, no lock, no system call, O(samples).
-    pub fn process<T>(&mut self, samples: &[T])
+    pub fn process<T>(&mut self, samples: &[T], age: Duration)
     where
         T: Copy,
         f32: FromSample<T>,
@@ -412,6 +428,13 @@ impl Capture {
             let of = |&input: &usize| frame.get(input).map_or(0.0, |&s| f32::from_sample_(s));
             inputs.iter().map(of)
         }));
+        let age_ns = age.as_nanos() as i64;
+        let line_ns = match age_ns {
+            0 => UNKNOWN_NS,
+            _ => clock::now_ns() as i64 - age_ns - clock::frames_ns(self.given, self.rate),
+        };
+        self.line_ns.store(line_ns, Ordering::Relaxed);
+        self.given += frames as u64;
     }
 }
 
@@ -422,6 +445,10 @@ pub struct Playback {
     /// Of the stream.
     channels: usize,
     ring: Consumer<f32>,
+    /// Frames so far, those that were skipped among them.
+    taken: u64,
+    /// As in [`Capture`].
+    line_ns: Arc<AtomicI64>,
     /// `[channel][frame]`, as the duplex has them.
     captured: Vec<f32>,
     heard: Vec<f32>,
@@ -443,9 +470,8 @@ impl Playback {
         T: Copy + FromSample<f32>,
     {
         let delay_ns = delay.as_nanos() as i64;
-        // How long captured frames waited for this quantum is not known.
         self.duplex.set_delays(DeviceDelays {
-            input_ns: None,
+            input_ns: self.input_ns(out.len() / self.channels, clock::now_ns()),
             output_ns: (delay_ns > 0).then_some(delay_ns),
         });
         let played = self.duplex.config().output_channels;
@@ -466,6 +492,13 @@ impl Playback {
         self.skim(out.len() / self.channels);
     }
 
+    /// What the input takes, see [`DeviceDelays::input_ns`], of a quantum that comes now: the ring's part is in it.
+    fn input_ns(&self, quantum: usize, now_ns: u64) -> Option<i64> {
+        let line_ns = Some(self.line_ns.load(Ordering::Relaxed)).filter(|&ns| ns != UNKNOWN_NS)?;
+        let rate = self.duplex.config().rate;
+        Some(now_ns as i64 - line_ns - clock::frames_ns(self.taken + quantum as u64, rate))
+    }
+
     /// The next captured frames; silence for those that are not there.
     fn take(&mut self, frames: usize) {
         let channels = self.duplex.config().input_channels;
@@ -481,6 +514,7 @@ impl Playback {
             self.faults.xruns.fetch_add(1, Ordering::Relaxed);
         }
         self.has_begun |= there > 0;
+        self.taken += there as u64;
     }
 
     /// What is always left over is delay for nothing. Less than a quantum is let be, for threads are not even; of more, half a quantum is.
@@ -495,6 +529,7 @@ impl Playback {
             let excess = (self.least_left - quantum / 2) * config.input_channels;
             if let Ok(chunk) = self.ring.read_chunk(excess) {
                 chunk.commit_all();
+                self.taken += (excess / config.input_channels) as u64;
             }
             self.faults.xruns.fetch_add(1, Ordering::Relaxed);
         }
@@ -538,7 +573,7 @@ mod tests {
     #[test]
     fn the_chosen_inputs_are_captured_in_their_order() {
         let (mut capture, mut playback, mut far, _sleeper) = bridge(&[2, 0, 7], 3);
-        capture.process(&[100i16, 0, -16_384, 200, 0, i16::MIN]);
+        capture.process(&[100i16, 0, -16_384, 200, 0, i16::MIN], Duration::ZERO);
         playback.process(&mut [0i16; 4], Duration::ZERO);
         let of = |n: f32| n / 32_768.0;
         let expected = [-0.5, -1.0, of(100.0), of(200.0), 0.0, 0.0];
@@ -552,7 +587,7 @@ mod tests {
         let mut out = [0.0f32; 2 * 4];
         let mut counted = Vec::new();
         for frames in [0, 3, 4, 3, 0] {
-            capture.process(&vec![0.5f32; frames]);
+            capture.process(&vec![0.5f32; frames], Duration::ZERO);
             playback.process(&mut out, Duration::ZERO);
             counted.push(xruns(&playback));
         }
@@ -568,9 +603,9 @@ mod tests {
         let mut out = [0i32; 2 * QUANTUM];
         let quanta = 48_000 / QUANTUM;
         let mut run = |left: usize, capture: &mut Capture, playback: &mut Playback| {
-            capture.process(&vec![0.0f32; left]);
+            capture.process(&vec![0.0f32; left], Duration::ZERO);
             for _ in 0..quanta {
-                capture.process(&[0.0f32; QUANTUM]);
+                capture.process(&[0.0f32; QUANTUM], Duration::ZERO);
                 playback.process(&mut out, Duration::ZERO);
                 taken(&mut far);
             }
@@ -583,13 +618,50 @@ mod tests {
     }
 
     #[test]
+    fn what_the_input_takes_is_known_with_what_waits_and_whatever_is_skipped() {
+        let (mut capture, mut playback, _far, _sleeper) = bridge(&[0], 1);
+        let mut out = [0.0f32; 2 * QUANTUM];
+        assert_eq!(playback.input_ns(QUANTUM, clock::now_ns()), None);
+        let age = Duration::from_millis(5);
+        let before_ns = clock::now_ns();
+        capture.process(&[0.0f32; 3 * QUANTUM], age);
+        let within_ns = (clock::now_ns() - before_ns) as i64;
+        let line_ns = before_ns as i64 - 5_000_000;
+        let quanta_ns = |n: i64| n * QUANTUM as i64 * 1_000_000_000 / 48_000;
+        // A quantum that comes when its last frame has just been captured has taken nothing.
+        let least_ns = |playback: &Playback, n| {
+            let at_ns = (line_ns + quanta_ns(n)) as u64;
+            playback.input_ns(QUANTUM, at_ns).expect("is known")
+        };
+        let is_about =
+            |known: i64, wanted: i64| (wanted - within_ns - 1..=wanted + 1).contains(&known);
+        assert!(is_about(least_ns(&playback, 1), 0));
+        assert!(
+            is_about(least_ns(&playback, 3), quanta_ns(2)),
+            "two wait behind it"
+        );
+        playback.process(&mut out, Duration::ZERO);
+        assert!(is_about(least_ns(&playback, 2), 0), "the second quantum");
+        (playback.watched, playback.least_left) = (48_000, usize::MAX);
+        playback.skim(QUANTUM);
+        assert_eq!(playback.ring.slots(), QUANTUM / 2, "the rest was skipped");
+        assert!(is_about(least_ns(&playback, 2), -quanta_ns(3) / 2));
+        capture.process(&[0.0f32; QUANTUM], Duration::ZERO);
+        assert_eq!(
+            playback.input_ns(QUANTUM, clock::now_ns()),
+            None,
+            "it says no more"
+        );
+    }
+
+    #[test]
     fn nobody_who_plays_costs_no_more_than_the_ring() {
         let (mut capture, playback, _far, _sleeper) = bridge(&[0], 1);
         for _ in 0..RING_FRAMES / QUANTUM {
-            capture.process(&[0.0f32; QUANTUM]);
+            capture.process(&[0.0f32; QUANTUM], Duration::ZERO);
         }
         assert_eq!(xruns(&playback), 0);
-        capture.process(&[0.0f32; QUANTUM]);
+        capture.process(&[0.0f32; QUANTUM], Duration::ZERO);
         assert_eq!((playback.ring.slots(), xruns(&playback)), (RING_FRAMES, 1));
     }
 
