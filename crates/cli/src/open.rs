@@ -280,7 +280,7 @@ impl fmt::Display for Launch {
     }
 }
 
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.into()

@@ -1,6 +1,8 @@
 //! `antiphon serve`.
 
 use std::{
+    env,
+    ffi::OsString,
     io::{self, IsTerminal, Write},
     net::{IpAddr, SocketAddr, UdpSocket},
     path::PathBuf,
@@ -15,6 +17,7 @@ use tracing_subscriber::{
 
 use crate::{
     Failure,
+    open::quoted,
     settings::{LogFormat, Settings},
 };
 
@@ -103,6 +106,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     // A closed standard output is no reason to stop.
     let _ = write_greeting(
         &mut io::stdout().lock(),
+        &typed(env::args_os().next()),
         &link,
         address.ip().is_loopback() && public_origin.is_none(),
     );
@@ -148,7 +152,19 @@ async fn serve(config: Config) -> Result<(), Failure> {
     server.run(stopped()).await.map_err(Failure::running)
 }
 
-fn write_greeting(out: &mut impl Write, link: &str, only_here: bool) -> io::Result<()> {
+/// What starts this program again where it was started: it need not be on the PATH.
+fn typed(argument_0: Option<OsString>) -> String {
+    argument_0
+        .filter(|name| !name.is_empty())
+        .map_or("antiphon".into(), |name| quoted(&name.to_string_lossy()))
+}
+
+fn write_greeting(
+    out: &mut impl Write,
+    antiphon: &str,
+    link: &str,
+    only_here: bool,
+) -> io::Result<()> {
     writeln!(out, "\nAntiphon is ready. A new room:\n\n  {link}\n")?;
     writeln!(
         out,
@@ -157,12 +173,12 @@ fn write_greeting(out: &mut impl Write, link: &str, only_here: bool) -> io::Resu
     if only_here {
         writeln!(
             out,
-            "It works on this computer only; `antiphon serve --help` shows how to let others in."
+            "It works on this computer only; `{antiphon} serve --help` shows how to let others in."
         )?;
     }
     writeln!(
         out,
-        "For the lowest latency:  antiphon open {link}\nTo stop: Ctrl-C\n"
+        "For the lowest latency:  {antiphon} open {link}\nTo stop: Ctrl-C\n"
     )?;
     out.flush()
 }
@@ -284,6 +300,19 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+
+    #[test]
+    fn what_is_to_be_typed_works_where_this_was_typed() {
+        for (started, shown) in [
+            (Some("antiphon"), "antiphon"),
+            (Some("target/release/antiphon"), "target/release/antiphon"),
+            (Some("/opt/my tools/antiphon"), "'/opt/my tools/antiphon'"),
+            (Some(""), "antiphon"),
+            (None, "antiphon"),
+        ] {
+            assert_eq!(typed(started.map(OsString::from)), shown);
+        }
+    }
 
     #[test]
     fn what_strangers_make_libraries_say_is_not_logged() {

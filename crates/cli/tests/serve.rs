@@ -222,6 +222,9 @@ fn prints_a_link_serves_it_and_stops_when_told() {
         .chain(lines.next())
         .collect::<String>();
     assert!(next.contains("send the same link"), "{next}");
+    let typed = env!("CARGO_BIN_EXE_antiphon");
+    let open = format!("{typed} open http://localhost:{link}");
+    assert!(lines.any(|line| line.ends_with(&open)));
 
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("connects");
     stream
