@@ -53,7 +53,7 @@ function RoomPage() {
           <MuteMyself />
           <button type="button" class="button" onClick={() => view.studio.leave()}>
             <Icon name="log-out" />
-            Leave
+            <span class="label">Leave</span>
           </button>
         </Show>
       </header>

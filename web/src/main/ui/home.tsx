@@ -29,7 +29,7 @@ export function Home() {
       </header>
       <main class="home-main">
         <Stave />
-        <h1>Play together, from&nbsp;anywhere.</h1>
+        <h1>Play together, from anywhere.</h1>
         <p class="lead">
           A music room in your browser: send a link, and whoever opens it plays with you live, sound
           uncompressed and, where the networks let it, straight from one to the other.

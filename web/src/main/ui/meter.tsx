@@ -41,12 +41,14 @@ export function Meter(props: Props) {
   );
 }
 
-/** The scale under a meter. */
+/** The scale under a meter: each number at its tick. */
 export function MeterScale() {
   return (
     <div class="meter-scale" aria-hidden="true">
       {[METER_FLOOR_DB, ...TICKS_DB, 0].map((db) => (
-        <span>{db === 0 ? "0 dBFS" : `−${-db}`}</span>
+        <span class="meter-number" style={{ "--at": String(meterPosition(db)) }}>
+          {db === 0 ? "0" : `−${-db}`}
+        </span>
       ))}
     </div>
   );

@@ -1,4 +1,4 @@
-/** The heading of a screen. It takes the focus when the screen changes, so that a screen reader reads on from there. */
+/** The heading of a screen. When the screen changes, it takes the focus, so that a screen reader reads on from there, and is in sight. */
 
 import { type JSX, onMount } from "solid-js";
 
@@ -7,7 +7,10 @@ let firstScreen = true;
 export function PageTitle(props: { children: JSX.Element; class?: string }) {
   let heading!: HTMLHeadingElement;
   onMount(() => {
-    if (!firstScreen) heading.focus({ preventScroll: true });
+    if (!firstScreen) {
+      heading.focus({ preventScroll: true });
+      scrollTo(0, 0); // where the button was that led here
+    }
     firstScreen = false;
   });
   return (

@@ -65,7 +65,7 @@ export function MuteMyself() {
       onClick={() => toggleSelfMuted(view)}
     >
       <Icon name={muted() ? "mic-off" : "mic"} />
-      Mute me
+      <span class="label">Mute me</span>
     </button>
   );
 }

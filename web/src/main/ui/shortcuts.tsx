@@ -35,7 +35,7 @@ export function Shortcuts() {
     <>
       <button type="button" class="button quiet keyboard" onClick={() => dialog.showModal()}>
         <Icon name="keyboard" />
-        <span>Keyboard</span>
+        <span class="label">Keyboard</span>
       </button>
       <dialog ref={dialog} class="dialog" aria-labelledby="shortcuts-heading">
         <h2 id="shortcuts-heading">Keyboard</h2>
