@@ -15,6 +15,8 @@ export interface Problem {
   remedy: string;
   /** A command to copy, if that is the remedy. */
   command?: string;
+  /** The same for those who cannot do that. */
+  otherwise?: { summary: string; remedy: string; command: string };
   /** A button, if the page can do it itself. */
   action?: { label: string; run: () => void };
 }

@@ -24,6 +24,7 @@ import type {
   Trace,
 } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
+import { startByHand } from "./by-hand";
 import {
   agreement,
   type Calibration,
@@ -704,7 +705,7 @@ export class Studio implements StudioApi {
   #adviseLauncher(): void {
     const inputMs = milliseconds(this.#trackSettings()?.latency);
     const isLong = inputMs !== null && inputMs > LONG_INPUT_LATENCY_MS;
-    if (!isLong || /Android|iPhone|iPad/.test(navigator.userAgent)) {
+    if (!isLong || /Android|iPhone|iPad|CrOS/.test(navigator.userAgent)) {
       this.#clear("launcher");
       return;
     }
@@ -712,8 +713,13 @@ export class Studio implements StudioApi {
       id: "launcher",
       severity: "advice",
       title: "This browser runs with its ordinary, slow sound settings.",
-      remedy: "Started by this command, with short sound buffers, it answers sooner:",
+      remedy:
+        "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
       command: `antiphon open ${this.#state.link}`,
+      otherwise: {
+        summary: "Without the program",
+        ...startByHand(this.#state.link, navigator.userAgent, brands()),
+      },
     });
   }
 
@@ -1444,6 +1450,12 @@ function heardFormat(channels: number | null, bits: number | null): Format | nul
 
 function farEndStats({ overrunFrames, droppedPackets }: FarEnd): FarEndStats {
   return { overrunFrames, droppedPackets };
+}
+
+/** Of the browser, as far as it tells; not yet in TypeScript's library. */
+function brands(): string[] {
+  const { userAgentData } = navigator as { userAgentData?: { brands: { brand: string }[] } };
+  return userAgentData?.brands.map(({ brand }) => brand) ?? [];
 }
 
 function milliseconds(seconds: number | undefined): number | null {

@@ -24,6 +24,15 @@ export function Problems(props: { severity: Problem["severity"] }) {
   );
 }
 
+function Command(props: { text: string }) {
+  return (
+    <div class="command">
+      <pre>{props.text}</pre>
+      <CopyButton text={props.text} what="command" />
+    </div>
+  );
+}
+
 function ProblemCard(props: { problem: Accessor<Problem> }) {
   const view = useView();
   const problem = () => props.problem();
@@ -36,12 +45,14 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
           {problem().title}
         </p>
         <p>{problem().remedy}</p>
-        <Show when={problem().command}>
-          {(command) => (
-            <div class="command">
-              <pre>{command()}</pre>
-              <CopyButton text={command()} what="command" />
-            </div>
+        <Show when={problem().command}>{(command) => <Command text={command()} />}</Show>
+        <Show when={problem().otherwise}>
+          {(otherwise) => (
+            <details class="disclosure">
+              <summary>{otherwise().summary}</summary>
+              <p>{otherwise().remedy}</p>
+              <Command text={otherwise().command} />
+            </details>
           )}
         </Show>
         <Show when={problem().action}>

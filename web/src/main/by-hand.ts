@@ -1,0 +1,31 @@
+/** What `antiphon open` does, for those who have the browser only: its flags (crates/cli/src/open.rs), to start it with by hand. */
+
+/** What there is a name for on each system; the last, whatever brand it is. */
+const PRODUCTS = [
+  { brand: "Microsoft Edge", linux: "microsoft-edge", mac: "Microsoft Edge", windows: "msedge" },
+  { brand: "Brave", linux: "brave-browser", mac: "Brave Browser", windows: "brave" },
+  { brand: "Google Chrome", linux: "google-chrome", mac: "Google Chrome", windows: "chrome" },
+  { brand: "Chromium", linux: "chromium", mac: "Chromium", windows: "chrome" },
+] as const;
+
+/** @param brands of `navigator.userAgentData` */
+export function startByHand(
+  link: string,
+  userAgent: string,
+  brands: readonly string[],
+): { remedy: string; command: string } {
+  const product = PRODUCTS.find(({ brand }) => brands.includes(brand)) ?? PRODUCTS[2];
+  // Without a profile of its own, a browser that runs already would take the link, and none of the settings.
+  const flags = (home: string) =>
+    `--user-data-dir="${home}antiphon-browser" --audio-buffer-size=128 --no-first-run --app=${link}`;
+  const what = `It starts ${product.brand} with a profile of its own, which asks for the microphone again.`;
+  if (userAgent.includes("Windows"))
+    return {
+      remedy: `Press the Windows key and R, and enter this. ${what}`,
+      command: `${product.windows} ${flags("%USERPROFILE%\\")}`,
+    };
+  const remedy = `Enter this in a terminal. ${what}`;
+  if (userAgent.includes("Mac OS"))
+    return { remedy, command: `open -na "${product.mac}" --args ${flags("$HOME/")}` };
+  return { remedy, command: `PULSE_LATENCY_MSEC=5 ${product.linux} ${flags("$HOME/")}` };
+}
