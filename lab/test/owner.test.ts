@@ -39,8 +39,9 @@ it("locks the door, mutes and removes", async () => {
 
   await press(owner, "Remove B from the room");
   await press(owner, "Really remove B from the room");
-  await untilShown(other, "The room's owner removed you.");
+  await untilShown(other, "The room's owner removed you");
   await untilShown(owner, "Nobody else is here yet");
+  await untilShown(owner, "You removed B, who may know the passphrase.");
   expect((await readStats(owner)).peers).toEqual([]);
 });
 

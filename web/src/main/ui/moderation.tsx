@@ -1,13 +1,20 @@
 /** What the room's owner may do for everyone. */
 
-import { createSignal, createUniqueId, Show } from "solid-js";
+import { createEffect, createSignal, createUniqueId, onCleanup, Show } from "solid-js";
 import type { Participant } from "../model";
 import { Icon } from "./icon";
 import { useView } from "./view";
 
+/** Whom the owner has just removed: the link still lets them in, so the lock is offered. */
+const [removed, setRemoved] = createSignal<string | null>(null);
+
 /** The owner's buttons on a participant's strip. */
 export function Moderation(props: { participant: Participant; name: string }) {
-  const { studio } = useView();
+  const { studio, state } = useView();
+  let sentAway: string | null = null;
+  onCleanup(() => {
+    if (sentAway !== null && state().phase === "joined") setRemoved(sentAway);
+  });
   const [isAsking, setAsking] = createSignal(false);
   let remove: HTMLButtonElement | undefined;
   const keep = () => {
@@ -48,7 +55,10 @@ export function Moderation(props: { participant: Participant; name: string }) {
           class="button"
           aria-label={`Really remove ${props.name} from the room`}
           ref={(button) => queueMicrotask(() => button.focus())}
-          onClick={() => act("remove")}
+          onClick={() => {
+            act("remove");
+            sentAway = props.name;
+          }}
         >
           Really remove
         </button>
@@ -70,12 +80,29 @@ export function Lock() {
   const view = useView();
   const id = createUniqueId();
   const locked = () => view.state().locked;
+  let details: HTMLDetailsElement | undefined;
   let field!: HTMLInputElement;
   const lock = (event: SubmitEvent) => {
     event.preventDefault();
     if (field.value === "") return;
     view.studio.lock(field.value);
     field.value = "";
+    setRemoved(null);
+  };
+  onCleanup(() => setRemoved(null));
+  createEffect(() => {
+    if (removed() === null || details === undefined) return;
+    details.open = true;
+    field.focus();
+  });
+  const hint = () => {
+    if (removed() !== null)
+      return locked()
+        ? `You removed ${removed()}, who may know the passphrase. A new one keeps them out.`
+        : `You removed ${removed()}. The link still lets them in; a passphrase keeps them out.`;
+    return locked()
+      ? "Tell the passphrase to those whom you invite."
+      : "From then on who comes in must know it. Those who are in stay in.";
   };
   return (
     <Show
@@ -86,7 +113,13 @@ export function Lock() {
         </Show>
       }
     >
-      <details class="disclosure">
+      <details
+        class="disclosure"
+        ref={(element) => {
+          details = element;
+        }}
+        onToggle={(event) => !event.currentTarget.open && setRemoved(null)}
+      >
         <summary>{locked() ? "The room is locked" : "Lock the room"}</summary>
         <form class="lock" onSubmit={lock}>
           <div class="field">
@@ -111,9 +144,7 @@ export function Lock() {
             </button>
           </Show>
           <p class="hint" id={`${id}-hint`}>
-            {locked()
-              ? "Tell the passphrase to those whom you invite."
-              : "From then on who comes in must know it. Those who are in stay in."}
+            {hint()}
           </p>
         </form>
       </details>
