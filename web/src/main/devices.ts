@@ -1,6 +1,6 @@
 /** Microphones and speakers: opening them without processing, and recognising those that will not serve music. */
 
-import type { Device, Problem } from "./model";
+import type { Device, MicrophoneFault, Problem } from "./model";
 
 /** Names of devices that add a radio link's delay. */
 const BLUETOOTH = /bluetooth|airpods|buds|hands-?free|\bhfp\b|\ba2dp\b|wireless|beats|jabra|wh-1000|bose/i;
@@ -67,44 +67,42 @@ export function inspectMicrophone(track: MediaStreamTrack): Problem[] {
   return problems;
 }
 
-/** Why a microphone could not be opened, in plain words. */
-export function microphoneProblem(error: unknown): Problem {
-  const name = error instanceof DOMException ? error.name : "";
-  switch (name) {
+/** Why a microphone could not be opened. */
+export function microphoneFault(error: unknown): MicrophoneFault {
+  switch (error instanceof DOMException ? error.name : "") {
     case "NotAllowedError":
     case "SecurityError":
-      return {
-        id: "microphone",
-        severity: "error",
-        title: "This page may not use the microphone.",
-        remedy:
-          "Allow the microphone in the browser's address bar (or the system's privacy settings), then try again. You can also join and only listen.",
-      };
+      return "refused";
     case "NotFoundError":
     case "OverconstrainedError":
-      return {
-        id: "microphone",
-        severity: "error",
-        title: "There is no such microphone.",
-        remedy: "Plug one in or choose another, then try again. You can also join and only listen.",
-      };
+      return "none";
     case "NotReadableError":
     case "AbortError":
-      return {
-        id: "microphone",
-        severity: "error",
-        title: "The microphone could not be opened.",
-        remedy:
-          "Another program may hold it. Close that program, or choose another microphone, then try again.",
-      };
+      return "busy";
     default:
-      return {
-        id: "microphone",
-        severity: "error",
-        title: "The microphone could not be opened.",
-        remedy: navigator.mediaDevices
-          ? `The browser says: ${String(error)}`
-          : "The browser allows microphones only on https:// pages and on localhost. Ask whoever runs this server for an https link.",
-      };
+      return "failed";
   }
+}
+
+/** The same in plain words, with what to do. */
+export function microphoneProblem(error: unknown): Problem {
+  const words: Record<MicrophoneFault, [title: string, remedy: string]> = {
+    refused: [
+      "This page may not use the microphone.",
+      "Open the sign beside the page's address and allow the microphone there, or in the system's privacy settings. Then try again.",
+    ],
+    none: ["There is no such microphone.", "Plug one in or choose another, then try again."],
+    busy: [
+      "The microphone does not open.",
+      "You have allowed it, but most likely another program holds it: close that program, or choose another microphone. Then try again; if that does not help, unplug it and plug it in again.",
+    ],
+    failed: [
+      "The microphone could not be opened.",
+      navigator.mediaDevices
+        ? `The browser says: ${String(error)}`
+        : "The browser allows microphones only on https:// pages and on localhost. Ask whoever runs this server for an https link.",
+    ],
+  };
+  const [title, remedy] = words[microphoneFault(error)];
+  return { id: "microphone", severity: "error", title, remedy };
 }

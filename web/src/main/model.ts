@@ -53,6 +53,9 @@ export interface Participant {
   mutedByOwner: boolean;
 }
 
+/** Why it could not be opened: not allowed, none there, held by another program, or whatever the browser says. */
+export type MicrophoneFault = "refused" | "none" | "busy" | "failed";
+
 export type Phase = "lobby" | "joining" | "joined" | "left" | "failed" | "removed";
 
 export interface Settings {
@@ -93,7 +96,7 @@ export interface StudioState {
   inputs: Device[];
   outputs: Device[];
   outputSelectable: boolean;
-  microphone: "unasked" | "asking" | "on" | "refused" | "none" | "ended";
+  microphone: "unasked" | "asking" | "on" | MicrophoneFault | "ended";
   selfMuted: boolean;
   looping: boolean;
   isOwner: boolean;

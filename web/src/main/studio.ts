@@ -38,7 +38,13 @@ import {
   split,
   storeCalibration,
 } from "./calibration";
-import { inspectMicrophone, listDevices, microphoneProblem, openMicrophone } from "./devices";
+import {
+  inspectMicrophone,
+  listDevices,
+  microphoneFault,
+  microphoneProblem,
+  openMicrophone,
+} from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
@@ -136,6 +142,8 @@ export class Studio implements StudioApi {
   #starting: Promise<void> | null = null;
   #rateHz: number;
   #stream: MediaStream | null = null;
+  /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
+  #microphoneRequest = 0;
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
@@ -224,19 +232,20 @@ export class Studio implements StudioApi {
 
   async enableMicrophone(): Promise<void> {
     this.#set({ microphone: "asking" });
-    this.#clear("microphone");
-    this.#clear("microphone-ended");
+    const opening = this.#openMicrophone();
+    const request = this.#microphoneRequest;
+    const isLast = () => request === this.#microphoneRequest;
     try {
-      await this.#openMicrophone();
-      await this.#startSound();
-      this.#capture();
+      await opening;
     } catch (error) {
-      const none = error instanceof DOMException && error.name === "NotFoundError";
-      this.#set({ microphone: none ? "none" : "refused" });
-      this.#raise({
-        ...microphoneProblem(error),
-        action: { label: "Try again", run: () => void this.enableMicrophone() },
-      });
+      if (isLast()) {
+        this.#set({ microphone: microphoneFault(error) });
+        this.#raise(microphoneProblem(error));
+      }
+    }
+    if (isLast() && this.#stream !== null) {
+      await this.#startSound().catch((error) => this.#soundFailed(error));
+      this.#capture();
     }
     await this.#listDevices();
   }
@@ -269,18 +278,32 @@ export class Studio implements StudioApi {
 
   async #openMicrophone(): Promise<void> {
     const { inputDeviceId, channels } = this.#state.settings;
+    this.#closeMicrophone();
+    const request = this.#microphoneRequest;
+    if (!navigator.mediaDevices) throw new Error("insecure context");
+    const stream = await openMicrophone(inputDeviceId, channels, this.#rateHz);
+    // Allowed after the room was left, or when another microphone was chosen meanwhile.
+    if (request !== this.#microphoneRequest) {
+      for (const track of stream.getTracks()) track.stop();
+      return;
+    }
+    this.#stream = stream;
+    const [track] = stream.getAudioTracks();
+    track.onended = () => this.#microphoneEnded();
+    for (const problem of inspectMicrophone(track)) this.#raise(problem);
+    this.#set({ microphone: "on" });
+  }
+
+  /** Also one that the browser still asks about. */
+  #closeMicrophone(): void {
+    this.#microphoneRequest++;
     for (const track of this.#stream?.getTracks() ?? []) {
       track.onended = null;
       track.stop();
     }
     this.#stream = null;
-    if (!navigator.mediaDevices) throw new Error("insecure context");
-    this.#stream = await openMicrophone(inputDeviceId, channels, this.#rateHz);
-    const [track] = this.#stream.getAudioTracks();
-    track.onended = () => this.#microphoneEnded();
-    for (const id of ["input-bluetooth", "input-processed"]) this.#clear(id);
-    for (const problem of inspectMicrophone(track)) this.#raise(problem);
-    this.#set({ microphone: "on" });
+    for (const id of ["microphone", "microphone-ended", "input-bluetooth", "input-processed"])
+      this.#clear(id);
   }
 
   #microphoneEnded(): void {
@@ -291,8 +314,7 @@ export class Studio implements StudioApi {
       id: "microphone-ended",
       severity: "error",
       title: "The microphone has gone: nobody hears you.",
-      remedy: "Plug it in again or choose another. You still hear the others.",
-      action: { label: "Use the microphone again", run: () => void this.enableMicrophone() },
+      remedy: "Plug it in again or choose another, then try again. You still hear the others.",
     });
   }
 
@@ -534,7 +556,7 @@ export class Studio implements StudioApi {
     this.#listen = "";
     if (sound === null) return;
     sound.context.onstatechange = null;
-    this.#clear("sound-stopped");
+    for (const id of ["sound-stopped", "suspended"]) this.#clear(id);
     await sound.close();
   }
 
@@ -827,11 +849,7 @@ export class Studio implements StudioApi {
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     void this.#stopSound();
-    for (const track of this.#stream?.getTracks() ?? []) {
-      track.onended = null;
-      track.stop();
-    }
-    this.#stream = null;
+    this.#closeMicrophone();
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });

@@ -10,6 +10,22 @@ const sound = vi.hoisted(() => ({
   holdRelay: () => {},
   capture: vi.fn(),
   close: async () => {},
+  addStream: () => {},
+  removeStream: () => {},
+  setPeer: () => {},
+  mixing: { isMixed: () => false },
+  numbers: () => undefined,
+  outputClock: () => null,
+  reportedOutputLatencyMs: () => null,
+  outputUnderruns: () => null,
+}));
+vi.mock("../../src/main/mesh", () => ({
+  Loop: class {},
+  Peer: class {
+    connection = "connecting";
+    close(): void {}
+    retry(): void {}
+  },
 }));
 vi.mock("../../src/main/sound", () => ({
   BUDGET_SHARES: {},
@@ -28,10 +44,9 @@ class Socket {
   close(): void {}
 }
 
-const askForMicrophone = vi.fn(async () => {
-  const track = { label: "Microphone", stop: () => {}, getSettings: () => ({ sampleRate: 48_000 }) };
-  return { getTracks: () => [track], getAudioTracks: () => [track] };
-});
+const track = { label: "Microphone", stop: vi.fn(), getSettings: () => ({ sampleRate: 48_000 }) };
+const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
+const askForMicrophone = vi.fn(async () => microphone);
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -63,10 +78,28 @@ function newStudio(): Studio {
   return new Studio("room", settings, automation);
 }
 
-/** The server says why it lets one go. */
-async function refuse(code: string): Promise<void> {
-  Socket.last?.onmessage?.({ data: JSON.stringify({ type: "error", code, message: "so it is" }) });
+async function serverSays(message: object): Promise<void> {
+  Socket.last?.onmessage?.({ data: JSON.stringify(message) });
   await vi.advanceTimersByTimeAsync(0);
+}
+
+/** The server says why it lets one go. */
+const refuse = (code: string) => serverSays({ type: "error", code, message: "so it is" });
+
+const participant = (stream: number, name: string) => ({
+  id: `id ${stream}`,
+  stream,
+  name,
+  present: true,
+  muted: false,
+});
+
+/** Comes in, and finds these there. */
+async function enter(studio: Studio, participants: object[]): Promise<void> {
+  await studio.join();
+  const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
+  const oneself = { id: "id 9", resumed: false, ice_servers: [], relay: null };
+  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
 }
 
 it("asks for no microphone when one joins to listen only, nor when one comes back so", async () => {
@@ -89,6 +122,44 @@ it("opens the microphone where it is told to, and again when one comes back", as
   await studio.rejoin();
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
+});
+
+it.each(["allowed", "refused"])("opens no microphone that is %s after the room was left", async (answer) => {
+  const studio = newStudio();
+  await studio.join();
+  let allow = (_: typeof microphone) => {};
+  let refuse = (_: Error) => {};
+  const answered = new Promise<typeof microphone>((resolve, reject) => {
+    allow = resolve;
+    refuse = reject;
+  });
+  askForMicrophone.mockReturnValueOnce(answered);
+  const enabled = studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("asking");
+  studio.leave();
+  if (answer === "allowed") allow(microphone);
+  else refuse(new DOMException("no", "NotAllowedError"));
+  await enabled;
+  expect(track.stop).toHaveBeenCalledTimes(answer === "allowed" ? 1 : 0);
+  expect(sound.capture).not.toHaveBeenCalled();
+  expect(studio.state).toMatchObject({ microphone: "unasked", problems: [] });
+});
+
+it.each([
+  ["NotAllowedError", "refused", "allow the microphone"],
+  ["NotReadableError", "busy", "another program"],
+  ["NotFoundError", "none", "Plug one in"],
+  ["OverconstrainedError", "none", "choose another"],
+  ["TypeError", "failed", "The browser says"],
+])("says of a microphone that fails by %s that it is %s, and what to do", async (name, fault, remedy) => {
+  const studio = newStudio();
+  askForMicrophone.mockRejectedValueOnce(new DOMException("no", name));
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe(fault);
+  expect(studio.state.problems).toMatchObject([{ id: "microphone" }]);
+  expect(studio.state.problems[0].remedy).toContain(remedy);
+  studio.leave();
+  expect(studio.state.problems).toEqual([]);
 });
 
 it("says once that the owner removed one", async () => {

@@ -3,7 +3,7 @@
 import { createMemo, createUniqueId, Match, Show, Switch } from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
-import { InputCheck } from "./input-check";
+import { InputCheck, unheardWords } from "./input-check";
 import { LoopBack } from "./loop-back";
 import { PageTitle } from "./page-title";
 import { Problems } from "./problems";
@@ -13,6 +13,12 @@ import { useView } from "./view";
 export function Lobby() {
   const view = useView();
   const microphone = createMemo(() => view.state().microphone);
+  /** Also where one of them does not open, so that another can be chosen; and while the browser asks about that one. */
+  const knowsDevices = createMemo<boolean>(
+    (before) =>
+      microphone() === "asking" ? before : microphone() !== "unasked" && microphone() !== "refused",
+    false,
+  );
   const joining = createMemo(() => view.state().phase === "joining");
   const asked = createMemo(() => {
     const { passphrase } = view.state();
@@ -45,10 +51,14 @@ export function Lobby() {
         <h2 id="lobby-sound">Your sound</h2>
         <Show when={microphone() === "on"} fallback={<MicrophoneStep />}>
           <InputCheck spoken={true} />
+        </Show>
+        <Show when={knowsDevices()}>
           <div class="fields">
             <DeviceFields />
             <Headphones />
           </div>
+        </Show>
+        <Show when={microphone() === "on"}>
           <LoopBack />
         </Show>
         <details class="disclosure">
@@ -137,14 +147,7 @@ function MicrophoneStep() {
           <Match when={microphone() === "asking"}>
             Answer the browser's question: it is near the address bar. Choose “Allow”.
           </Match>
-          <Match when={microphone() === "refused"}>
-            The microphone is blocked for this page. Open the sign beside the address, allow the microphone,
-            then try again.
-          </Match>
-          <Match when={microphone() === "none"}>No microphone was found. Connect one, then try again.</Match>
-          <Match when={microphone() === "ended"}>
-            The microphone was unplugged or taken by another program. Connect it, then try again.
-          </Match>
+          <Match when={true}>Nobody will hear you: {unheardWords[microphone()]}</Match>
         </Switch>
       </p>
       <button

@@ -1,12 +1,11 @@
 /** The room: who is in it, how they sound, and how to bring others in. */
 
 import { createMemo, For, Show } from "solid-js";
-import type { StudioState } from "../model";
 import { announce } from "./announcer";
 import { CopyButton } from "./copy-button";
 import { OwnFigures } from "./figures";
 import { Icon } from "./icon";
-import { InputCheck } from "./input-check";
+import { InputCheck, unheardWords } from "./input-check";
 import { Lock } from "./moderation";
 import { PageTitle } from "./page-title";
 import { ParticipantStrip } from "./participant";
@@ -69,16 +68,6 @@ export function MuteMyself() {
     </button>
   );
 }
-
-/** Why nobody hears one who is not muted. */
-const unheardWords: Record<StudioState["microphone"], string> = {
-  unasked: "you only listen.",
-  asking: "the browser asks first whether this page may.",
-  on: "",
-  refused: "the browser blocks the microphone.",
-  none: "there is no microphone.",
-  ended: "the microphone is gone.",
-};
 
 function OwnStrip(props: { alone: boolean }) {
   const view = useView();
