@@ -957,17 +957,18 @@ export class Studio implements StudioApi {
       bad_version: ["This page is older or newer than the server.", `Reload the page. (${text})`],
       replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
       bad_message: ["The server did not understand this page.", `Reload the page. (${text})`],
-      removed: ["The room's owner removed you.", "If you do not know why, ask them."],
     };
     const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
     if (stopped !== null) {
       this.#askForPassphrase(stopped);
       return;
     }
+    // The page of those who were removed says all there is to say.
+    if (code === "removed") this.#end("removed");
     const known = remedies[code];
     // The others end by themselves: the connection is retried, or the peer has left.
     if (known === undefined) return;
-    this.#end(code === "removed" ? "removed" : "failed");
+    this.#end("failed");
     this.#raise({ id: "server", severity: "error", title: known[0], remedy: known[1] });
   }
 

@@ -72,9 +72,7 @@ function RoomPage() {
             </Ending>
           </Match>
           <Match when={screen() === "removed"}>
-            <Ending title="You are not in the room">
-              The room's owner removed you. If you do not know why, ask them.
-            </Ending>
+            <Ending title="The room's owner removed you">If you do not know why, ask them.</Ending>
           </Match>
           <Match when={screen() === "failed"}>
             <Ending title="You are not in the room" action="Try again">
@@ -113,8 +111,8 @@ function Ending(props: { title: string; action?: string; children: string }) {
       <PageTitle>{props.title}</PageTitle>
       <Problems severity="error" />
       <Problems severity="warning" />
-      {/* Where the session knows why, its own words say what to do. */}
-      <Show when={!view.problems().some((problem) => problem.severity === "error")}>
+      {/* Where the server has said why, that tells what to do. */}
+      <Show when={!view.problems().some(({ id }) => id === "server")}>
         <p class="lead">{props.children}</p>
       </Show>
       <div class="actions">
