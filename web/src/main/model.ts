@@ -35,6 +35,7 @@ export type Buffer = "tight" | "auto" | "safe" | number;
 /** A person in the room other than oneself, in order of joining. "loop" is oneself through the network. */
 export interface Participant {
   id: string;
+  /** With a number where others have the same. */
   name: string;
   /** False while its connection to the server is broken. */
   present: boolean;

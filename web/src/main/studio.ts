@@ -91,6 +91,8 @@ const TRACE_PATIENCE_SECONDS = 10;
 /** What the room has of a participant: the strip's settings, and the connection. */
 interface Member {
   participant: Participant;
+  /** As the server says it; how it is shown, the participant says. */
+  name: string;
   stream: number;
   peer: Peer | Loop | null;
   /** Its number in the room; null of the loop. */
@@ -892,7 +894,7 @@ export class Studio implements StudioApi {
         if (message.type === "back") this.#memberPeer(message.id)?.retry();
         break;
       case "renamed":
-        this.#updateMember(message.id, { name: message.name });
+        this.#rename(message.id, message.name);
         break;
       case "left":
         this.#removeMember(message.id);
@@ -1035,7 +1037,8 @@ export class Studio implements StudioApi {
     }
     member.number = stream;
     this.#tellPeer(member);
-    this.#updateMember(id, { name, present, mutedByOwner: muted });
+    member.name = name;
+    this.#updateMember(id, { present, mutedByOwner: muted });
     this.#memberPeer(id)?.retry();
   }
 
@@ -1045,7 +1048,18 @@ export class Studio implements StudioApi {
     const { lanes } = this.#state.settings;
     const member = this.#newMember(id, name, stream);
     member.peer = new Peer(this.#selfId, id, stream, lanes, this.#iceServers, this.#host);
+  }
+
+  #rename(id: string, name: string): void {
+    const member = this.#members.get(id);
+    if (member !== undefined) member.name = name;
     this.#publishMembers();
+  }
+
+  /** Those of one name are told apart by their numbers in the room, which are the same for everyone. */
+  #shownName({ name, number }: Member): string {
+    const isShared = Array.from(this.#members.values()).filter((member) => member.name === name).length > 1;
+    return isShared ? `${name} ${number}` : name;
   }
 
   /** What the worker needs to know of a peer to find its way. */
@@ -1068,6 +1082,7 @@ export class Studio implements StudioApi {
   #newMember(id: string, name: string, stream: number): Member {
     const member: Member = {
       stream,
+      name,
       peer: null,
       number: null,
       isSilent: false,
@@ -1148,6 +1163,8 @@ export class Studio implements StudioApi {
 
   #publishMembers(): void {
     for (const member of this.#members.values()) {
+      const name = this.#shownName(member);
+      if (name !== member.participant.name) member.participant = { ...member.participant, name };
       const { participant } = member;
       const connection = this.#connectionOf(member);
       const id = `unreachable-${participant.id}`;
@@ -1305,7 +1322,7 @@ export class Studio implements StudioApi {
         concealedFrames: concealedFrames - member.looked.concealedFrames,
       };
       member.looked = { playedFrames, concealedFrames };
-      const key = delayKey(participant, this.#rateHz);
+      const key = delayKey({ name: member.name, isLoop: participant.isLoop }, this.#rateHz);
       if (key === null || typeof participant.buffer !== "string") continue;
       if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
     }
@@ -1380,7 +1397,10 @@ export class Studio implements StudioApi {
     };
   }
 
-  #peerStats({ participant, stream, peer, hearing }: Member, numbers: Float64Array | undefined): PeerStats {
+  #peerStats(
+    { participant, name, stream, peer, hearing }: Member,
+    numbers: Float64Array | undefined,
+  ): PeerStats {
     const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
     const peak = (field: "peakLeft" | "peakRight") =>
       at < 0 || numbers === undefined ? 0 : numbers[at + STREAM_STATS[field]] || 0;
@@ -1396,7 +1416,7 @@ export class Studio implements StudioApi {
     const farEnd = (isMixed ? worker?.mixedFarEnd : worker?.farEnd) ?? null;
     return {
       id: participant.id,
-      name: participant.name,
+      name,
       connection: participant.connection,
       path: isMixed ? "mix" : pathOf(direct?.isHeard ?? false, relayed?.isHeard ?? false),
       pin: participant.pin,

@@ -169,6 +169,18 @@ it("leaves it to the page of those who were removed to say so", async () => {
   expect(studio.state).toMatchObject({ phase: "removed", problems: [] });
 });
 
+it("tells those of one name apart by their numbers in the room", async () => {
+  const studio = newStudio();
+  const names = () => studio.state.participants.map(({ name }) => name);
+  await enter(studio, [participant(2, "Musician"), participant(3, "Ann")]);
+  expect(names()).toEqual(["Musician", "Ann"]);
+  await serverSays({ type: "joined", participant: participant(5, "Musician") });
+  expect(names()).toEqual(["Musician 2", "Ann", "Musician 5"]);
+  expect(studio.stats().peers.map(({ name }) => name)).toEqual(["Musician", "Ann", "Musician"]);
+  await serverSays({ type: "renamed", id: "id 5", name: "Bob" });
+  expect(names()).toEqual(["Musician", "Ann", "Bob"]);
+});
+
 it("keeps no word of an earlier try above the room", async () => {
   const studio = newStudio();
   await studio.join();

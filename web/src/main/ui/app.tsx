@@ -162,7 +162,10 @@ function announceRoom(): void {
   createEffect(() => {
     const stats = view.stats();
     if (!joined() || stats === null) return;
-    const peers = stats.peers.filter(({ id }) => people().some((person) => person.id === id));
+    const peers = stats.peers.flatMap((peer) => {
+      const person = people().find(({ id }) => id === peer.id);
+      return person === undefined ? [] : [{ ...peer, name: participantName(person) }];
+    });
     const changes = paths.add(stats.timeMs, peers);
     if (changes.length > 0) announce(changes.join(" "));
   });
