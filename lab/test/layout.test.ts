@@ -1,0 +1,50 @@
+/** The page on a phone, with text of twice the size: nothing runs over. */
+
+import path from "node:path";
+import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import { untilPlaying } from "../src/antiphon.js";
+import type { Browser } from "../src/browsers.js";
+import { makeFolder, removeFolder } from "../src/processes.js";
+import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
+
+beforeAll(() => setUp(["A"]));
+afterEach(closeBrowsers);
+afterAll(tearDown);
+
+const phone = { width: 390, height: 844, dark: false };
+
+it("keeps within a phone's width at 200 % text size", async () => {
+  const page = await start("chromium", "A");
+  const room = product.newRoom();
+  for (const url of [product.url, product.lobbyUrl(room)]) {
+    await page.open(url);
+    expect(await tooWide(page), url).toEqual([]);
+  }
+  await page.open(product.roomUrl(room, "A", { ...parameters, loop: 1 }));
+  await untilPlaying([page]);
+  await page.evaluate(() => {
+    for (const details of document.querySelectorAll("details")) details.open = true;
+  });
+  expect(await tooWide(page), "the room").toEqual([]);
+});
+
+/** What sticks out of the page, or has more in it than fits. */
+async function tooWide(page: Browser): Promise<string[]> {
+  const folder = makeFolder("layout");
+  await page.screenshot(path.join(folder, "page.png"), phone);
+  removeFolder(folder);
+  return page.evaluate(() => {
+    document.documentElement.style.fontSize = "200%";
+    const isOver = (element: Element) => {
+      // Hidden from eyes only.
+      if (getComputedStyle(element).clipPath !== "none") return false;
+      const { left, right, width } = element.getBoundingClientRect();
+      const sticksOut = width > 0 && (left < 0 || right > innerWidth);
+      const isBlock = element.clientWidth > 0 && !element.matches("input, select");
+      return sticksOut || (isBlock && element.scrollWidth > element.clientWidth + 1);
+    };
+    return Array.from(document.querySelectorAll("body, body *"))
+      .filter(isOver)
+      .map((element) => `${element.tagName} ${element.className} ${element.textContent.slice(0, 30)}`);
+  });
+}
