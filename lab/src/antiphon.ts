@@ -234,22 +234,22 @@ export interface KeptStats {
 }
 
 /**
- * Has a page keep its stats, one every second, until it is asked to hand them over. To be asked for them from outside delays its sound: the
+ * Has a page keep its stats, one every `everyMs`, until it is asked to hand them over. To be asked for them from outside delays its sound: the
  * browser's processes and ours then work on both processors for some 0.1 s, the first time most of all.
  */
-export async function keepStats(page: Browser): Promise<() => Promise<KeptStats[]>> {
+export async function keepStats(page: Browser, everyMs = 1000): Promise<() => Promise<KeptStats[]>> {
   await readStats(page);
-  await page.evaluate(() => {
+  await page.evaluate((intervalMs) => {
     const { antiphon } = window as unknown as { antiphon: { stats(): PageStats } };
     const kept: KeptStats[] = [];
-    const timer = setInterval(() => kept.push({ atMs: Date.now(), stats: antiphon.stats() }), 1000);
+    const timer = setInterval(() => kept.push({ atMs: Date.now(), stats: antiphon.stats() }), intervalMs);
     Object.assign(window, {
       handOverStats: () => {
         clearInterval(timer);
         return kept;
       },
     });
-  });
+  }, everyMs);
   return () => page.evaluate(() => (window as unknown as { handOverStats(): KeptStats[] }).handOverStats());
 }
 

@@ -5,6 +5,7 @@ import {
   type KeptStats,
   keepStats,
   type PageParameters,
+  type PageStats,
   type PageStream,
   type PageTrace,
   type Product,
@@ -184,7 +185,7 @@ export function during(
   { leadSeconds, pulseSeconds, steadySeconds }: Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">,
   { began_ms: beganMs }: Pick<DeviceSummary, "began_ms">,
   kept: readonly KeptStats[],
-): { own: OwnLook[]; counters: Counters; targetFrames: number } {
+): { own: OwnLook[]; looks: PageStats[]; counters: Counters; targetFrames: number } {
   if (beganMs === null) throw new Error("the device does not say when its takes began");
   const seconds = ({ atMs }: KeptStats) => (atMs - beganMs) / 1000;
   const tonesEnd = leadSeconds + pulseSeconds + steadySeconds;
@@ -204,7 +205,7 @@ export function during(
     ];
   });
   const counters = increments(countersOf(before), countersOf(after));
-  return { own, counters, targetFrames: after.targetFrames };
+  return { own, looks: sounding.map(({ stats }) => stats), counters, targetFrames: after.targetFrames };
 }
 
 /** The stream in which a page's peer is heard. */

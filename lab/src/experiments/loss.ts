@@ -1,15 +1,15 @@
 import { rollup } from "d3-array";
 import { known, listen, quantile } from "../analysis.js";
-import { type PageTrace, readStats, readTrace, untilPlaying } from "../antiphon.js";
+import { keepStats, type PageStats, type PageTrace, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
-import { countersOf, delaysMs, firstArrivals, increments, withBrowsers } from "../setups.js";
+import { delaysMs, during, firstArrivals, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, shown } from "../units.js";
-import { latenciesMs } from "./m2e.js";
+import { latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Condition {
   profile: string;
@@ -32,10 +32,15 @@ interface Measured extends Condition {
   lanesInUse: number;
   /** With a copy, of what was sent. */
   copiedShare: number | null;
-  /** In the way and in the jitter buffer, by the page's own measurement at the end. */
-  wayAndBufferMs: number | null;
+  /** In the way and in the jitter buffer, by the page's own measurement: look by look. */
+  wayAndBufferMs: number[];
   mouthToEarMs: number | null;
 }
+
+/** For the latency from mouth to ear. */
+const pulseSeconds = 1.5;
+/** How often a page keeps what it says. */
+const lookMs = 250;
 
 /** Of random loss, and the path on which it is swept: long enough that congestion control matters. */
 const losses = [0, 0.01, 0.02, 0.05, 0.1];
@@ -55,7 +60,8 @@ export const loss: Experiment = {
       (lanes) => options.setups !== undefined || !options.quick || lanes === "auto",
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
-    const settleSeconds = options.quick ? 1 : 5;
+    const settleSeconds = options.quick ? 0.5 : startupSeconds;
+    const leadSeconds = options.quick ? 2 : 16;
     const steps: Step<Measured[]>[] = [];
     let version = "";
     for (const lanes of chosenLanes) {
@@ -70,11 +76,17 @@ export const loss: Experiment = {
       for (const condition of [...sweep, ...others]) {
         steps.push({
           label: `${lanes} lane(s), ${place(condition)}`,
-          seconds: seconds + settleSeconds + 10,
+          seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
           run: async (lab) => {
             const network = await lab.network({ ...condition, seed: 1 });
             const browser = configs[config!]!;
-            const rows = await overNetwork(lab, network, { browser, lanes, seconds, settleSeconds });
+            const rows = await overNetwork(lab, network, {
+              browser,
+              lanes,
+              seconds,
+              settleSeconds,
+              leadSeconds,
+            });
             version = rows.version;
             const measured = rows.directions.map((row) => ({
               ...condition,
@@ -89,7 +101,7 @@ export const loss: Experiment = {
         });
       }
     }
-    return { steps, conclude: (measured) => conclude(measured.flat(), seconds, version) };
+    return { steps, conclude: (measured) => conclude(measured.flat(), { seconds, leadSeconds }, version) };
   },
 };
 
@@ -98,12 +110,13 @@ interface Conditions {
   lanes: string;
   seconds: number;
   settleSeconds: number;
+  leadSeconds: number;
 }
 
 async function overNetwork(
   { rig, product }: Lab,
   network: EmulatedNetwork,
-  { browser, lanes, seconds, settleSeconds }: Conditions,
+  { browser, lanes, seconds, settleSeconds, leadSeconds }: Conditions,
 ) {
   await network.admit(product.port, "left");
   await network.admit(product.port, "right");
@@ -125,45 +138,39 @@ async function overNetwork(
     await untilPlaying([a!, b!]);
     rig.favourSound();
     await sleep(settleSeconds * 1000);
-    const score = (voice: 0 | 1) =>
+    const handOver = await Promise.all([a!, b!].map((page) => keepStats(page, lookMs)));
+    const scores = ([0, 1] as const).map((voice) =>
       writeScore({
         voice,
         sampleRateHz,
-        leadSeconds: 1,
-        pulseSeconds: 1.5,
+        leadSeconds,
+        pulseSeconds,
         steadySeconds: seconds,
         tailSeconds: 1.5,
-      });
-    const scores = [score(0), score(1)];
-    const stats = () => Promise.all([a!, b!].map(readStats));
-    const before = await stats();
-    const [{ heard }, ...traces] = await Promise.all([
-      rig.pass({
-        plays: [
-          { take: scores[0]!.take, to: mic("A") },
-          { take: scores[1]!.take, to: mic("B") },
-        ],
-        hears: [speaker("B"), speaker("A")],
       }),
-      ...[a!, b!].map((page) => readTrace(page, seconds + 2.5)),
-    ]);
-    const after = await stats();
+    );
+    const { heard, summary } = await rig.pass({
+      plays: [
+        { take: scores[0]!.take, to: mic("A") },
+        { take: scores[1]!.take, to: mic("B") },
+      ],
+      hears: [speaker("B"), speaker("A")],
+    });
+    const kept = await Promise.all(handOver.map((hand) => hand()));
+    // Afterwards: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
+    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, seconds)));
     const directions = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
-      const counters = increments(
-        countersOf(before[receiver]!.peers[0]!),
-        countersOf(after[receiver]!.peers[0]!),
-      );
+      const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
+      const { counters, looks, targetFrames } = during(stage, summary, kept[receiver]!);
       const { concealedFrames, playedFrames } = counters;
       const whole = (concealedFrames ?? 0) + (playedFrames ?? 0);
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
-      const outgoing = after[sender]!.peers[0]!;
-      const copies = (outgoing.sent?.copiesSent ?? 0) - (before[sender]!.peers[0]!.sent?.copiesSent ?? 0);
-      const packets = after[sender]!.sender.packets - before[sender]!.sender.packets;
-      const stageMs = (wanted: string) =>
-        after[receiver]!.peers[0]!.mouthToEar?.stages.find(({ name }) => name === wanted)?.ms ?? Number.NaN;
-      const wayAndBufferMs = stageMs("network") + stageMs("buffer");
+      const [first, last] = [kept[sender]![0]!, kept[sender]!.at(-1)!].map(({ stats }) => stats);
+      const outgoing = last!.peers[0]!;
+      const copies = (outgoing.sent?.copiesSent ?? 0) - (first!.peers[0]?.sent?.copiesSent ?? 0);
+      const packets = last!.sender.packets - first!.sender.packets;
       return {
         direction: index === 0 ? "A to B" : "B to A",
         delaysMs: delaysMs(traces[sender]!, traces[receiver]!),
@@ -171,16 +178,23 @@ async function overNetwork(
         concealedShare: whole > 0 ? concealedFrames! / whole : null,
         hardGapsPerSecond: steady && steady.hardGaps / (steady.frames / sampleRateHz),
         breaksPerSecond: steady && steady.breaks / (steady.frames / sampleRateHz),
-        bufferMs: after[receiver]!.peers[0]!.targetFrames / framesPerMs,
-        droppedBacklog: outgoing.droppedBacklog - before[sender]!.peers[0]!.droppedBacklog,
+        bufferMs: targetFrames / framesPerMs,
+        droppedBacklog: outgoing.droppedBacklog - (first!.peers[0]?.droppedBacklog ?? 0),
         lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
-        wayAndBufferMs: Number.isNaN(wayAndBufferMs) ? null : wayAndBufferMs,
+        wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
     return { directions, version: a!.version };
   });
+}
+
+/** From the sender's network thread to the listener's audio graph, as the listening page says; null before it knows. */
+function wayAndBufferMs({ peers }: PageStats): number | null {
+  const stages = peers[0]?.mouthToEar?.stages ?? [];
+  const [way, buffer] = ["network", "buffer"].map((wanted) => stages.find(({ name }) => name === wanted)?.ms);
+  return way == null || buffer == null ? null : way + buffer;
 }
 
 /** Of the packets sent in the trace, without its last second: those may still be under way. */
@@ -204,7 +218,11 @@ function place({ profile, loss: share }: Condition): string {
   return share === undefined ? profile : `${profile}, ${share * 100} % loss`;
 }
 
-function conclude(measured: Measured[], seconds: number, version: string): Outcome {
+function conclude(
+  measured: Measured[],
+  { seconds, leadSeconds }: Pick<Conditions, "seconds" | "leadSeconds">,
+  version: string,
+): Outcome {
   const swept = measured.filter((one) => one.profile === sweepProfile);
   const byProfile = measured.filter((one) => one.profile !== sweepProfile);
   const lanes = laneChoices.filter((choice) => swept.some((one) => one.lanes === choice));
@@ -242,11 +260,17 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
   });
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
+  const far = byProfile.filter((one) => one.profile === "rtt-100").flatMap((one) => one.wayAndBufferMs);
   const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
   const findings = [
     ...(automatic.length > 0
       ? [
           `At 5 % loss and 50 ms round trip, with lanes on automatic, 99 % of packets arrive within ${shown(p99(automatic), 1) ?? "–"} ms (25 ms is the wire), and ${shares(middle(automatic, (one) => one.concealedShare))} of the sound is concealed.`,
+        ]
+      : []),
+    ...(far.length > 0
+      ? [
+          `At 5 % loss and 100 ms round trip (50 ms is the wire), way and jitter buffer take ${shown(quantile(far, 0.5), 1)} ms at the median, and ${shown(quantile(far, 0.99), 1)} ms at most in 99 of 100 looks.`,
         ]
       : []),
     ...(slight.length > 0
@@ -270,7 +294,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a hard gap is silence in the tone that left the speaker, a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page measures of itself. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a hard gap is silence in the tone that left the speaker, a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -358,7 +382,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share hard_gaps_per_second breaks_per_second buffer_aim_ms way_and_buffer_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share hard_gaps_per_second breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -373,7 +397,7 @@ function conclude(measured: Measured[], seconds: number, version: string): Outco
           shown(one.hardGapsPerSecond, 3),
           shown(one.breaksPerSecond, 3),
           shown(one.bufferMs, 2),
-          shown(one.wayAndBufferMs, 2),
+          ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 2)),
           one.droppedBacklog,
           one.lanesInUse,
           shown(one.copiedShare, 4),
@@ -402,7 +426,8 @@ function table(caption: string, rows: readonly Measured[]) {
       right("hard gaps a second"),
       right("breaks a second"),
       right("buffer aim, ms"),
-      right("way and buffer, ms"),
+      right("way and buffer 50 %, ms"),
+      right("99 %, ms"),
       right("dropped for backlog"),
       right("lanes in use"),
       right("with copies"),
@@ -420,7 +445,7 @@ function table(caption: string, rows: readonly Measured[]) {
       shown(one.hardGapsPerSecond, 2),
       shown(one.breaksPerSecond, 2),
       shown(one.bufferMs, 1),
-      shown(one.wayAndBufferMs, 1),
+      ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 1)),
       one.droppedBacklog,
       one.lanesInUse,
       one.copiedShare === null ? null : percent(one.copiedShare),

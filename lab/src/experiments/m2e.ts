@@ -28,7 +28,7 @@ const concealedGoal = 0.001;
 const relayedGoalMs = 1.5;
 
 /** Half a minute after its start Chromium does what it had put off, and sound waits for it, setup A's too: what a listener hears once is not measured. */
-const startupSeconds = 30;
+export const startupSeconds = 30;
 
 /** Medians of the two halves of one measurement may differ by so much. */
 const agreementMs = 3;
