@@ -1,7 +1,7 @@
 //! What a listener's path can carry: whether copies are sent, and how far the format steps down.
 //!
 //! The formats are *rungs*, the chosen one first (rung 0), each cheaper than the one before. What they are is the host's to say.
-//! When lanes back up the order is fixed: copies go off, then lanes are added, then the format steps down. It steps up again after
+//! When lanes back up the order is fixed: copies go off, if they do more harm than good, then lanes are added, then the format steps down. It steps up again after
 //! a calm time, longer after each attempt that failed; an attempt that backs lanes up is taken back at once, while the format before it
 //! is still sent. Many lanes together may send more than a path carries before one of them backs up; then the listener loses so much that
 //! it steps down for that. Lanes that did not prevent a step down were added in vain: the host takes them away, and no more are added until
@@ -187,14 +187,14 @@ impl Ladder {
         let mut add_lanes = false;
         if is_crowded || is_congested {
             self.calm_ms = 0;
-            if self.sends_copies() {
+            if self.sends_copies() && (is_congested || self.copies_do_harm(seen)) {
                 self.rest();
             } else if self.is_attempt && self.changed_ms <= TRIAL_MS {
                 self.step_down();
             } else if seen.can_add_lanes && !is_congested && self.more_lanes != MoreLanes::InVain {
                 add_lanes = true;
                 self.more_lanes = MoreLanes::Added;
-            } else {
+            } else if !self.sends_copies() {
                 self.crowded_reviews += 1;
                 if self.crowded_reviews >= DOWN_REVIEWS {
                     self.step_down();
@@ -252,8 +252,9 @@ impl Ladder {
 
     fn review_copies(&mut self, seen: &Observation, may_copy: bool) {
         let lost = seen.lost_share.unwrap_or(0.0);
-        // Lanes that back up drop, and the listener counts that as lost: no reason to send more.
+        // Lanes that back up drop, and the listener counts that as lost: no reason to send more. Where copies were right before, a moment's calm will do.
         let may_begin = may_copy && self.calm_ms >= SETTLED_MS;
+        let may_go_on = may_copy && self.calm_ms > 0;
         match self.copies {
             Copies::On { .. } if !seen.can_copy => self.turn(Copies::Off),
             // The loss that copies are to be measured by is still coming in.
@@ -266,12 +267,13 @@ impl Ladder {
                 if lost > COPIES_ON_SHARE.max(lost_before / 2.0) {
                     self.rest();
                 } else if self.copies_ms >= self.hold.wait_ms {
+                    self.rest.reset();
                     self.turn(Copies::Looking);
                 }
             }
             Copies::Off if lost > COPIES_ON_SHARE && may_begin => self.begin(lost),
             Copies::Off => {}
-            Copies::Looking if lost > COPIES_BACK_SHARE && may_begin => {
+            Copies::Looking if lost > COPIES_BACK_SHARE && may_go_on => {
                 self.hold.double();
                 self.begin(lost);
             }
@@ -287,6 +289,15 @@ impl Ladder {
             }
             Copies::Resting => {}
         }
+    }
+
+    /// More find every lane crowded than were lost without them.
+    fn copies_do_harm(&self, seen: &Observation) -> bool {
+        let lost_before = match self.copies {
+            Copies::On { lost_before } => lost_before,
+            _ => 0.0,
+        };
+        seen.crowded as f32 > seen.offered as f32 * lost_before
     }
 
     fn sends_copies(&self) -> bool {
@@ -518,6 +529,50 @@ mod tests {
         for rest_s in [11, 21, 41, 81, 161, 321, 321] {
             crowd_again(&mut ladder, rest_s);
         }
+    }
+
+    #[test]
+    fn copies_that_crowd_the_lanes_less_than_they_save_stay_and_lanes_are_added() {
+        let mut ladder = Ladder::new(2);
+        until(&mut ladder, CALM, 5, |_| false);
+        assert!(ladder.review(&lossy(0.05)).copies);
+        // 2 % wait, where 5 % were lost.
+        let seen = Observation {
+            crowded: 8,
+            can_add_lanes: true,
+            ..CALM
+        };
+        for can_add_lanes in [true, false, false, false] {
+            let now = ladder.review(&Observation {
+                can_add_lanes,
+                ..seen
+            });
+            assert_eq!(
+                (now.copies, now.add_lanes, now.rung),
+                (true, can_add_lanes, 0)
+            );
+        }
+        // 6 %.
+        let seen = Observation {
+            crowded: 22,
+            ..seen
+        };
+        assert!(!ladder.review(&seen).copies);
+    }
+
+    #[test]
+    fn a_look_is_over_as_soon_as_the_loss_is_seen_though_lanes_backed_up_before() {
+        let mut ladder = Ladder::new(2);
+        until(&mut ladder, CALM, 5, |_| false);
+        assert!(ladder.review(&lossy(0.05)).copies);
+        let looks = until(&mut ladder, CALM, 99, |now| !now.copies);
+        assert_eq!(looks, Some(10));
+        let crowded = Observation {
+            lost_share: Some(0.05),
+            ..CROWDED
+        };
+        assert!(!ladder.review(&crowded).copies, "that may be what is lost");
+        assert!(ladder.review(&lossy(0.05)).copies);
     }
 
     #[test]
