@@ -237,7 +237,7 @@ export interface KeptStats {
  * Has a page keep its stats, one every `everyMs`, until it is asked to hand them over. To be asked for them from outside delays its sound: the
  * browser's processes and ours then work on both processors for some 0.1 s, the first time most of all.
  */
-export async function keepStats(page: Browser, everyMs = 1000): Promise<() => Promise<KeptStats[]>> {
+export async function keepStats(page: Browser, { everyMs = 1000 } = {}): Promise<() => Promise<KeptStats[]>> {
   await readStats(page);
   await page.evaluate((intervalMs) => {
     const { antiphon } = window as unknown as { antiphon: { stats(): PageStats } };

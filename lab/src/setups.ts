@@ -158,7 +158,7 @@ async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
 
 async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
   return withRoom({ ...stage, parameters }, async ([a, b]) => {
-    const handOver = await Promise.all([a, b].map(keepStats));
+    const handOver = await Promise.all([a, b].map((end) => keepStats(end)));
     await sleep(stage.settleSeconds * 1000);
     const result = await bothWays(stage, a, b, { report: readStats });
     const [keptA, keptB] = await Promise.all(handOver.map((kept) => kept()));

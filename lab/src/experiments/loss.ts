@@ -138,7 +138,7 @@ async function overNetwork(
     await untilPlaying([a!, b!]);
     rig.favourSound();
     await sleep(settleSeconds * 1000);
-    const handOver = await Promise.all([a!, b!].map((page) => keepStats(page, lookMs)));
+    const handOver = await Promise.all([a!, b!].map((page) => keepStats(page, { everyMs: lookMs })));
     const scores = ([0, 1] as const).map((voice) =>
       writeScore({
         voice,
