@@ -37,6 +37,7 @@ proptest! {
         let mut since_down = 0;
         let mut copies = false;
         let mut has_added = false;
+        let mut most_lost = 0.0f64;
         let mut since_up_ms = u64::MAX;
         for seen in path {
             let now = ladder.review(&seen);
@@ -47,9 +48,12 @@ proptest! {
             prop_assert!(now.rung.abs_diff(rung) <= 1);
             prop_assert!(seen.can_copy || !now.copies);
             prop_assert!(seen.can_add_lanes || !now.add_lanes);
-            // The order: copies off, then lanes, then down; but lanes are no answer to heavy loss, nor twice to the same, nor to a step up.
+            // The order: copies off, if they crowd out more than was ever lost, then lanes, then down; but lanes are no answer to heavy loss, nor twice to the same, nor to a step up.
             let is_crowded = f64::from(seen.crowded) > 0.011 * f64::from(seen.offered);
-            prop_assert!(!(is_crowded && now.copies));
+            most_lost = most_lost.max(seen.lost_share.map_or(0.0, f64::from));
+            let does_harm = f64::from(seen.crowded) > 1.001 * most_lost * f64::from(seen.offered);
+            prop_assert!(!(is_crowded && does_harm && now.copies));
+            prop_assert!(!(is_crowded && now.copies && !copies));
             prop_assert!(!(copies && now.rung > rung));
             let is_heavy = seen.lost_share.is_some_and(|lost| lost > 0.1);
             prop_assert!(!(seen.can_add_lanes && now.rung > rung) || is_heavy || has_added || since_up_ms <= 1_500);
