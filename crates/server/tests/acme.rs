@@ -416,11 +416,14 @@ async fn a_ca_that_forgot_the_account_and_a_certificate_that_is_none_hinder_noth
         let server = Running::run(server);
         shown_on_web(server.address, &root).await;
         ca.stop();
-        let mut kept = fs::read_dir(cache.path())
-            .expect("a directory")
-            .map(|entry| entry.expect("read").path());
-        let certificate = kept.find(|file| file.extension() == Some("pem".as_ref()));
-        fs::write(certificate.expect("it is kept"), "no certificate").expect("written");
+        // It is shown first, and then kept.
+        let certificate = eventually(async || {
+            let mut kept = fs::read_dir(cache.path())
+                .expect("a directory")
+                .map(|entry| entry.expect("read").path());
+            kept.find(|file| file.extension() == Some("pem".as_ref()))
+        });
+        fs::write(certificate.await, "no certificate").expect("written");
     }
 }
 
