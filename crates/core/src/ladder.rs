@@ -187,7 +187,7 @@ impl Ladder {
         let mut add_lanes = false;
         if is_crowded || is_congested {
             self.calm_ms = 0;
-            if self.sends_copies() && (is_congested || self.copies_do_harm(seen)) {
+            if self.copies_do_harm(seen) || (is_congested && self.sends_copies()) {
                 self.rest();
             } else if self.is_attempt && self.changed_ms <= TRIAL_MS {
                 self.step_down();
@@ -291,13 +291,10 @@ impl Ladder {
         }
     }
 
-    /// More find every lane crowded than were lost without them.
+    /// Copies are sent, and more datagrams find every lane crowded than were lost without them.
     fn copies_do_harm(&self, seen: &Observation) -> bool {
-        let lost_before = match self.copies {
-            Copies::On { lost_before } => lost_before,
-            _ => 0.0,
-        };
-        seen.crowded as f32 > seen.offered as f32 * lost_before
+        let (crowded, offered) = (seen.crowded as f32, seen.offered as f32);
+        matches!(self.copies, Copies::On { lost_before } if crowded > offered * lost_before)
     }
 
     fn sends_copies(&self) -> bool {
