@@ -489,6 +489,14 @@ impl Player {
         })
     }
 
+    /// Of [`StreamStats`], what became of the frames alone.
+    ///
+    /// RT: no alloc, no lock, O(streams).
+    pub fn jitter_counts(&self, id: StreamId) -> Option<JitterCounts> {
+        let stream = self.streams.iter().find(|stream| stream.id == Some(id))?;
+        Some(stream.jitter.counts())
+    }
+
     /// Of [`StreamStats`], the playhead alone.
     ///
     /// RT: no alloc, no lock, O(streams).

@@ -30,6 +30,7 @@ use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, StreamId,
     StreamStats,
     conceal::Concealment,
+    jitter::JitterCounts,
     limiter::Limiter,
     mix::Strip,
     resample::Kernel,
@@ -331,6 +332,11 @@ impl Mixer {
             let playhead = input.player.playhead(STREAM)?;
             Some((stream, input.rendered_end().wrapping_sub(playhead) as i64))
         })
+    }
+
+    /// What became of a participant's frames as a source; `None` if it is in no mix.
+    pub fn source_counts(&self, stream: u16) -> Option<JitterCounts> {
+        self.inputs.get(&stream)?.player.jitter_counts(STREAM)
     }
 
     /// What is known of a participant as a source; `None` if it is in no mix.

@@ -808,8 +808,7 @@ impl Room {
         let mut participants = Vec::with_capacity(self.participants.len());
         for (number, participant) in &mut self.participants {
             participant.uplink.look();
-            let played = self.mixer.source_stats(*number);
-            (participant.mixed).look(played.map(|played| played.stream.jitter));
+            (participant.mixed).look(self.mixer.source_counts(*number));
             participant.review_downlink(elapsed, connections);
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {
