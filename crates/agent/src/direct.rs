@@ -40,7 +40,7 @@ use crate::signalling::IceServer;
 use antiphon_opus::outgoing::Sent;
 
 /// Most lanes of a pair.
-pub const MAX_LANES: usize = 8;
+pub const MAX_LANES: usize = 16;
 /// The data channel's SCTP stream, agreed without a word.
 const CHANNEL_STREAM: u16 = 0;
 /// What a lane may hold that is not acknowledged yet, in bytes; what comes beyond it is dropped.

@@ -53,6 +53,8 @@ const PROBE_TICKS: u64 = 5;
 const RECENT_TICKS: usize = 40;
 /// Where their number is found by itself; no fewer, for a copy needs a second one.
 const FIRST_LANES: usize = 2;
+/// The most then, unless copies are sent: lanes that lose some hold back what is more than a few packets for each acknowledgement.
+const MAX_LOSSLESS_LANES: usize = 8;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
@@ -589,9 +591,14 @@ impl Network {
             let can_copy = (lanes > 1 || !peer.listener.rung().is_opus()) && !has_copy;
             // Lanes that were asked for and do not come are not waited for.
             let most = lanes.max(direct.wanted_lanes());
-            let can_add = adds_lanes && most < MAX_LANES;
+            let limit = if peer.listener.sends_copies() {
+                MAX_LANES
+            } else {
+                MAX_LOSSLESS_LANES
+            };
+            let can_add = adds_lanes && most < limit;
             match (peer.listener).review(lost_share.map(|share| share as f32), can_copy, can_add) {
-                Lanes::Add => direct.want_lanes(2 * most, now),
+                Lanes::Add => direct.want_lanes((2 * most).min(limit), now),
                 Lanes::Remove if adds_lanes && lanes > FIRST_LANES => {
                     direct.want_lanes(lanes - 1, now);
                 }

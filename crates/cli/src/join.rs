@@ -143,8 +143,8 @@ pub(crate) struct Join {
     )]
     sessions: u32,
 
-    /// Direct lanes to each peer, 1 to 8; if not given two, and more where these back up
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=8))]
+    /// Direct lanes to each peer, 1 to 16; if not given two, and more where these back up
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
     lanes: Option<u32>,
 
     /// Play this WAV file into the room instead of a microphone

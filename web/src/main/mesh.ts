@@ -20,7 +20,7 @@ export type PeerSignal =
   | { kind: WayName; wanted: boolean }
   | { kind: "close"; lane: number };
 
-const MAX_LANES = 8;
+const MAX_LANES = 16;
 /** Lanes at first when their number is automatic: one is enough until a packet is lost, and then it is too late to add one. */
 const FIRST_LANES = 2;
 /** A path may come back by itself for so long. */

@@ -71,7 +71,7 @@ export interface Settings {
   quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512
   buffer: Buffer; // of those who join, and of all when it is changed
-  lanes: number | "auto"; // 1 to 8
+  lanes: number | "auto"; // 1 to 16
 }
 
 /** The loop-back measurement of the machine's own sound input and output. */

@@ -95,7 +95,7 @@ function pick(raw: Record<string, unknown>): Partial<Settings> {
   if (packet !== null) settings.packet = packet;
   const buffer = BUFFERS.find((name) => name === raw.buffer) ?? whole(raw.buffer, 0, MAX_TARGET_FRAMES);
   if (buffer !== null) settings.buffer = buffer;
-  const lanes = raw.lanes === "auto" ? "auto" : whole(raw.lanes, 1, 8);
+  const lanes = raw.lanes === "auto" ? "auto" : whole(raw.lanes, 1, 16);
   if (lanes !== null) settings.lanes = lanes;
   return settings;
 }

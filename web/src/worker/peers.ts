@@ -49,7 +49,16 @@ import type { Trace } from "./trace";
 const MAX_WAIT_MS = 100;
 /** A wait that says more lanes are needed. */
 const CROWDED_MS = 25;
+/** A wait that says a lane is held up: it is seen at two looks. */
+const HELD_MS = 5;
+/** To whom is sent copies, lanes are added if they hold back so many of the datagrams. */
+const HELD_SHARE = 0.01;
 const MAX_LANES = 8;
+/**
+ * ...and to a peer who is sent copies. A lane that has lost something carries four packets for each acknowledgement, and holds back what is more until that comes: at
+ * a round trip of 100 ms eight such lanes hold back one datagram in thirty.
+ */
+const MAX_LOSSY_LANES = 16;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
@@ -175,6 +184,8 @@ interface Peer {
   offered: number;
   /** Datagrams of this review that found every lane crowded, dropped ones included. */
   crowded: number;
+  /** Times in this review that a lane was held up while others were not. */
+  held: number;
   reviewedAtMs: number;
   crowdedAtMs: number;
   /** The last datagram found every lane crowded. */
@@ -385,7 +396,7 @@ export class Peers {
    */
   takeStock(nowMs: number): void {
     for (const [stream, peer] of this.#peers) {
-      for (const lane of peer.lanes) takeStock(lane, nowMs);
+      peer.held += takeStock(peer.lanes, nowMs);
       if (peer.ladder?.fails(peer.crowded)) this.#reviewLanes(stream, peer, nowMs);
     }
   }
@@ -760,10 +771,11 @@ export class Peers {
   }
 
   #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
-    const { offered, crowded } = peer;
+    const { offered, crowded, held } = peer;
     const elapsedMs = nowMs - peer.reviewedAtMs;
     peer.offered = 0;
     peer.crowded = 0;
+    peer.held = 0;
     peer.reviewedAtMs = nowMs;
     const lanes = openLanes(peer);
     if (lanes === 0) return;
@@ -783,13 +795,14 @@ export class Peers {
         (lanes > 1 || peer.rung.format !== "opus") &&
         !this.#isSentBothWays(stream, peer),
       // Lanes that were asked for and do not come are not waited for.
-      canAddLanes: addsLanes && lanesBefore < maxLanes(stream),
+      canAddLanes: addsLanes && lanesBefore < maxLanes(stream, peer),
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
     peer.copies = copies === "on" || decision.copies;
     if (crowded > 0) peer.crowdedAtMs = nowMs;
-    if (decision.addLanes) {
-      this.#wantLanes(stream, peer, Math.min(maxLanes(stream), lanesBefore * 2));
+    const holdsBack = peer.copies && held > offered * HELD_SHARE;
+    if (decision.addLanes || (holdsBack && addsLanes && lanesBefore < maxLanes(stream, peer))) {
+      this.#wantLanes(stream, peer, Math.min(maxLanes(stream, peer), lanesBefore * 2));
     } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
@@ -960,6 +973,7 @@ export class Peers {
       oversized: 0,
       offered: 0,
       crowded: 0,
+      held: 0,
       reviewedAtMs: now,
       crowdedAtMs: now,
       isCrowded: false,
@@ -1058,7 +1072,10 @@ function leastWait({ lanes }: Peer): Lane | null {
   return open.length === 0 ? null : open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
 }
 
-const maxLanes = (stream: number): number => (stream === RELAY_STREAM ? MAX_SESSIONS : MAX_LANES);
+function maxLanes(stream: number, { copies }: Peer): number {
+  if (stream === RELAY_STREAM) return MAX_SESSIONS;
+  return copies ? MAX_LOSSY_LANES : MAX_LANES;
+}
 
 /** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
 function change(peer: Peer, to: Rung): void {
@@ -1136,7 +1153,15 @@ function handleReply(
   peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 
-function takeStock(lane: Lane, nowMs: number): void {
+/** How many of the lanes are found held up for the first time, each while half of them are not: otherwise it is the browser that stood still, or the way that is too narrow. */
+function takeStock(lanes: readonly Lane[], nowMs: number): number {
+  const before = lanes.map(({ waitMs }) => waitMs);
+  for (const lane of lanes) look(lane, nowMs);
+  const isFree = lanes.filter(({ waitMs }) => waitMs === 0).length >= lanes.length / 2;
+  return isFree ? lanes.filter(({ waitMs }, n) => waitMs >= HELD_MS && before[n] < HELD_MS).length : 0;
+}
+
+function look(lane: Lane, nowMs: number): void {
   const { bursts, queuedBytes } = lane;
   const sentBytes = queuedBytes - lane.channel.bufferedAmount;
   while (bursts.length > 0 && bursts[0].endBytes <= sentBytes) bursts.shift();

@@ -274,6 +274,8 @@ class Path {
   readonly clock = { nowMs: performance.now() };
   readonly lanes: Channel[];
   readonly said: FromWorker[] = [];
+  /** A lane sends nothing until then. */
+  readonly heldUntilMs: number[] = [];
   readonly peers: Peers;
   #packets = 0;
   #reports = 0;
@@ -294,7 +296,10 @@ class Path {
       const step = (128 / 48_000) * 1000;
       const before = Math.floor(this.clock.nowMs / 10);
       this.clock.nowMs += step;
-      for (const lane of this.lanes) lane.bufferedAmount = Math.max(0, lane.bufferedAmount - drained);
+      for (const [n, lane] of this.lanes.entries()) {
+        if (this.clock.nowMs < (this.heldUntilMs[n] ?? 0)) continue;
+        lane.bufferedAmount = Math.max(0, lane.bufferedAmount - drained);
+      }
       if (Math.floor(this.clock.nowMs / 10) > before) this.peers.takeStock(this.clock.nowMs);
       if (Math.floor(this.clock.nowMs / 100) > Math.floor((this.clock.nowMs - step) / 100)) {
         this.#lately = [...this.#lately.slice(-39), lost()];
@@ -437,6 +442,28 @@ describe("the ladder", { timeout: 60_000 }, () => {
     path.run(12, 100_000);
     expect(path.said).toEqual([4, 8, 2].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
     expect(path.sent.rung).toBeGreaterThan(0);
+  });
+
+  it("adds more lanes to one who is sent copies: those that lose some carry less", () => {
+    const path = new Path(2, sendingOf({ addsLanes: true, copies: "on" }));
+    path.run(2, 10e6);
+    path.run(3.5, 100_000);
+    expect(path.said).toEqual([4, 8, 16].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
+  });
+
+  it.each([
+    ["one lane at a time, with copies", 1, "on", [8]],
+    ["one lane at a time, without copies", 1, "off", []],
+    ["all lanes at once, with copies", 4, "on", []],
+  ] as const)("adds lanes where some hold datagrams back: %s", (_, lanesHeld, copies, wanted) => {
+    const path = new Path(4, sendingOf({ addsLanes: true, copies }));
+    let turn = 0;
+    // Ten times a second: of 375 datagrams, more than one in a hundred.
+    path.run(1.5, 10e6, () => {
+      for (let n = 0; n < lanesHeld; n++) path.heldUntilMs[turn++ % 4] = path.clock.nowMs + 20;
+      return 0.02;
+    });
+    expect(path.said).toEqual(wanted.map((count) => ({ type: "lanes-wanted", stream: 1, count })));
   });
 
   it("takes lanes away again after a minute of calm, but leaves a second one for copies", () => {

@@ -17,7 +17,12 @@ const FORMATS = [
   ["32", "32 bit (float)"],
   ["opus", "Opus (compressed)"],
 ] as const;
-const UP_TO_8 = [1, 2, 3, 4, 5, 6, 7, 8] as const;
+const CHANNELS = upTo(8);
+const LANES = upTo(16);
+
+function upTo(most: number): number[] {
+  return Array.from({ length: most }, (_, n) => n + 1);
+}
 
 function useSettings() {
   const view = useView();
@@ -130,7 +135,10 @@ export function AdvancedFields() {
           label="Channels"
           hint="How many inputs of your interface you send."
           value={String(settings().channels)}
-          options={UP_TO_8.map((n) => [String(n), n === 1 ? "1 (mono)" : n === 2 ? "2 (stereo)" : String(n)])}
+          options={CHANNELS.map((n) => [
+            String(n),
+            n === 1 ? "1 (mono)" : n === 2 ? "2 (stereo)" : String(n),
+          ])}
           onChoice={(value) => change({ channels: Number(value) })}
         />
         <Choice
@@ -196,7 +204,7 @@ export function AdvancedFields() {
           label="Lanes"
           hint="Parallel connections to each player. More get through a lossy network better."
           value={String(settings().lanes)}
-          options={[["auto", "Automatic"], ...UP_TO_8.map((n): [string, string] => [String(n), String(n)])]}
+          options={[["auto", "Automatic"], ...LANES.map((n): [string, string] => [String(n), String(n)])]}
           onChoice={(value) => change({ lanes: value === "auto" ? "auto" : Number(value) })}
         />
       </div>
