@@ -260,6 +260,12 @@ function conclude(
   });
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
+  const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
+  const hardGaps = (rows: Measured[]) =>
+    shown(
+      middle(rows, (one) => one.hardGapsPerSecond),
+      2,
+    ) ?? "–";
   const far = byProfile.filter((one) => one.profile === "rtt-100").flatMap((one) => one.wayAndBufferMs);
   const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
   const findings = [
@@ -275,12 +281,7 @@ function conclude(
       : []),
     ...(slight.length > 0
       ? [
-          `At 2 % loss the sound that is heard has ${
-            shown(
-              middle(slight, (one) => one.hardGapsPerSecond),
-              2,
-            ) ?? "–"
-          } hard gaps a second.`,
+          `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}: those are the sound system's.`,
         ]
       : []),
     ...(single.length > 0
@@ -294,7 +295,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a hard gap is silence in the tone that left the speaker, a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a hard gap is silence in the tone that left the speaker (the engine leaves none: those there are last a quantum of the sound system and lie on its grid, with and without loss, and the pages know nothing of them), a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
