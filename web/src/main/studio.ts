@@ -1435,6 +1435,7 @@ export class Studio implements StudioApi {
       solo: participant.solo,
       mouthToEar: this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers),
       hearing: hearing && heardStats(hearing),
+      captures: worker?.captures ?? null,
       heard: worker?.heard ?? null,
       farEnd: farEnd && farEndStats(farEnd),
     };

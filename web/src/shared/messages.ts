@@ -123,7 +123,8 @@ export interface WorkerPeerStats {
   heardOpusBps: number | null;
   /** Opus packets that came twice: the engine does not see those. */
   opusDuplicates: number;
-  /** How the peer hears us, and what it tells of its capture; null while it does not. */
+  /** Whether the peer captures anything, how it hears us, and what it tells of its capture; null while it does not say. */
+  captures: boolean | null;
   heard: HeardStats | null;
   farEnd: FarEnd | null;
   /** The same where it is heard in the mix. */

@@ -214,7 +214,8 @@ export interface PeerStats extends StreamStats {
   mouthToEar: MouthToEar | Unknown;
   /** How we hear it; null before it is heard. This is what we report to it. */
   hearing: HeardStats | Unknown;
-  /** How it hears us, by its own report, and what it tells of its side; null while it does not report. */
+  /** Whether it captures anything, how it hears us, and what else it tells of its side, by its own report; null while it does not report. */
+  captures: boolean | Unknown;
   heard: HeardStats | Unknown;
   farEnd: FarEndStats | Unknown;
 }

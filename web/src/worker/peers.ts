@@ -862,6 +862,7 @@ export class Peers {
       sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
+      captures: peer.reports.captures(epochMs()),
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
       mixedFarEnd: this.#mixedFarEnd(peer, epochMs()),

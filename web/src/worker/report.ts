@@ -78,6 +78,12 @@ export class Reports {
     this.#arrivals.add(nowMs - (Number(timestamp) * 1000) / rateHz);
   }
 
+  /** Whether the peer captures anything, by its own word; null if it has not said so lately. */
+  captures(nowMs: number): boolean | null {
+    if (this.#report === null || nowMs - this.#reportAtMs >= STALE_MS) return null;
+    return this.#report.capture !== null;
+  }
+
   /** How the peer hears us; null if it has not said so lately. */
   heard(nowMs: number): HeardStats | null {
     const heard = nowMs - this.#reportAtMs < STALE_MS ? this.#report?.heard : null;

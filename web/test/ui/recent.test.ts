@@ -115,6 +115,13 @@ describe("the verdict", () => {
     expect(verdict({ ...clean, concealedShare: null, hasReceived: false })).toEqual(none);
   });
 
+  it("says who only listens, by their own word, unless sound comes all the same", () => {
+    const listens = { tone: "unknown", text: "Sends no sound, only listens" };
+    expect(verdict({ ...clean, concealedShare: null, hasReceived: false }, false)).toEqual(listens);
+    expect(verdict({ ...clean, concealedShare: null }, true).text).toBe("No sound at the moment");
+    expect(verdict(clean, false).tone).toBe("good");
+  });
+
   it("does not say that sound never came when it only pauses", () => {
     const pause = { tone: "unknown", text: "No sound at the moment" };
     expect(verdict({ ...clean, concealedShare: null })).toEqual(pause);

@@ -40,7 +40,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const recent = createRecent(reading);
   const isMixed = createMemo(() => reading()?.peer.path === "mix");
   const summary = createMemo<Verdict>(() => {
-    const { tone, text } = verdict(withMixer(recent(), reading()?.peer.hearing ?? null));
+    const { tone, text } = verdict(
+      withMixer(recent(), reading()?.peer.hearing ?? null),
+      reading()?.peer.captures ?? null,
+    );
     return { tone, text: isMixed() ? `${text}, in the server's mix` : text };
   });
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));

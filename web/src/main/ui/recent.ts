@@ -84,13 +84,15 @@ export interface Verdict {
   text: string;
 }
 
-/** The window in words. Why, and what to do about it, says `diagnose`. */
-export function verdict(recent: RecentStream | null): Verdict {
-  if (recent === null || recent.concealedShare === null)
+/** The window in words. Why, and what to do about it, says `diagnose`. `captures`: whether the peer does, by its own word. */
+export function verdict(recent: RecentStream | null, captures: boolean | null = null): Verdict {
+  if (recent === null || recent.concealedShare === null) {
+    if (captures === false) return { tone: "unknown", text: "Sends no sound, only listens" };
     return {
       tone: "unknown",
       text: recent?.hasReceived ? "No sound at the moment" : "No sound received yet",
     };
+  }
   const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
   if (recent.concealedFrames === 0) return { tone: "good", text: `Clean: no gaps in ${period}` };
   return recent.concealedShare < AUDIBLE_SHARE
