@@ -784,6 +784,9 @@ export class Peers {
     const rungs = this.#rungsOf(peer);
     const stepBefore = this.#stepOf(peer);
     const lanesBefore = Math.max(lanes, peer.lanesWanted);
+    // Lanes that were asked for and do not come are not waited for.
+    const canAddLanes = addsLanes && lanesBefore < maxLanes(stream, peer);
+    const moreLanes = Math.min(maxLanes(stream, peer), lanesBefore * 2);
     const decision = peer.ladder?.review({
       elapsedMs,
       offered,
@@ -794,15 +797,14 @@ export class Peers {
         copies === "auto" &&
         (lanes > 1 || peer.rung.format !== "opus") &&
         !this.#isSentBothWays(stream, peer),
-      // Lanes that were asked for and do not come are not waited for.
-      canAddLanes: addsLanes && lanesBefore < maxLanes(stream, peer),
+      canAddLanes,
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
     peer.copies = copies === "on" || decision.copies;
     if (crowded > 0) peer.crowdedAtMs = nowMs;
-    const holdsBack = peer.copies && held > offered * HELD_SHARE;
-    if (decision.addLanes || (holdsBack && addsLanes && lanesBefore < maxLanes(stream, peer))) {
-      this.#wantLanes(stream, peer, Math.min(maxLanes(stream, peer), lanesBefore * 2));
+    const isHeldBack = peer.copies && decision.rung <= stepBefore && held > offered * HELD_SHARE;
+    if (decision.addLanes || (isHeldBack && canAddLanes)) {
+      this.#wantLanes(stream, peer, moreLanes);
     } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
       // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
       this.#wantLanes(stream, peer, CALM_LANES);
