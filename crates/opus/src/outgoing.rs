@@ -11,7 +11,7 @@ use crate::{Encoder, FEED_FRAMES};
 
 /// Between two reviews of what a listener is sent.
 const REVIEW_MS: u32 = 1_000;
-/// Lanes are taken away after so long without any datagram that found all of them crowded.
+/// Lanes are taken away after so long without copies, and without any datagram that found all of them crowded.
 const CALM_MS: u32 = 60_000;
 /// When the format changes, the old one is sent for so many more frames of media time: the other end's codec takes its time to be set up, and a format that
 /// turns out to be too much is taken back before the old one has ended.
@@ -356,7 +356,7 @@ pub struct Listener {
     elapsed_ms: u32,
     offered: u32,
     crowded: u32,
-    /// Since lanes backed up, or were taken away.
+    /// Since all the lanes were needed, or some taken away.
     calm_ms: u32,
     /// The next datagram's number: each listener's are counted on their own, so that a change of format is no loss.
     sequence: u32,
@@ -498,7 +498,7 @@ impl Listener {
         can_copy: bool,
         can_add_lanes: bool,
     ) -> Lanes {
-        let was_crowded = self.crowded > 0;
+        let is_crowded = self.crowded > 0;
         let elapsed_ms = std::mem::take(&mut self.elapsed_ms);
         let decision = self.ladder.review(&Observation {
             elapsed_ms,
@@ -512,7 +512,8 @@ impl Listener {
         let (before, step) = (self.rung(), self.step);
         self.step = decision.rung.min(self.rungs.len() - 1);
         self.change(before);
-        self.calm_ms = if was_crowded {
+        // Lanes that lose some carry less.
+        self.calm_ms = if is_crowded || decision.copies {
             0
         } else {
             self.calm_ms + elapsed_ms
@@ -836,6 +837,15 @@ mod tests {
             .map(|(at, _)| at)
             .collect();
         assert_eq!(removed, [60, 121, 182]);
+        // None where copies are needed.
+        let lost = |copies| Some(if copies { 0.002 } else { 0.02 });
+        for _ in 0..200 {
+            let lost_share = lost(lanes.listener.sends_copies());
+            lanes.play();
+            lanes.listener.is_due(1_000);
+            let lanes = lanes.listener.review(lost_share, true, true);
+            assert_eq!(lanes, Lanes::Keep);
+        }
     }
 
     #[test]

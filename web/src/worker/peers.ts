@@ -70,7 +70,7 @@ const PROOF_MS = 1_500;
 const AUDIBLE_MS = 1_000;
 /** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
 const DIRECT_PATIENCE_MS = 5_000;
-/** Lanes are taken away after so long without any datagram that found all of them crowded... */
+/** Lanes are taken away after so long without copies, and without any datagram that found all of them crowded... */
 const CALM_MS = 60_000;
 /** ...but for these: a copy of Opus needs a second one. */
 const CALM_LANES = 2;
@@ -187,7 +187,8 @@ interface Peer {
   /** Times in this review that a lane was held up while others were not. */
   held: number;
   reviewedAtMs: number;
-  crowdedAtMs: number;
+  /** When all the lanes were last needed. */
+  neededAtMs: number;
   /** The last datagram found every lane crowded. */
   isCrowded: boolean;
   /** When all lanes were last made anew. */
@@ -801,7 +802,8 @@ export class Peers {
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
     peer.copies = copies === "on" || decision.copies;
-    if (crowded > 0) peer.crowdedAtMs = nowMs;
+    // Lanes that lose some carry less.
+    if (crowded > 0 || decision.copies) peer.neededAtMs = nowMs;
     const isHeldBack = peer.copies && decision.rung <= stepBefore && held > offered * HELD_SHARE;
     if (decision.addLanes || (isHeldBack && canAddLanes)) {
       this.#wantLanes(stream, peer, moreLanes);
@@ -811,10 +813,10 @@ export class Peers {
     } else if (addsLanes && stream === RELAY_STREAM && decision.rung === 0 && this.#needsSessions(peer)) {
       // Copies of Opus need a second session, ours as those that the relay sends. And where some is lost Firefox lets a session carry so little that
       // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
-      peer.crowdedAtMs = nowMs;
+      peer.neededAtMs = nowMs;
       if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);
-    } else if (nowMs - peer.crowdedAtMs > CALM_MS && lanes > CALM_LANES) {
-      peer.crowdedAtMs = nowMs;
+    } else if (nowMs - peer.neededAtMs > CALM_MS && lanes > CALM_LANES) {
+      peer.neededAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
     }
   }
@@ -978,7 +980,7 @@ export class Peers {
       crowded: 0,
       held: 0,
       reviewedAtMs: now,
-      crowdedAtMs: now,
+      neededAtMs: now,
       isCrowded: false,
       renewedAtMs: Number.NEGATIVE_INFINITY,
       reports: new Reports(GRANULARITY_MS),

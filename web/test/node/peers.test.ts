@@ -479,6 +479,12 @@ describe("the ladder", { timeout: 60_000 }, () => {
     expect(path.said.length).toBe(1);
   });
 
+  it("keeps lanes as long as copies are needed", () => {
+    const path = new Path(3, sendingOf({ addsLanes: true }));
+    path.run(130, 10e6, () => (path.sent.copies ? 0.0004 : 0.02));
+    expect(path.said).toEqual([]);
+  });
+
   it("keeps the format where that was asked for", () => {
     const path = new Path(1, sendingOf({ adapts: false }));
     path.run(20, 100_000);
