@@ -61,7 +61,8 @@ export const loss: Experiment = {
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
     const settleSeconds = options.quick ? 0.5 : startupSeconds;
-    const leadSeconds = options.quick ? 2 : 16;
+    // The automatic buffer remembers a disturbance for up to 28 s if it came twice (decision 16).
+    const leadSeconds = options.quick ? 2 : 30;
     const steps: Step<Measured[]>[] = [];
     let version = "";
     for (const lanes of chosenLanes) {
