@@ -55,6 +55,8 @@ const RECENT_TICKS: usize = 40;
 const FIRST_LANES: usize = 2;
 /// The most then, unless copies are sent: lanes that lose some hold back what is more than a few packets for each acknowledgement.
 const MAX_LOSSLESS_LANES: usize = 8;
+/// To all peers together: each is a connection to set up, to watch and to keep alive.
+const MAX_LANES_TOGETHER: usize = 64;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
@@ -574,6 +576,7 @@ impl Network {
     fn review_formats(&mut self, elapsed_ms: u32, now: u64) {
         let is_relayed = self.sends_to_relay();
         let adds_lanes = self.config.lanes.is_none();
+        let most_each = (MAX_LANES_TOGETHER / self.peers.len().max(1)).max(FIRST_LANES);
         for peer in &mut self.peers {
             let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) else {
                 continue;
@@ -596,6 +599,7 @@ impl Network {
             } else {
                 MAX_LOSSLESS_LANES
             };
+            let limit = limit.min(most_each);
             let can_add = adds_lanes && most < limit;
             match (peer.listener).review(lost_share.map(|share| share as f32), can_copy, can_add) {
                 Lanes::Add => direct.want_lanes((2 * most).min(limit), now),

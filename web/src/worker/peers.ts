@@ -59,6 +59,8 @@ const MAX_LANES = 8;
  * a round trip of 100 ms eight such lanes hold back one datagram in thirty.
  */
 const MAX_LOSSY_LANES = 16;
+/** To all peers together: each is a connection to set up, to watch and to keep alive. */
+const MAX_LANES_TOGETHER = 64;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
@@ -786,8 +788,9 @@ export class Peers {
     const stepBefore = this.#stepOf(peer);
     const lanesBefore = Math.max(lanes, peer.lanesWanted);
     // Lanes that were asked for and do not come are not waited for.
-    const canAddLanes = addsLanes && lanesBefore < maxLanes(stream, peer);
-    const moreLanes = Math.min(maxLanes(stream, peer), lanesBefore * 2);
+    const maxLanes = this.#maxLanes(stream, peer);
+    const canAddLanes = addsLanes && lanesBefore < maxLanes;
+    const moreLanes = Math.min(maxLanes, lanesBefore * 2);
     const decision = peer.ladder?.review({
       elapsedMs,
       offered,
@@ -819,6 +822,13 @@ export class Peers {
       peer.neededAtMs = nowMs;
       this.#wantLanes(stream, peer, lanes - 1);
     }
+  }
+
+  #maxLanes(stream: number, { copies }: Peer): number {
+    if (stream === RELAY_STREAM) return MAX_SESSIONS;
+    const peers = Array.from(this.#peers.values()).filter(isParticipant).length;
+    const share = Math.max(CALM_LANES, Math.floor(MAX_LANES_TOGETHER / Math.max(1, peers)));
+    return Math.min(copies ? MAX_LOSSY_LANES : MAX_LANES, share);
   }
 
   /** Where the other way is sent as well, that is the copy; of what goes to the relay, if nobody there depends on it. */
@@ -1075,11 +1085,6 @@ function isChoked(peer: Peer): boolean {
 function leastWait({ lanes }: Peer): Lane | null {
   const open = lanes.filter(isOpen);
   return open.length === 0 ? null : open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
-}
-
-function maxLanes(stream: number, { copies }: Peer): number {
-  if (stream === RELAY_STREAM) return MAX_SESSIONS;
-  return copies ? MAX_LOSSY_LANES : MAX_LANES;
 }
 
 /** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */

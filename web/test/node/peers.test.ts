@@ -451,6 +451,13 @@ describe("the ladder", { timeout: 60_000 }, () => {
     expect(path.said).toEqual([4, 8, 16].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
   });
 
+  it("shares the lanes that there may be among many peers", () => {
+    const path = new Path(2, sendingOf({ addsLanes: true, copies: "on" }));
+    for (let n = 2; n < 12; n++) path.peers.setPeer(n, n, "auto", { direct: true, relayed: false });
+    path.run(3.5, 100_000);
+    expect(path.said).toEqual([4, 6].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
+  });
+
   it.each([
     ["one lane at a time, with copies", 1, 30, "on", [8]],
     ["one lane at a time, without copies", 1, 30, "off", []],
