@@ -1440,6 +1440,7 @@ impl Network {
                     is_whole: m.is_whole,
                 }),
                 sent: peer.sent(main),
+                captures: peer.reports.captures(now),
                 heard,
                 ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
             });

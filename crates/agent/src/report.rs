@@ -171,6 +171,11 @@ impl Reports {
         self.fresh(now_ns)?.heard
     }
 
+    /// Whether the peer captures anything, by its own word; `None` if it has not said so lately.
+    pub fn captures(&self, now_ns: u64) -> Option<bool> {
+        Some(self.fresh(now_ns)?.capture.is_some())
+    }
+
     fn fresh(&self, now_ns: u64) -> Option<&Report> {
         let (at, report) = self.report.as_ref()?;
         (now_ns - at < STALE_NS).then_some(report)

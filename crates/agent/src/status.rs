@@ -178,6 +178,8 @@ pub struct PeerStatus {
     pub format: Option<&'static str>,
     /// What its lanes are sent; `None` while nothing is.
     pub sent: Option<SentStatus>,
+    /// Whether it captures anything, by its own report; `None` while it does not report.
+    pub captures: Option<bool>,
     /// How it hears us, by its own report.
     pub heard: Option<HeardStatus>,
 }

@@ -254,6 +254,8 @@ fn level(peer: &PeerStatus, cells: usize) -> String {
         "muted for all".into()
     } else if peer.is_muted {
         "muted".into()
+    } else if only_listens(peer) {
+        "only listens".into()
     } else {
         meter(peer.peaks[0].max(peer.peaks[1]), cells)
     }
@@ -348,6 +350,9 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
             .collect();
         let (level, stream) = if is_in_mix(peer) {
             Default::default()
+        } else if only_listens(peer) {
+            let stream = formats(peer) + ", sends no sound, only listens";
+            (String::new(), stream)
         } else {
             (
                 format!("{} dBFS, ", decibel(peer.peaks[0].max(peer.peaks[1]))),
@@ -361,12 +366,16 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
                 ),
             )
         };
+        let delay = if only_listens(peer) {
+            String::new()
+        } else {
+            format!(", mouth to ear {} ms", figures.delay)
+        };
         format!(
-            "  {}: {level}gain {} dB{pan}{marks}, {}{stream}, mouth to ear {} ms",
+            "  {}: {level}gain {} dB{pan}{marks}, {}{stream}{delay}",
             name(peer),
             decibel(peer.gain),
             figures.path,
-            figures.delay,
         )
     }));
     lines
@@ -375,6 +384,11 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
 /// Of whom nothing is heard but in the mix.
 fn is_in_mix(peer: &PeerStatus) -> bool {
     peer.is_mixed && !peer.id.is_empty()
+}
+
+/// By its own word. What came of it before is past.
+fn only_listens(peer: &PeerStatus) -> bool {
+    peer.captures == Some(false)
 }
 
 /// A peer's, as text. "?" is what is not known, "–" what there is not.
@@ -399,13 +413,14 @@ impl Figures {
             .map(|(_, way)| *way)
             .collect();
         let frames = peer.played_frames + peer.concealed_frames;
+        let has_no_stream = is_in_mix(peer) || only_listens(peer);
         Self {
             path: if ways.is_empty() {
                 "connecting".into()
             } else {
                 ways.join("+")
             },
-            buffer: if is_in_mix(peer) {
+            buffer: if has_no_stream {
                 "–".into()
             } else {
                 format!(
@@ -415,11 +430,12 @@ impl Figures {
                 )
             },
             concealed: match frames {
-                _ if is_in_mix(peer) => "–".into(),
+                _ if has_no_stream => "–".into(),
                 0 => "?".into(),
                 all => format!("{:.2} %", peer.concealed_frames as f64 * 100.0 / all as f64),
             },
             delay: match peer.mouth_to_ear {
+                _ if only_listens(peer) => "–".into(),
                 None => "?".into(),
                 Some(m) if m.is_whole => format!("{:.1} ±{:.1}", m.known_ms, m.error_ms),
                 Some(m) => format!("≥ {:.1}", m.known_ms),
@@ -683,6 +699,20 @@ mod tests {
         assert!(line.contains("mouth to ear 45.6 ±1.2 ms"), "{line}");
         let screen = screen(&View::default(), &status, 120, 24);
         assert!(!screen.contains("10.00 %"), "{screen}");
+    }
+
+    #[test]
+    fn who_only_listens_is_said_to() {
+        let mut status = busy();
+        status.peers[0].captures = Some(false);
+        let lines = lines(&status);
+        let words = ", sent Opus 128 because the way there is too slow, with copies, sends no sound, only listens";
+        assert!(lines.iter().any(|line| line.ends_with(words)), "{lines:?}");
+        for width in [80, 120] {
+            let screen = screen(&View::default(), &status, width, 24);
+            assert!(screen.contains("only listens"), "{screen}");
+            assert!(!screen.contains("10.00 %"), "{screen}");
+        }
     }
 
     #[test]
