@@ -184,7 +184,8 @@ const launchChromium: Launcher = async (options, executablePath, env, end) => {
     screenshot: async (file, { width, height, dark }) => {
       await page.setViewportSize({ width, height });
       await page.emulateMedia({ colorScheme: dark ? "dark" : "light" });
-      await page.screenshot({ path: file });
+      // Transitions at their end: a change of scheme has begun some.
+      await page.screenshot({ path: file, animations: "disabled" });
     },
     close: async () => {
       await within(5000, browser.close());
