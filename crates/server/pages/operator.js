@@ -106,6 +106,8 @@ function show(status) {
   element("relay-off").hidden = status.relay !== null;
   element("participants").closest("section").hidden = status.relay === null;
   const dropped = Object.entries(status.dropped).map(([reason, count]) => [reason, whole.format(count)]);
+  const refused = status.relay?.refused ?? 0;
+  if (refused > 0) dropped.push(["relay_sessions", whole.format(refused)]);
   fill(element("dropped"), dropped, "Nothing.");
 }
 

@@ -676,6 +676,12 @@ async fn strangers_behind_the_same_address_delay_a_session_and_do_not_refuse_it(
     timeout(SOON, exhausted)
         .await
         .expect("the address is refused");
+    let told = async {
+        while relay.media.status().refused == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(SOON, told).await.expect("the operator is told");
     let admitted = async {
         loop {
             match client.connect(relay.request(token)).await {

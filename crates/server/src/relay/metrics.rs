@@ -21,6 +21,8 @@ pub(crate) struct Snapshot {
     pub(super) transit: Latencies,
     pub(super) mix: Latencies,
     pub(super) lag: Latencies,
+    /// Sessions of addresses that had as many as they may, or opened them too fast.
+    pub(super) refused: u64,
 }
 
 /// One participant's datagrams.
@@ -55,6 +57,10 @@ impl Collector for RelayMetrics {
                 counter.encode(family.encode_family(&labels)?)?;
             }
         }
+        let help = "Sessions refused because their address had too many, or opened them too fast";
+        let refused =
+            encoder.encode_descriptor("relay_sessions_refused", help, None, MetricType::Counter)?;
+        ConstCounter::new(snapshot.refused).encode(refused)?;
         for (name, help, latencies) in [
             (
                 "relay_forward_latency",
@@ -110,7 +116,10 @@ const NAMES: [(&str, &str); 7] = [
         "aged",
         "To a participant, dropped because no session had room",
     ),
-    ("lost", "To a participant, in packets that QUIC found lost"),
+    (
+        "lost",
+        "Packets to a participant, of one or more datagrams, that QUIC found lost; copies may have made up for them",
+    ),
 ];
 
 impl Traffic {

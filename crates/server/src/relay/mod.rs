@@ -238,6 +238,7 @@ impl BoundRelay {
             rooms: HashMap::new(),
             admission: Admission::new(sessions_per_address),
             handshakes: Vec::new(),
+            refused: 0,
             forward: Latencies::default(),
             mix: Latencies::default(),
             lag: Lag::new(start),
@@ -335,6 +336,8 @@ struct Relay {
     admission: Admission,
     /// The addresses of connections that are no session yet, one for each.
     handshakes: Vec<IpAddr>,
+    /// Connections that no [`Relay::admit`] let in, since the start.
+    refused: u64,
     /// Of rooms that are gone.
     forward: Latencies,
     mix: Latencies,
@@ -604,6 +607,7 @@ impl Relay {
         let status = MediaStatus {
             loop_lag_us: lag.since(lag_before).quantiles(),
             transit_us: transit.since(transit_before).quantiles(),
+            refused: self.refused,
             rooms: Vec::with_capacity(self.rooms.len()),
         };
         self.reported = (lag.clone(), transit.clone());
@@ -613,6 +617,7 @@ impl Relay {
             transit: transit.clone(),
             mix: self.mix.clone(),
             lag: lag.clone(),
+            refused: self.refused,
         };
         self.report = Some(Report {
             elapsed,

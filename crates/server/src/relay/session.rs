@@ -164,6 +164,7 @@ impl Relay {
                 self.left(address);
             }
         } else {
+            self.refused += 1;
             self.connections.refuse(incoming);
         }
     }
