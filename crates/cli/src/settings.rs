@@ -16,6 +16,9 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::level_filters::LevelFilter;
 
+/// A page plays 65 streams, the native participant 64 (`web/src/shared/messages.ts`, `crates/agent/src/duplex.rs`): the others, and the mix.
+const MAX_PARTICIPANTS_PER_ROOM: usize = 64;
+
 /// Each setting is unknown until somebody sets it. The keys of the file are the names of these fields.
 #[derive(Debug, Clone, Default, Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -230,7 +233,7 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_participants: Option<usize>,
 
-    /// Participants in one room [default: 32]
+    /// Participants in one room, 64 at most: no page or program plays more [default: 32]
     #[arg(
         long,
         env = "ANTIPHON_MAX_PARTICIPANTS_PER_ROOM",
@@ -240,7 +243,8 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_participants_per_room: Option<usize>,
 
-    /// Connections from one address (an IPv6 /64 counts as one) [default: 64]
+    /// Connections from one address (an IPv6 /64 counts as one); an eighth as many may be opened a second, and four times as many sessions held
+    /// with the relay. Raise it if a whole school shares one address [default: 64]
     #[arg(
         long,
         env = "ANTIPHON_MAX_CONNECTIONS_PER_ADDRESS",
@@ -440,6 +444,12 @@ impl Settings {
         if settings.relay_port == Some(0) {
             return Err("--relay-port 0: expected 1 to 65535".into());
         }
+        let per_room = settings.max_participants_per_room.expect(known);
+        if !(1..=MAX_PARTICIPANTS_PER_ROOM).contains(&per_room) {
+            return Err(format!(
+                "--max-participants-per-room {per_room}: expected 1 to {MAX_PARTICIPANTS_PER_ROOM}"
+            ));
+        }
         let relay = RelayConfig {
             listen: settings.relay_listen,
             public_port: settings.relay_port,
@@ -487,7 +497,7 @@ impl Settings {
             rooms: RoomLimits {
                 rooms: settings.max_rooms.expect(known),
                 participants: settings.max_participants.expect(known),
-                participants_per_room: settings.max_participants_per_room.expect(known),
+                participants_per_room: per_room,
                 ..RoomLimits::default()
             },
             connections: ConnectionLimits {

@@ -132,6 +132,10 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
             vec!["--acme-root-ca", "root.pem"],
             "--acme-root-ca is of no use without --acme-domain",
         ),
+        (
+            vec!["--max-participants-per-room", "65"],
+            "expected 1 to 64",
+        ),
         (acme(&["--acme-domain", "A.example.org"]), "twice"),
         (acme(&["--acme-domain", "*.example.org"]), "wildcards"),
         (acme(&["--acme-domain", "192.0.2.1"]), "no address"),

@@ -13,14 +13,14 @@ export type WayName = "direct" | "relayed";
 /** What the worker's threads call the relay, as if it were a peer: no stream has this name. */
 export const RELAY_STREAM = 0;
 
-/** Streams that may be heard at a time: a mesh is long since impossible beyond this. */
-export const MAX_STREAMS = 32;
+/** Streams that may be heard at a time: the 63 others of the largest room (crates/cli/src/settings.rs), the server's mix, and the loop. */
+export const MAX_STREAMS = 65;
 /** Slots of a jitter buffer; half of them can hold frames to come: 341 ms at 48 kHz. */
 export const BUFFER_FRAMES = 32_768;
 export const MAX_TARGET_FRAMES = 8_192;
 
-/** Sizes of the rings: a second of 32 streams, a burst of Chromium's 1,024 frames eight times over, and a hundred commands. */
-export const DATAGRAM_RING_BYTES = 1 << 20;
+/** Sizes of the rings: 64 streams of 16-bit stereo for as long as a jitter buffer holds, a burst of Chromium's 1,024 frames eight times over, and a hundred commands. */
+export const DATAGRAM_RING_BYTES = 1 << 22;
 export const CAPTURE_RING_BYTES = 1 << 19;
 export const COMMAND_RING_BYTES = 1 << 12;
 
