@@ -59,6 +59,9 @@ export type MicrophoneFault = "refused" | "none" | "busy" | "failed";
 
 export type Phase = "lobby" | "joining" | "joined" | "left" | "failed" | "removed";
 
+/** Frames of a quantum that may be asked for. */
+export const QUANTA = [16, 32, 64, 96, 128, 256, 512, 1024] as const;
+
 export interface Settings {
   name: string;
   inputDeviceId: string; // "" = the system's default
@@ -68,7 +71,7 @@ export interface Settings {
   opusKbps: OpusKbps; // with bits = "opus"
   copies: "auto" | "on" | "off"; // of what may get lost: where packets are, always, never
   adapt: "auto" | "off"; // steps down to a cheaper format for a player whose path cannot carry this one
-  quantum: 16 | 32 | 64 | 96 | 128 | 256 | 512 | 1024; // asked of the browser; it may not follow
+  quantum: (typeof QUANTA)[number]; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512
   buffer: Buffer; // of those who join, and of all when it is changed
   lanes: number | "auto"; // 1 to 16

@@ -3,7 +3,7 @@
 import { PINS, type Pin } from "../shared/engine";
 import { MAX_TARGET_FRAMES } from "../shared/messages";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
-import type { Settings } from "./model";
+import { QUANTA, type Settings } from "./model";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
@@ -52,9 +52,10 @@ export function loadSettings(search: string): { settings: Settings; automation: 
   };
 }
 
-export function storeSettings(settings: Settings): void {
+/** Remembers what was changed by hand, and so nothing that only the address asked for. */
+export function storeSettings(changed: Partial<Settings>): void {
   try {
-    localStorage.setItem(KEY, JSON.stringify(settings));
+    localStorage.setItem(KEY, JSON.stringify({ ...readStored(), ...changed }));
   } catch {
     // A browser that keeps nothing: the settings hold for this visit.
   }
@@ -88,9 +89,8 @@ function pick(raw: Record<string, unknown>): Partial<Settings> {
   const { copies, adapt } = raw;
   if (copies === "auto" || copies === "on" || copies === "off") settings.copies = copies;
   if (adapt === "auto" || adapt === "off") settings.adapt = adapt;
-  const quantum = Number(raw.quantum);
-  if ([16, 32, 64, 96, 128, 256, 512, 1024].includes(quantum))
-    settings.quantum = quantum as Settings["quantum"];
+  const quantum = QUANTA.find((frames) => frames === Number(raw.quantum));
+  if (quantum !== undefined) settings.quantum = quantum;
   const packet = whole(raw.packet, 16, 512);
   if (packet !== null) settings.packet = packet;
   const buffer = BUFFERS.find((name) => name === raw.buffer) ?? whole(raw.buffer, 0, MAX_TARGET_FRAMES);

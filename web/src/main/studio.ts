@@ -256,7 +256,7 @@ export class Studio implements StudioApi {
     const before = this.#state.settings;
     const after = { ...before, ...settings };
     this.#set({ settings: after });
-    storeSettings(after);
+    storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
     if (changed("outputDeviceId")) await this.#setOutput(after.outputDeviceId);

@@ -102,6 +102,19 @@ async function enter(studio: Studio, participants: object[]): Promise<void> {
   await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
 }
 
+it("remembers what was chosen by hand, and nothing that only the address asked for", async () => {
+  const stored = new Map<string, string>();
+  vi.stubGlobal("localStorage", {
+    getItem: (key: string) => stored.get(key) ?? null,
+    setItem: (key: string, value: string) => stored.set(key, value),
+  });
+  const { settings, automation } = loadSettings("?bits=24&buffer=safe");
+  const studio = new Studio("room", settings, automation);
+  await studio.change({ packet: 64 });
+  await studio.change({ buffer: 512 });
+  expect(loadSettings("").settings).toMatchObject({ bits: 16, packet: 64, buffer: 512 });
+});
+
 it("asks for no microphone when one joins to listen only, nor when one comes back so", async () => {
   const studio = newStudio();
   await studio.join();

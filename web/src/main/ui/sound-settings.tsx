@@ -1,15 +1,14 @@
 /** Devices and what is sent: in the lobby, and while playing. */
 
 import { createUniqueId, For, type JSX, Show } from "solid-js";
+import { MAX_TARGET_FRAMES } from "../../shared/messages";
 import { OPUS_KBPS } from "../../shared/rungs";
-import type { Device, Settings } from "../model";
+import { type Device, QUANTA, type Settings } from "../model";
 import { formatMs, formatRate, framesToMs } from "./format";
 import { useView } from "./view";
 
 const DEFAULT_RATE_HZ = 48_000;
 const DEFAULT_BUFFER_FRAMES = 512;
-const MAX_BUFFER_FRAMES = 8192;
-const QUANTA = [16, 32, 64, 96, 128, 256, 512, 1024] as const;
 const PACKETS = [16, 32, 64, 96, 128, 256, 512] as const;
 const FORMATS = [
   ["16", "16 bit"],
@@ -250,7 +249,7 @@ function BufferField() {
             type="number"
             aria-label="Buffer in frames"
             min="0"
-            max={MAX_BUFFER_FRAMES}
+            max={MAX_TARGET_FRAMES}
             step="16"
             value={fixed() ?? lastFixed}
             onKeyDown={(event) => {
@@ -261,7 +260,7 @@ function BufferField() {
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
               if (!Number.isFinite(frames)) return;
-              lastFixed = Math.min(MAX_BUFFER_FRAMES, Math.max(0, frames));
+              lastFixed = Math.min(MAX_TARGET_FRAMES, Math.max(0, frames));
               event.currentTarget.valueAsNumber = lastFixed;
               change({ buffer: lastFixed });
             }}
