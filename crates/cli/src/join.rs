@@ -118,7 +118,7 @@ pub(crate) struct Join {
     bits: SampleFormat,
 
     /// Send Opus instead of samples, at 64, 96, 128 or 256 kbit/s, in packets of 2.5, 5 or 10 ms, whichever is nearest to --packet
-    #[arg(long, value_name = "KBPS", value_parser = kbps, conflicts_with = "bots")]
+    #[arg(long, value_name = "KBPS", value_parser = kbps)]
     opus: Option<u32>,
 
     /// Never send a listener whose path is too slow fewer bits or Opus, but let packets be lost
@@ -134,14 +134,9 @@ pub(crate) struct Join {
     #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = buffer)]
     buffer: (Target, f32),
 
-    /// Sessions with the server, 1 to 4
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        default_value_t = 2,
-        value_parser = clap::value_parser!(u32).range(1..=4)
-    )]
-    sessions: u32,
+    /// Sessions with the server, 1 to 4; if not given 2, of a bot 1
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4))]
+    sessions: Option<u32>,
 
     /// Direct lanes to each peer, 1 to 16; if not given two, and more where these back up
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -178,7 +173,10 @@ pub(crate) struct Join {
         long,
         value_name = "NUMBER",
         value_parser = clap::value_parser!(u32).range(1..=1_000),
-        conflicts_with_all = ["input", "tone", "output", "device", "output_device", "list_devices"]
+        conflicts_with_all = [
+            "name", "backend", "list_devices", "device", "output_device", "input_channels", "quantum", "bits", "opus", "keep_format",
+            "copies", "buffer", "lanes", "input", "tone", "output", "rate"
+        ]
     )]
     bots: Option<u32>,
 
@@ -344,7 +342,7 @@ impl Join {
                 PathChoice::Relay => Path::Relay,
                 PathChoice::Mix => Path::Mix,
             },
-            sessions: self.sessions as usize,
+            sessions: self.sessions.unwrap_or(2) as usize,
             lanes: self.lanes.map(|lanes| lanes as usize),
         };
         let running = Running::start(device, duplex).map_err(Failure::running)?;
@@ -398,7 +396,7 @@ impl Join {
             path,
             packet_frames: self.packet as usize,
             channels: 2,
-            sessions: 1,
+            sessions: self.sessions.unwrap_or(1) as usize,
         };
         let deadline = self
             .seconds

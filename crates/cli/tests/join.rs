@@ -421,6 +421,17 @@ fn mistakes_are_explained() {
                 "join",
                 "--bots",
                 "2",
+                "--bits",
+                "24",
+                "http://localhost/r/abcdefghijklmnop",
+            ],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "join",
+                "--bots",
+                "2",
                 "--path",
                 "direct",
                 "http://localhost/r/abcdefghijklmnop",
