@@ -202,24 +202,15 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
-/// Writes the main rendition's next datagram into its area: its length in bytes, or 0 if there is none yet.
-#[unsafe(no_mangle)]
-pub extern "C" fn sender_poll_datagram() -> i32 {
-    poll_rendition(0)
-}
-
-/// The same of rendition `index`; 0 also if there is none of that number.
+/// Writes the next datagram of rendition `index`, 0 being the main one, into its area: its length in bytes, or 0 if there is none yet, or no such
+/// rendition.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_poll_rendition(index: u32) -> i32 {
-    poll_rendition(index as usize)
-}
-
-fn poll_rendition(index: usize) -> i32 {
     let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
     sender
-        .poll_rendition(index, &mut areas().datagram)
+        .poll_rendition(index as usize, &mut areas().datagram)
         .map_or(0, |length| length as i32)
 }
 

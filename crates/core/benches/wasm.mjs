@@ -23,10 +23,11 @@ function makeSender(bits, frames) {
   return () => {
     engine.sender_push(2, frames);
     const datagrams = [];
-    for (let length = engine.sender_poll_datagram(); length > 0; length = engine.sender_poll_datagram()) {
+    for (;;) {
+      const length = engine.sender_poll_rendition(0);
+      if (length === 0) return datagrams;
       datagrams.push(area.slice(0, length));
     }
-    return datagrams;
   };
 }
 

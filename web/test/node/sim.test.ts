@@ -51,7 +51,7 @@ function makeSender(packetFrames: number) {
         capture[i] = (((media * 37) % 4_096) + ((media * 101) % 4_096) - 4_096) / 8_192;
       }
       expect(call("sender_push", 1, packetFrames)).toBe(0);
-      sent.push(area.slice(0, call("sender_poll_datagram")));
+      sent.push(area.slice(0, call("sender_poll_rendition", 0)));
     }
     return sent[n] as Uint8Array;
   };

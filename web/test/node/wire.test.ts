@@ -207,7 +207,7 @@ describe("the engine as WebAssembly", () => {
         call("sender_set_copies", 0, Number(n >= 500));
         call("sender_push", channels, quantum);
         for (;;) {
-          const length = call("sender_poll_datagram");
+          const length = call("sender_poll_rendition", 0);
           if (length === 0) break;
           const datagram = datagramArea.slice(0, length);
           sent.add(datagram);
@@ -280,7 +280,7 @@ describe("the engine as WebAssembly", () => {
   it("refuses arguments out of range and survives any datagram", () => {
     const { exports, call } = load();
     expect(call("player_process_quantum", 128)).toBe(-2);
-    expect(call("sender_poll_datagram")).toBe(-2);
+    expect(call("sender_poll_rendition", 0)).toBe(-2);
     expect(call("sender_set_copies", 0, 1)).toBe(-2);
     expect(call("sender_set_rendition", 1, 48_000, 16, 2, 128)).toBe(-2);
     expect(call("ladder_review", 0, 1_000, 1, 0, 0, 0)).toBe(-2);
