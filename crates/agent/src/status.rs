@@ -1,5 +1,5 @@
 //! What a participant knows of itself and of the others: an output, for the terminal and for scripts. Figures are measured; one
-//! that is not known (yet) is `None`, never 0. Names and meanings are those of `docs/automation.md`.
+//! that is not known (yet) is `None`, never 0. `antiphon join --json` writes it: `docs/automation.md`.
 
 use antiphon_core::{SampleFormat, StreamFormat};
 use serde::Serialize;

@@ -38,12 +38,7 @@ pub(crate) struct Open {
     link: RoomLink,
 
     /// chrome, chromium, edge, brave, firefox, or the path of a program [default: the first one found]
-    #[arg(
-        long,
-        env = "ANTIPHON_BROWSER",
-        value_name = "BROWSER",
-        hide_env = true
-    )]
+    #[arg(long, env = "ANTIPHON_BROWSER", value_name = "BROWSER")]
     browser: Option<Wanted>,
 
     /// The sound buffer asked of the browser, in frames: 32 to 2048. Fewer is faster, more is safer

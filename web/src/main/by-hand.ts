@@ -1,4 +1,4 @@
-/** What `antiphon open` does, for those who have the browser only: its flags (crates/cli/src/open.rs), to start it with by hand. */
+/** What `antiphon open` does, for those who have the browser only: the same sound buffer (crates/cli/src/open.rs), by hand. */
 
 /** What there is a name for on each system; the last, whatever brand it is. */
 const PRODUCTS = [

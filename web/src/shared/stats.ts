@@ -49,8 +49,8 @@ export interface RelayStats {
   droppedBacklog: number;
   /** Datagrams that came from nobody we know. */
   strayDatagrams: number;
-  /** By the server's word, since the session began: datagrams sent to us, dropped because no session had room, dropped of ours as over the
-   * rate, and sent to us but lost; and what mixing takes. */
+  /** By the server's word, since we joined: datagrams sent to us, dropped because no session had room, dropped of ours as over the
+   * rate, and packets to us that were lost; and what mixing takes. */
   forwarded: number | Unknown;
   aged: number | Unknown;
   overRate: number | Unknown;
@@ -222,13 +222,14 @@ export interface PeerStats extends StreamStats {
 
 /**
  * `window.antiphon.trace()`: one entry for each event, in columns. Times are milliseconds since the epoch, from a clock that never
- * steps while the page lives: they compare between browsers on one machine. A sequence number is the sender's own.
+ * steps while the page lives: they compare between browsers on one machine. A sequence number is the sender's own until the stream is
+ * interrupted or changes its way.
  */
 export interface Trace {
   version: 1;
   /** Blocks of captured frames, when the engine got them. */
   captured: { timeMs: number[]; frames: number[] };
-  /** Datagrams made, when they were handed to the lanes; each goes to every peer. */
+  /** Datagrams made, when they were handed to the lanes; with several listeners, as the first of them got them. */
   sent: { timeMs: number[]; sequence: number[]; firstFrame: number[] };
   /** Datagrams of sound, when they came out of a lane; duplicates and late ones too. */
   received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[] };
