@@ -3,8 +3,7 @@
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { Product, readStats, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
-import { sleep } from "../src/processes.js";
-import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
+import { closeBrowsers, parameters, product, setUp, start, tearDown, untilShown } from "./stage.js";
 
 beforeAll(() => setUp(["A", "B"]));
 afterEach(closeBrowsers);
@@ -68,18 +67,6 @@ it.for<BrowserName>(["chromium", "firefox"])(
     }
   },
 );
-
-/** Waits until the page shows this text. */
-async function untilShown(page: Browser, text: string): Promise<void> {
-  const deadline = Date.now() + 20_000;
-  while (!(await page.evaluate((wanted) => document.body.textContent.includes(wanted), text))) {
-    if (Date.now() > deadline)
-      throw new Error(
-        `the page does not show "${text}", but: ${await page.evaluate(() => document.body.textContent)}`,
-      );
-    await sleep(100);
-  }
-}
 
 /** Presses the button of this name, as a screen reader says it. */
 async function press(page: Browser, name: string): Promise<void> {

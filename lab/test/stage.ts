@@ -84,6 +84,18 @@ export async function start(
   return started;
 }
 
+/** Waits until the page shows this text. */
+export async function untilShown(page: Browser, text: string): Promise<void> {
+  const deadline = Date.now() + 20_000;
+  while (!(await page.evaluate((wanted) => document.body.textContent.includes(wanted), text))) {
+    if (Date.now() > deadline)
+      throw new Error(
+        `the page does not show "${text}", but: ${await page.evaluate(() => document.body.textContent)}`,
+      );
+    await sleep(100);
+  }
+}
+
 /** The start of a stream does not end. */
 class Unsettled extends Error {}
 

@@ -69,7 +69,8 @@ export function inspectMicrophone(track: MediaStreamTrack): Problem[] {
 
 /** Why a microphone could not be opened. */
 export function microphoneFault(error: unknown): MicrophoneFault {
-  switch (error instanceof DOMException ? error.name : "") {
+  // By name: Firefox's OverconstrainedError is no DOMException.
+  switch (error instanceof Object && "name" in error ? error.name : "") {
     case "NotAllowedError":
     case "SecurityError":
       return "refused";

@@ -51,6 +51,7 @@ import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import type {
   Buffer,
   CalibrationState,
+  Device,
   Entry,
   Levels,
   Participant,
@@ -127,6 +128,8 @@ const LOOP_BACK_TAIL_SECONDS = 1;
 /** How long the output's clock may take to be known. */
 const OUTPUT_PATIENCE_MS = 3_000;
 
+/** Chromium keeps a closed stream for 5 s, and takes it again for the same output, although the sound system has moved it to another meanwhile. */
+const OUTPUT_RESTS_MS = 6_000;
 const NO_SENDER: SenderStats = {
   capturePath: "none",
   capturedFrames: 0,
@@ -146,6 +149,10 @@ export class Studio implements StudioApi {
   #stream: MediaStream | null = null;
   /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
   #microphoneRequest = 0;
+  /** The microphone that was opened last, and whether it has been seen to be gone since it ended. */
+  #input: { id: string; isMissing: boolean } | null = null;
+  /** Since when the chosen output is not there and the system's own plays, on the page's clock. */
+  #outputMissingMs: number | null = null;
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
@@ -259,7 +266,10 @@ export class Studio implements StudioApi {
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#setOutput(after.outputDeviceId);
+    if (changed("outputDeviceId")) {
+      this.#outputThere();
+      await this.#setOutput(after.outputDeviceId);
+    }
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
       this.#recallCalibration();
     if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
@@ -291,6 +301,8 @@ export class Studio implements StudioApi {
     }
     this.#stream = stream;
     const [track] = stream.getAudioTracks();
+    const { deviceId } = track.getSettings();
+    this.#input = deviceId === undefined ? null : { id: deviceId, isMissing: false };
     track.onended = () => this.#microphoneEnded();
     for (const problem of inspectMicrophone(track)) this.#raise(problem);
     this.#set({ microphone: "on" });
@@ -304,6 +316,7 @@ export class Studio implements StudioApi {
       track.stop();
     }
     this.#stream = null;
+    this.#input = null;
     for (const id of ["microphone", "microphone-ended", "input-bluetooth", "input-processed"])
       this.#clear(id);
   }
@@ -316,12 +329,65 @@ export class Studio implements StudioApi {
       id: "microphone-ended",
       severity: "error",
       title: "The microphone has gone: nobody hears you.",
-      remedy: "Plug it in again or choose another, then try again. You still hear the others.",
+      remedy: "Plug it in again, and it is taken again, or choose another. You still hear the others.",
     });
   }
 
   async #listDevices(): Promise<void> {
-    if (navigator.mediaDevices) this.#set(await listDevices());
+    if (!navigator.mediaDevices) return;
+    const { inputs, outputs } = await listDevices();
+    this.#set({ inputs, outputs });
+    this.#followInput(inputs);
+    await this.#followOutput(outputs);
+  }
+
+  /**
+   * Ends a microphone that has gone: where the sound system goes on with another one (PulseAudio, PipeWire), Chromium does not say so, and the
+   * others would hear the room. Takes it again when it is back.
+   */
+  #followInput(inputs: readonly Device[]): void {
+    const input = this.#input;
+    if (input === null) return;
+    const isThere = inputs.some(({ id }) => id === input.id);
+    // None at all are listed where the browser names none.
+    if (this.#state.microphone === "on" && !isThere && inputs.length > 0) {
+      for (const track of this.#stream?.getTracks() ?? []) track.stop();
+      this.#microphoneEnded();
+    }
+    if (this.#state.microphone !== "ended") return;
+    if (isThere && input.isMissing) void this.enableMicrophone();
+    input.isMissing = !isThere;
+  }
+
+  /** Plays on the system's own output while the chosen one is not there. */
+  async #followOutput(outputs: readonly Device[]): Promise<void> {
+    const wanted = this.#state.settings.outputDeviceId;
+    if (this.#sound === null || !this.#state.outputSelectable || wanted === "" || outputs.length === 0)
+      return;
+    const isMissing = !outputs.some(({ id }) => id === wanted);
+    const missingMs = this.#outputMissingMs;
+    if (isMissing === (missingMs !== null)) return;
+    const restsMs = missingMs === null ? 0 : missingMs + OUTPUT_RESTS_MS - performance.now();
+    if (restsMs > 0) {
+      setTimeout(() => void this.#listDevices(), restsMs);
+      return;
+    }
+    this.#outputThere();
+    if (isMissing) this.#outputMissingMs = performance.now();
+    await this.#setOutput(isMissing ? "" : wanted);
+    if (!isMissing) return;
+    this.#raise({
+      id: "output-gone",
+      severity: "warning",
+      title: "The output you chose is not there: you hear the others from the system's own.",
+      remedy: "Plug it in again, and it is taken again, or choose another.",
+    });
+  }
+
+  /** As far as is known. */
+  #outputThere(): void {
+    this.#outputMissingMs = null;
+    this.#clear("output-gone");
   }
 
   async #setOutput(deviceId: string): Promise<void> {
@@ -507,6 +573,7 @@ export class Studio implements StudioApi {
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
+    void this.#listDevices();
   }
 
   #capture(throughGraph = false): void {
@@ -558,6 +625,7 @@ export class Studio implements StudioApi {
     this.#listen = "";
     if (sound === null) return;
     sound.context.onstatechange = null;
+    this.#outputThere();
     for (const id of ["sound-stopped", "suspended"]) this.#clear(id);
     await sound.close();
   }

@@ -5,7 +5,11 @@ import { Studio } from "../../src/main/studio";
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
   context: { state: "running" },
+  setHeard: () => {},
+  setListen: () => {},
   setMuted: () => {},
+  setOutput: vi.fn(async () => {}),
+  stopCapture: vi.fn(),
   setRelay: () => {},
   holdRelay: () => {},
   capture: vi.fn(),
@@ -13,8 +17,9 @@ const sound = vi.hoisted(() => ({
   addStream: () => {},
   removeStream: () => {},
   setPeer: () => {},
-  mixing: { isMixed: () => false },
+  mixing: { isMixed: () => false, isNeeded: false, review: () => {} },
   numbers: () => undefined,
+  observeOutput: () => {},
   outputClock: () => null,
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
@@ -44,16 +49,29 @@ class Socket {
   close(): void {}
 }
 
-const track = { label: "Microphone", stop: vi.fn(), getSettings: () => ({ sampleRate: 48_000 }) };
+const track = {
+  label: "Microphone",
+  stop: vi.fn(),
+  getSettings: () => ({ sampleRate: 48_000, deviceId: "usb in" }),
+};
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
+const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
+/** What is plugged in changes to these. */
+let plug: (inputs: string[], outputs: string[]) => Promise<void>;
 
 beforeEach(() => {
   vi.useFakeTimers();
   vi.clearAllMocks();
+  plugged.mockResolvedValue([]);
   Socket.last = null;
   vi.stubGlobal("WebSocket", Socket);
-  vi.stubGlobal("AudioContext", class {});
+  vi.stubGlobal(
+    "AudioContext",
+    class {
+      setSinkId(): void {}
+    },
+  );
   vi.stubGlobal("crossOriginIsolated", true);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example", origin: "https://play.example" });
   vi.stubGlobal("addEventListener", () => {});
@@ -62,8 +80,16 @@ beforeEach(() => {
   vi.stubGlobal("navigator", {
     userAgent: "",
     mediaDevices: {
-      addEventListener: () => {},
-      enumerateDevices: async () => [],
+      addEventListener: (_: string, changed: () => void) => {
+        plug = async (inputs, outputs) => {
+          const named = (kind: string, ids: string[]) =>
+            ids.map((deviceId) => ({ kind, deviceId, label: deviceId }));
+          plugged.mockResolvedValue([...named("audioinput", inputs), ...named("audiooutput", outputs)]);
+          changed();
+          await vi.advanceTimersByTimeAsync(0);
+        };
+      },
+      enumerateDevices: plugged,
       getUserMedia: askForMicrophone,
     },
   });
@@ -113,6 +139,56 @@ it("remembers what was chosen by hand, and nothing that only the address asked f
   await studio.change({ packet: 64 });
   await studio.change({ buffer: 512 });
   expect(loadSettings("").settings).toMatchObject({ bits: 16, packet: 64, buffer: 512 });
+});
+
+const problems = (studio: Studio) => studio.state.problems.map(({ id }) => id);
+
+it("says when the microphone has gone although its track goes on, and takes it again when it is back", async () => {
+  const studio = newStudio();
+  plugged.mockResolvedValue([{ kind: "audioinput", deviceId: "usb in", label: "" }]);
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("on");
+  await plug(["built in"], []);
+  expect(studio.state.microphone).toBe("ended");
+  expect(track.stop).toHaveBeenCalled();
+  expect(sound.stopCapture).toHaveBeenCalled();
+  expect(problems(studio)).toContain("microphone-ended");
+  await plug(["built in", "usb in"], []);
+  expect(studio.state.microphone).toBe("on");
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  expect(problems(studio)).not.toContain("microphone-ended");
+});
+
+it("asks for no microphone again that ended while it is still there", async () => {
+  const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+  const studio = newStudio();
+  plugged.mockResolvedValue([{ kind: "audioinput", deviceId: "usb in", label: "" }]);
+  await studio.enableMicrophone();
+  ended.onended?.();
+  await plug(["usb in"], []);
+  expect(studio.state.microphone).toBe("ended");
+  expect(askForMicrophone).toHaveBeenCalledTimes(1);
+});
+
+it("plays on the system's output while the chosen one is not there, and says so", async () => {
+  const { settings, automation } = loadSettings("?outputDeviceId=usb+out");
+  const studio = new Studio("room", settings, automation);
+  plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "built in", label: "" }]);
+  await studio.enableMicrophone();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(sound.setOutput).toHaveBeenLastCalledWith("");
+  expect(problems(studio)).toContain("output-gone");
+  await plug([], ["built in", "usb out"]);
+  expect(sound.setOutput).toHaveBeenCalledTimes(1);
+  await vi.advanceTimersByTimeAsync(6_000);
+  expect(sound.setOutput).toHaveBeenLastCalledWith("usb out");
+  expect(problems(studio)).not.toContain("output-gone");
+  await plug([], ["built in"]);
+  expect(sound.setOutput).toHaveBeenLastCalledWith("");
+  await studio.change({ outputDeviceId: "built in" });
+  expect(sound.setOutput).toHaveBeenLastCalledWith("built in");
+  expect(problems(studio)).not.toContain("output-gone");
+  expect(sound.setOutput).toHaveBeenCalledTimes(4);
 });
 
 it("asks for no microphone when one joins to listen only, nor when one comes back so", async () => {
