@@ -317,7 +317,7 @@ export class Studio implements StudioApi {
     }
     this.#stream = null;
     this.#input = null;
-    for (const id of ["microphone", "microphone-ended", "input-bluetooth", "input-processed"])
+    for (const id of ["microphone", "microphone-ended", "input-gone", "input-bluetooth", "input-processed"])
       this.#clear(id);
   }
 
@@ -336,8 +336,9 @@ export class Studio implements StudioApi {
   async #listDevices(): Promise<void> {
     if (!navigator.mediaDevices) return;
     const { inputs, outputs } = await listDevices();
+    const gone = this.#state.inputs.filter(({ id }) => !inputs.some((input) => input.id === id));
     this.#set({ inputs, outputs });
-    this.#followInput(inputs);
+    this.#followInput(inputs, gone);
     await this.#followOutput(outputs);
   }
 
@@ -345,9 +346,18 @@ export class Studio implements StudioApi {
    * Ends a microphone that has gone: where the sound system goes on with another one (PulseAudio, PipeWire), Chromium does not say so, and the
    * others would hear the room. Takes it again when it is back.
    */
-  #followInput(inputs: readonly Device[]): void {
+  #followInput(inputs: readonly Device[], gone: readonly Device[]): void {
     const input = this.#input;
     if (input === null) return;
+    // Which one that is, or was, no browser says there.
+    if (this.#state.microphone === "on" && input.id === "default" && gone.length > 0)
+      this.#raise({
+        id: "input-gone",
+        severity: "warning",
+        title: `“${gone[0].label}” has gone. If you played on it, the system may have gone on with another.`,
+        remedy:
+          "Look at your level. Or choose your input under Sound settings: then the page knows when it has gone.",
+      });
     const isThere = inputs.some(({ id }) => id === input.id);
     // None at all are listed where the browser names none.
     if (this.#state.microphone === "on" && !isThere && inputs.length > 0) {

@@ -49,11 +49,8 @@ class Socket {
   close(): void {}
 }
 
-const track = {
-  label: "Microphone",
-  stop: vi.fn(),
-  getSettings: () => ({ sampleRate: 48_000, deviceId: "usb in" }),
-};
+const trackSettings = { sampleRate: 48_000, deviceId: "usb in" };
+const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => trackSettings) };
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
@@ -157,6 +154,20 @@ it("says when the microphone has gone although its track goes on, and takes it a
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
   expect(problems(studio)).not.toContain("microphone-ended");
+});
+
+it("warns when a card has gone that may have been the system's default", async () => {
+  track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  await plug(["default", "built in", "usb in"], []);
+  expect(problems(studio)).not.toContain("input-gone");
+  await plug(["default", "built in"], []);
+  expect(studio.state.microphone).toBe("on");
+  expect(problems(studio)).toContain("input-gone");
+  await studio.enableMicrophone();
+  expect(problems(studio)).not.toContain("input-gone");
+  track.getSettings.mockReturnValue(trackSettings);
 });
 
 it("asks for no microphone again that ended while it is still there", async () => {
