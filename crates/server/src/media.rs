@@ -287,6 +287,7 @@ mod tests {
         let status = MediaStatus {
             loop_lag_us: Some(Quantiles { p50: 1, p99: 2 }),
             transit_us: None,
+            refused: 0,
             rooms: vec![RoomMedia {
                 room: room.clone(),
                 forward_us: None,
