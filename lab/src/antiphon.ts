@@ -43,6 +43,7 @@ export interface PageStats {
   ringOverflows: number;
   sender: {
     capturePath: string;
+    captures: number;
     capturedFrames: number;
     sentFrames: number;
     overrunFrames: number;

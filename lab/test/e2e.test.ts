@@ -4,7 +4,7 @@
  */
 
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
-import { type PagePeer, readStats, untilPlaying } from "../src/antiphon.js";
+import { type PagePeer, readStats, readTrace, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
 import { readAround, sampleRateHz } from "../src/rig.js";
@@ -87,6 +87,31 @@ describe("the product", () => {
       });
     },
   );
+
+  it("takes Chromium's long blocks in turns, and the sound is whole", async (context) => {
+    const [a, b] = await meet("chromium", "chromium");
+    // Turns are taken from the first sound on.
+    await playBothWays({ leadSeconds: 4, pulseSeconds: 1, steadySeconds: 0 });
+    for (const { sender } of await statsOf(a, b)) expect(sender.captures).toBeGreaterThan(1);
+    const { captured } = await readTrace(a, 1);
+    expect(Math.max(...captured.frames)).toBeLessThan(1024);
+    const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
+    await expectSound(context, async () => {
+      await settled(a, b);
+      const [wrong, interval] = await Promise.all([
+        playBothWays(seconds),
+        readAround(seconds, () => statsOf(a, b)),
+      ]);
+      return [...wrong, ...wrongCounts(interval)];
+    });
+    const frames = await a.evaluate(() => document.querySelectorAll("iframe").length);
+    expect(frames).toBeGreaterThan(0);
+    await a.evaluate(() => {
+      const buttons = Array.from(document.querySelectorAll("button"));
+      buttons.find(({ textContent }) => textContent?.trim() === "Leave")!.click();
+    });
+    await expect.poll(() => a.evaluate(() => document.querySelectorAll("iframe").length)).toBe(0);
+  });
 
   it("tells both ends how they hear each other, and how long the way is", async () => {
     const pages = await meet("chromium", "chromium");

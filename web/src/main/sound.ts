@@ -8,6 +8,7 @@ import {
   COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
   type DeviceDelay,
+  FIRST_CAPTURE,
   type FromWorker,
   type Hearing,
   MAX_STREAMS,
@@ -21,6 +22,7 @@ import type { Listen, RelayOffer } from "../shared/relay";
 import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 import workletUrl from "../worklet/index.ts?worker&url";
+import { Captures, epochMs, type Wanted } from "./captures";
 import engineUrl from "./engine.wasm?url";
 import type { Buffer } from "./model";
 import type { OutputClock } from "./mouth-to-ear";
@@ -112,6 +114,8 @@ export class Sound {
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
+  readonly #captures = new Captures();
+  #captureAgain: ((wanted: Wanted) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
@@ -179,7 +183,11 @@ export class Sound {
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
-    this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => receive(data);
+    this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+      if (data.type === "capture-wanted") void this.#captureAgain?.(data);
+      else if (data.type === "capture-unneeded") this.#captures.end(data.capture);
+      else receive(data);
+    };
     this.#tell(
       { type: "start", module, datagrams: datagramsIn, capture: captureOut, sender },
       portsOf(datagramsIn, captureOut),
@@ -193,8 +201,15 @@ export class Sound {
     const rateHz = track.getSettings().sampleRate;
     const Processor = globalThis.MediaStreamTrackProcessor;
     if (Processor !== undefined && !throughGraph && (rateHz ?? this.#rateHz) === this.#rateHz) {
-      const { readable } = new Processor({ track, maxBufferSize: TRACK_BUFFERS });
-      this.#tell({ type: "track", readable, channels }, [readable]);
+      const begin = (capture: number, askedMs: number, from: MediaStreamTrack) => {
+        const { readable } = new Processor({ track: from, maxBufferSize: TRACK_BUFFERS });
+        this.#tell({ type: "track", capture, askedMs, readable, channels }, [readable]);
+      };
+      begin(FIRST_CAPTURE, epochMs(), track);
+      this.#captureAgain = async (wanted) => {
+        const another = await this.#captures.add(track, wanted);
+        if (another !== null) begin(another.id, another.askedMs, another.track);
+      };
       return;
     }
     this.#tell({ type: "worklet" });
@@ -203,6 +218,8 @@ export class Sound {
   }
 
   stopCapture(): void {
+    this.#captures.endAll();
+    this.#captureAgain = null;
     this.#source?.disconnect();
     this.#source = null;
     this.#tell({ type: "stop-capture" });
@@ -353,6 +370,7 @@ export class Sound {
   }
 
   async close(): Promise<void> {
+    this.#captures.endAll();
     this.#source?.disconnect();
     this.#worker.terminate();
     await this.context.close();

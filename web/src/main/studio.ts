@@ -132,6 +132,7 @@ const OUTPUT_PATIENCE_MS = 3_000;
 const OUTPUT_RESTS_MS = 6_000;
 const NO_SENDER: SenderStats = {
   capturePath: "none",
+  captures: 0,
   capturedFrames: 0,
   sentFrames: 0,
   overrunFrames: 0,
@@ -311,6 +312,7 @@ export class Studio implements StudioApi {
   /** Also one that the browser still asks about. */
   #closeMicrophone(): void {
     this.#microphoneRequest++;
+    this.#sound?.stopCapture();
     for (const track of this.#stream?.getTracks() ?? []) {
       track.onended = null;
       track.stop();

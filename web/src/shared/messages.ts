@@ -39,6 +39,18 @@ export interface WorkletChannels {
   stats: Channel;
 }
 
+/** The capture that was there before any other was wanted. */
+export const FIRST_CAPTURE = 0;
+
+/** A capture from a track: a stream of AudioData. Captures beside the first are of the same microphone. */
+export interface TrackCapture {
+  capture: number;
+  /** When the browser was asked for it, ms since the epoch. */
+  askedMs: number;
+  readable: unknown;
+  channels: number;
+}
+
 /** Main to worker. */
 export type ToWorker =
   | {
@@ -50,8 +62,7 @@ export type ToWorker =
     }
   | { type: "configure"; sender: SendConfig }
   | { type: "mute"; muted: boolean }
-  /** Capture from the track: a stream of AudioData. */
-  | { type: "track"; readable: unknown; channels: number }
+  | ({ type: "track" } & TrackCapture)
   /** Capture from the worklet. */
   | { type: "worklet" }
   | { type: "stop-capture" }
@@ -160,6 +171,12 @@ export type FromWorker =
   | { type: "lanes-wanted"; stream: number; count: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
   | { type: "capture-ended"; reason: string }
+  /**
+   * The browser is to be asked for another capture of the same microphone at `atMs` or a multiple of `everyMs` later; null: at any time.
+   */
+  | { type: "capture-wanted"; atMs: number | null; everyMs: number }
+  /** One beside the first. */
+  | { type: "capture-unneeded"; capture: number }
   /** The browser cannot encode Opus after all: samples are sent instead. */
   | { type: "opus-failed"; reason: string }
   | { type: "trace"; rows: TraceRows }

@@ -10,6 +10,8 @@ export type Unknown = null;
 export interface SenderStats {
   /** How the microphone reaches the engine: from the track in the worker, or through the worklet. */
   capturePath: "track" | "worklet" | "none";
+  /** Captures of the microphone that take turns (docs/adr: captures in turns). */
+  captures: number;
   /** Frames handed to the engine. */
   capturedFrames: number;
   /** Frames put into datagrams. */

@@ -2,16 +2,24 @@ import type { RecordRing } from "@antiphon/ring";
 import { CaptureClock, RecentCounts } from "../shared/clock";
 import { SENDER_STATS, SenderEngine } from "../shared/engine";
 import { REPORT_PERIOD_MS } from "../shared/heard";
-import { CAPTURE_RING_BYTES, type DeviceDelay, type FromWorker } from "../shared/messages";
+import {
+  CAPTURE_RING_BYTES,
+  type DeviceDelay,
+  FIRST_CAPTURE,
+  type FromWorker,
+  type TrackCapture,
+} from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
 import { type CaptureReport, readAudioHeader } from "../shared/wire";
 import { epochMs } from "./clock";
+import { Interleaver } from "./interleaver";
 import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
 import { toNs, toUs } from "./report";
 import type { Trace } from "./trace";
+import { Turns } from "./turns";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
@@ -40,6 +48,12 @@ export class Capture {
   #generation = 0;
   trace: Trace | null = null;
   readonly #clock: CaptureClock;
+  #interleaver: Interleaver | null = null;
+  #turns: Turns | null = null;
+  /** Captures beside the first. */
+  readonly #others = new Set<number>();
+  /** The planes of the block at hand. */
+  #block: Float32Array<ArrayBuffer>[] = [];
   readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
   #recording: { samples: Float32Array; frames: number; first: number } | null = null;
   /** What the input takes beyond its timestamps. */
@@ -83,26 +97,40 @@ export class Capture {
     this.#path = "none";
     this.#clock.restart();
     this.#recording = null;
+    this.#interleaver = null;
+    this.#turns = null;
+    this.#others.clear();
   }
 
   /**
-   * Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). Never rejects: what goes
-   * wrong ends the capture, and main is told.
+   * Reads the track itself, past the audio graph and its input buffer (docs/adr: track capture in the worker). All captures but the
+   * first are of the same microphone, in turns with it. Never rejects: what goes wrong ends the capture, and main is told.
    */
-  async fromTrack(readable: ReadableStream<AudioData>, channels: number): Promise<void> {
-    this.stop();
-    this.#path = "track";
+  async fromTrack({ capture: id, askedMs, readable, channels }: TrackCapture): Promise<void> {
+    if (id === FIRST_CAPTURE) {
+      this.stop();
+      this.#path = "track";
+      this.#turns = new Turns();
+    } else {
+      this.#others.add(id);
+      this.#turns?.open(id, askedMs);
+    }
     const generation = this.#generation;
-    const reader = readable.getReader();
-    const reason = await this.#read(reader, channels, generation).catch(String);
+    const reader = (readable as ReadableStream<AudioData>).getReader();
+    const reason = await this.#read(id, reader, channels, generation).catch(String);
     reader.cancel().catch(() => undefined);
     if (generation !== this.#generation) return;
+    if (id !== FIRST_CAPTURE) {
+      if (this.#others.has(id)) this.#endOther(id);
+      return;
+    }
     this.stop();
     this.#say({ type: "capture-ended", reason });
   }
 
   /** Takes blocks until there are no more, or none that are wanted; resolves to the reason. */
   async #read(
+    id: number,
     reader: ReadableStreamDefaultReader<AudioData>,
     channels: number,
     generation: number,
@@ -114,23 +142,58 @@ export class Capture {
         if (generation !== this.#generation) return "another source";
         // Only the audio graph resamples: the main thread falls back to it.
         if (value.sampleRate !== this.#config.rateHz) return "rate";
-        this.#take(value, Math.min(value.numberOfChannels, channels));
+        if (!this.#take(id, value, Math.min(value.numberOfChannels, channels))) return "unneeded";
       } finally {
         value.close();
       }
     }
   }
 
-  #take(data: AudioData, channels: number): void {
-    const frames = data.numberOfFrames;
-    for (let channel = 0; channel < channels; channel++) {
-      data.copyTo(this.#engine.plane(channel, frames), { planeIndex: channel, format: "f32-planar" });
+  /** False if the capture is of no use any more. */
+  #take(id: number, data: AudioData, channels: number): boolean {
+    const all = data.numberOfFrames;
+    if (this.#interleaver?.channels !== channels) {
+      if (id !== FIRST_CAPTURE) return false;
+      this.#interleaver = new Interleaver(channels);
     }
-    this.#clock.add(frames, capturedMs(data), epochMs());
-    this.trace?.captured(frames);
-    this.#record(channels, frames);
-    this.#engine.push(channels, frames);
-    this.#send();
+    if ((this.#block[0]?.length ?? 0) < all)
+      this.#block = Array.from({ length: this.#config.channels }, () => new Float32Array(all));
+    const planes = this.#block.slice(0, channels).map((plane) => plane.subarray(0, all));
+    for (const [planeIndex, plane] of planes.entries())
+      data.copyTo(plane, { planeIndex, format: "f32-planar" });
+    const from = this.#interleaver.take(id, planes, all);
+    const firstMs = capturedMs(data);
+    const msOf = (frames: number) => (frames * 1000) / this.#config.rateHz;
+    if (firstMs !== null) this.#takeTurns(id, firstMs + msOf(all), msOf(all));
+    const frames = all - from;
+    if (frames > 0) {
+      for (const [channel, plane] of planes.entries())
+        this.#engine.plane(channel, frames).set(plane.subarray(from));
+      this.#clock.add(frames, firstMs === null ? null : firstMs + msOf(from), epochMs());
+      this.trace?.captured(frames);
+      this.#record(channels, frames);
+      this.#engine.push(channels, frames);
+      this.#send();
+    }
+    return id === FIRST_CAPTURE || this.#others.has(id);
+  }
+
+  /** A block of a capture ended at `endMs`: begins and ends others. */
+  #takeTurns(id: number, endMs: number, blockMs: number): void {
+    const strangers = this.#interleaver?.strangers() ?? [];
+    for (const other of strangers) this.#endOther(other);
+    if (strangers.length > 0) this.#turns = null;
+    const review = this.#turns?.add(id, endMs, blockMs) ?? null;
+    if (review === null) return;
+    for (const other of review.unneeded) this.#endOther(other);
+    if (review.wanted !== null) this.#say({ type: "capture-wanted", ...review.wanted });
+  }
+
+  #endOther(id: number): void {
+    this.#others.delete(id);
+    this.#interleaver?.remove(id);
+    this.#turns?.remove(id);
+    this.#say({ type: "capture-unneeded", capture: id });
   }
 
   /** Takes the frames that the audio thread captured. */
@@ -298,6 +361,7 @@ export class Capture {
     const numbers = this.#engine.stats;
     return {
       capturePath: this.#path,
+      captures: this.#path === "none" ? 0 : (this.#interleaver?.count ?? 1),
       capturedFrames: numbers[SENDER_STATS.captured],
       sentFrames: numbers[SENDER_STATS.sent],
       overrunFrames: numbers[SENDER_STATS.overrun],

@@ -43,7 +43,7 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
       capture?.setMuted(data.muted);
       break;
     case "track":
-      capture?.fromTrack(data.readable as ReadableStream<AudioData>, data.channels);
+      capture?.fromTrack(data);
       break;
     case "worklet":
       capture?.fromWorklet();

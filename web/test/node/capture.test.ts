@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
-import type { FromWorker } from "../../src/shared/messages";
+import { FIRST_CAPTURE, type FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
 import type { SendConfig } from "../../src/shared/rungs";
 import { readAudioHeader } from "../../src/shared/wire";
@@ -140,6 +140,13 @@ function track(
   return { readable, closed };
 }
 
+const first = (readable: ReadableStream<AudioData>) => ({
+  capture: FIRST_CAPTURE,
+  askedMs: 0,
+  readable,
+  channels: 2,
+});
+
 it.each([
   ["the track ended", [{}, {}], [0, 1], 2],
   ["rate", [{}, { rateHz: 44_100 }, {}], [0, 1], 1],
@@ -147,7 +154,7 @@ it.each([
 ])("closes every block and says why a track's capture ended: %s", async (reason, blocks, closes, taken) => {
   const { capture, said } = studio(CHOSEN);
   const { readable, closed } = track(blocks, (controller) => controller.close());
-  await capture.fromTrack(readable, 2);
+  await capture.fromTrack(first(readable));
   expect(said).toEqual([{ type: "capture-ended", reason }]);
   expect(closed).toEqual(closes);
   expect(capture.stats()).toMatchObject({ capturePath: "none", capturedFrames: taken * 480 });
@@ -156,11 +163,97 @@ it.each([
 it("says that a track's stream failed, but not if another source has taken its place", async () => {
   const { capture, said } = studio(CHOSEN);
   const fail = (controller: ReadableStreamDefaultController) => controller.error(new Error("gone"));
-  await capture.fromTrack(track([], fail).readable, 2);
+  await capture.fromTrack(first(track([], fail).readable));
   expect(said).toEqual([{ type: "capture-ended", reason: "Error: gone" }]);
-  const replaced = capture.fromTrack(track([{}], fail).readable, 2);
+  const replaced = capture.fromTrack(first(track([{}], fail).readable));
   capture.fromWorklet();
   await replaced;
   expect(said.length).toBe(1);
   expect(capture.stats().capturePath).toBe("worklet");
+});
+
+/** Two captures of noise, in blocks of 1,024 frames; the second begins 500 frames later. `put` gives the next block of one. */
+function takingTurns() {
+  const { capture, said, sent } = studio(CHOSEN);
+  const controllers: ReadableStreamDefaultController[] = [];
+  const ends = [0, 500];
+  const begin = (id: number, channels = 2) =>
+    capture.fromTrack({
+      ...first(
+        new ReadableStream({
+          start(controller) {
+            controllers[id] = controller;
+          },
+        }),
+      ),
+      capture: id,
+      channels,
+    });
+  const put = async (id: number, sample = (frame: number) => Math.sin(frame * frame)) => {
+    const at = ends[id];
+    ends[id] += 1024;
+    const data = {
+      sampleRate: 48_000,
+      numberOfFrames: 1024,
+      numberOfChannels: 2,
+      timestamp: performance.now() * 1000,
+      copyTo(plane: Float32Array) {
+        for (let n = 0; n < plane.length; n++) plane[n] = sample(at + n);
+      },
+      close() {},
+    };
+    controllers[id].enqueue(data);
+    await new Promise((resolve) => setTimeout(resolve));
+  };
+  return { capture, said, sent, begin, put, end: (id: number) => controllers[id].close() };
+}
+
+it("sends what two captures of a microphone bring as one, and goes on with the first when the second ends", async () => {
+  const { capture, said, sent, begin, put, end } = takingTurns();
+  void begin(FIRST_CAPTURE);
+  await put(0);
+  void begin(1);
+  for (let n = 0; n < 10; n++) {
+    await put(1);
+    await put(0);
+  }
+  expect(capture.stats()).toMatchObject({ captures: 2, capturedFrames: 11 * 1024 });
+  const before = sent.length;
+  await put(1);
+  expect(sent.length).toBe(before + Math.floor(500 / 128));
+  end(1);
+  await put(0);
+  expect(said).toEqual([{ type: "capture-unneeded", capture: 1 }]);
+  await put(0);
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 13 * 1024 });
+  expectWhole(sent);
+});
+
+it("ends a second capture that is not of the same samples, or has other channels", async () => {
+  const { capture, said, begin, put } = takingTurns();
+  void begin(FIRST_CAPTURE);
+  await put(0);
+  void begin(1);
+  for (let n = 0; n < 50; n++) {
+    await put(1, (frame) => Math.cos(frame * frame));
+    await put(0);
+  }
+  expect(said).toEqual([{ type: "capture-unneeded", capture: 1 }]);
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 51 * 1024 });
+  void begin(1, 1);
+  await put(1);
+  expect(said.at(-1)).toEqual({ type: "capture-unneeded", capture: 1 });
+  await put(0);
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 52 * 1024 });
+});
+
+it("asks for another capture where blocks are long", async () => {
+  const { said, begin, put } = takingTurns();
+  void begin(FIRST_CAPTURE);
+  const until = performance.now() + 400;
+  while (performance.now() < until) {
+    await put(0);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  expect(said).toEqual([{ type: "capture-wanted", atMs: null, everyMs: (1024 * 1000) / 48_000 }]);
 });
