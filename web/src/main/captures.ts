@@ -1,3 +1,5 @@
+/** Where taking turns was tried. Elsewhere blocks are those of the sound system itself, and Android's is another matter. */
+const takesTurns = () => /X11; Linux/.test(navigator.userAgent);
 /** From here until the browser is asked: the new frame needs some of it. */
 const AHEAD_MS = 50;
 
@@ -25,8 +27,8 @@ export class Captures {
     track: MediaStreamTrack,
     { atMs, everyMs }: Wanted,
   ): Promise<{ id: number; askedMs: number; track: MediaStreamTrack } | null> {
-    if (this.#isRefused) return null;
     const generation = this.#generation;
+    if (this.#isRefused || !takesTurns() || !(await isGranted())) return null;
     const { deviceId } = track.getSettings();
     const audio = { ...track.getConstraints(), ...(deviceId && { deviceId: { exact: deviceId } }) };
     const frame = document.createElement("iframe");
@@ -62,4 +64,10 @@ export class Captures {
     this.#isRefused = false;
     for (const id of [...this.#ends.keys()]) this.end(id);
   }
+}
+
+/** The musician is never asked for this. */
+async function isGranted(): Promise<boolean> {
+  const { state } = await navigator.permissions.query({ name: "microphone" });
+  return state === "granted";
 }

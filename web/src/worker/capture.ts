@@ -151,6 +151,7 @@ export class Capture {
 
   /** False if the capture is of no use any more. */
   #take(id: number, data: AudioData, channels: number): boolean {
+    if (id !== FIRST_CAPTURE && !this.#others.has(id)) return false;
     const all = data.numberOfFrames;
     if (this.#interleaver?.channels !== channels) {
       if (id !== FIRST_CAPTURE) return false;
@@ -164,7 +165,7 @@ export class Capture {
     const from = this.#interleaver.take(id, planes, all);
     const firstMs = capturedMs(data);
     const msOf = (frames: number) => (frames * 1000) / this.#config.rateHz;
-    if (firstMs !== null) this.#takeTurns(id, firstMs + msOf(all), msOf(all));
+    this.#takeTurns(id, firstMs === null ? null : firstMs + msOf(all), msOf(all));
     const frames = all - from;
     if (frames > 0) {
       for (const [channel, plane] of planes.entries())
@@ -175,16 +176,16 @@ export class Capture {
       this.#engine.push(channels, frames);
       this.#send();
     }
-    return id === FIRST_CAPTURE || this.#others.has(id);
+    return true;
   }
 
-  /** A block of a capture ended at `endMs`: begins and ends others. */
-  #takeTurns(id: number, endMs: number, blockMs: number): void {
+  /** A block of a capture ended at `endMs`, null if nobody says: begins and ends others. */
+  #takeTurns(id: number, endMs: number | null, blockMs: number): void {
     const strangers = this.#interleaver?.strangers() ?? [];
     for (const other of strangers) this.#endOther(other);
     if (strangers.length > 0) this.#turns = null;
-    const review = this.#turns?.add(id, endMs, blockMs) ?? null;
-    if (review === null) return;
+    const review = endMs === null ? null : this.#turns?.add(id, endMs, blockMs);
+    if (!review) return;
     for (const other of review.unneeded) this.#endOther(other);
     if (review.wanted !== null) this.#say({ type: "capture-wanted", ...review.wanted });
   }

@@ -172,6 +172,9 @@ it("says that a track's stream failed, but not if another source has taken its p
   expect(capture.stats().capturePath).toBe("worklet");
 });
 
+/** A timestamp that says nothing of when captures should be opened. */
+const TOO_OLD = -10e6;
+
 /** Two captures of noise, in blocks of 1,024 frames; the second begins 500 frames later. `put` gives the next block of one. */
 function takingTurns() {
   const { capture, said, sent } = studio(CHOSEN);
@@ -189,14 +192,18 @@ function takingTurns() {
       capture: id,
       channels,
     });
-  const put = async (id: number, sample = (frame: number) => Math.sin(frame * frame)) => {
+  const put = async (
+    id: number,
+    sample = (frame: number) => Math.sin(frame * frame),
+    timestamp = TOO_OLD,
+  ) => {
     const at = ends[id];
     ends[id] += 1024;
     const data = {
       sampleRate: 48_000,
       numberOfFrames: 1024,
       numberOfChannels: 2,
-      timestamp: performance.now() * 1000,
+      timestamp,
       copyTo(plane: Float32Array) {
         for (let n = 0; n < plane.length; n++) plane[n] = sample(at + n);
       },
@@ -252,7 +259,7 @@ it("asks for another capture where blocks are long", async () => {
   void begin(FIRST_CAPTURE);
   const until = performance.now() + 400;
   while (performance.now() < until) {
-    await put(0);
+    await put(0, undefined, performance.now() * 1000);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
   expect(said).toEqual([{ type: "capture-wanted", atMs: null, everyMs: (1024 * 1000) / 48_000 }]);

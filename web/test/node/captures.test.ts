@@ -2,6 +2,7 @@ import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Captures, epochMs } from "../../src/main/captures";
 
 const frames = new Set<unknown>();
+let permission = "granted";
 let isRefused = false;
 const asked: { audio: MediaTrackConstraints; atMs: number }[] = [];
 
@@ -9,6 +10,11 @@ beforeEach(() => {
   frames.clear();
   asked.length = 0;
   isRefused = false;
+  permission = "granted";
+  vi.stubGlobal("navigator", {
+    userAgent: "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0",
+    permissions: { query: async () => ({ state: permission }) },
+  });
   vi.stubGlobal("document", {
     createElement() {
       const frame = {
@@ -83,4 +89,10 @@ it("asks no more once the browser has refused, until there is another microphone
   captures.endAll();
   isRefused = false;
   expect(await captures.add(track, anyTime)).not.toBe(null);
+});
+
+it("never makes the browser ask the musician", async () => {
+  permission = "prompt";
+  expect(await new Captures().add(track, anyTime)).toBe(null);
+  expect([asked.length, frames.size]).toEqual([0, 0]);
 });
