@@ -208,7 +208,13 @@ export class Sound {
       begin(FIRST_CAPTURE, epochMs(), track);
       this.#captureAgain = async (wanted) => {
         const another = await this.#captures.add(track, wanted);
-        if (another !== null) begin(another.id, another.askedMs, another.track);
+        if (another === null) return;
+        try {
+          begin(another.id, another.askedMs, another.track);
+        } catch {
+          // It has ended already.
+          this.#captures.end(another.id);
+        }
       };
       return;
     }
@@ -370,6 +376,7 @@ export class Sound {
   }
 
   async close(): Promise<void> {
+    this.#captureAgain = null;
     this.#captures.endAll();
     this.#source?.disconnect();
     this.#worker.terminate();

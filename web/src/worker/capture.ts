@@ -157,8 +157,8 @@ export class Capture {
       if (id !== FIRST_CAPTURE) return false;
       this.#interleaver = new Interleaver(channels);
     }
-    if ((this.#block[0]?.length ?? 0) < all)
-      this.#block = Array.from({ length: this.#config.channels }, () => new Float32Array(all));
+    if (this.#block.length < channels || this.#block[0]!.length < all)
+      this.#block = Array.from({ length: channels }, () => new Float32Array(all));
     const planes = this.#block.slice(0, channels).map((plane) => plane.subarray(0, all));
     for (const [planeIndex, plane] of planes.entries())
       data.copyTo(plane, { planeIndex, format: "f32-planar" });

@@ -1,16 +1,20 @@
 import { FIRST_CAPTURE } from "../shared/messages";
 
-/** Frames that a block has to share with what was passed on, and how many of their samples have to differ from the one before. */
-const SHARED_FRAMES = 64;
+/** Frames by which a place is known, and how many of their samples have to differ from the one before. */
+const MARK_FRAMES = 64;
 const LEAST_CHANGES = 16;
-/** Blocks in a row that fit nowhere, though there is sound, after which a capture is a stranger. */
+/** Frames passed on that are kept to compare with: four blocks of Chromium's. */
+const PAST_FRAMES = 4_096;
+/** Blocks in a row that nothing like was ever passed on before, after which a capture is a stranger. */
 const MOST_STRANGE = 50;
-/** Frames of one capture, while no other has new ones either, after which it goes on without sharing any. */
+/** Frames of one capture, while no other has new ones either, after which it goes on without a place. */
 const RESTART_FRAMES = 2_048;
 
 interface Place {
-  /** Media time of the capture's next frame; null until it is known. */
+  /** Media time of the capture's next frame; null while it is not known. */
   next: number | null;
+  /** Its last frames, for to find the place. */
+  readonly mark: Float32Array[];
   strange: number;
   refusedFrames: number;
 }
@@ -19,22 +23,22 @@ interface Place {
  * Several captures of one microphone as one. Each gets the same samples in blocks as long as the browser likes, but their blocks end at
  * different times: together they bring each frame sooner than one of them would (docs/adr: captures in turns).
  *
- * What they share tells where a block belongs: what is new in it follows the frames that another capture brought last, bit by bit. If
- * these are not where they should be, the capture has lost frames, and they are looked for. So no frame is passed on twice, and none that
- * does not follow the one before.
+ * What they share tells where a block belongs: a capture whose last frames another has brought, bit by bit, goes on behind them. From then on
+ * its frames are counted, and those of each block that are known already are compared: if they differ, it has lost some, and its place is
+ * looked for anew, while the others go on.
  */
 export class Interleaver {
   readonly channels: number;
-  /** The last frames passed on, `[channel][frame]`. */
-  readonly #last: Float32Array[];
-  /** Frames passed on so far, and how many of them can be shared. */
+  /** The frames passed on last, `[channel]`; that of media time *t* is at *t* mod `PAST_FRAMES`. */
+  readonly #past: Float32Array[];
+  /** Frames passed on so far, and how many of them are there to compare with. */
   #end = 0;
   #known = 0;
   readonly #places = new Map<number, Place>();
 
   constructor(channels: number) {
     this.channels = channels;
-    this.#last = Array.from({ length: channels }, () => new Float32Array(SHARED_FRAMES));
+    this.#past = this.#planes(PAST_FRAMES);
   }
 
   /** How many captures' places are known. */
@@ -47,18 +51,32 @@ export class Interleaver {
    * there are none if that is `frames`.
    */
   take(capture: number, planes: readonly Float32Array[], frames: number): number {
-    const place = this.#places.get(capture) ?? { next: null, strange: 0, refusedFrames: 0 };
+    const place = this.#places.get(capture) ?? {
+      next: null,
+      mark: this.#planes(0),
+      strange: 0,
+      refusedFrames: 0,
+    };
     this.#places.set(capture, place);
-    const from = this.#newFrom(place, planes, frames);
-    if (from === null) {
-      place.next = null;
-      place.refusedFrames += frames;
-      return frames;
+    const isRefused = this.#known > 0 && place.refusedFrames < RESTART_FRAMES;
+    if (!this.#locate(place, planes, frames)) {
+      if (isRefused) {
+        place.next = null;
+        place.refusedFrames += frames;
+        for (const [channel, plane] of planes.entries())
+          place.mark[channel] = plane.slice(Math.max(0, frames - MARK_FRAMES), frames);
+        return frames;
+      }
+      // The first block of all, or nothing has followed what was passed on for long.
+      for (const other of this.#places.values()) other.next = null;
+      this.#known = 0;
+      place.next = this.#end;
     }
+    const from = Math.min(frames, this.#end - place.next!);
+    place.next! += frames;
     place.strange = 0;
-    place.next = this.#end - from + frames;
     if (from < frames) this.#pass(planes, from, frames);
-    return Math.min(from, frames);
+    return from;
   }
 
   /**
@@ -77,56 +95,52 @@ export class Interleaver {
     this.#places.delete(capture);
   }
 
-  /** Index of the block's first new frame, beyond its end if it is older than the last one passed on; null if it is not known. */
-  #newFrom(place: Place, planes: readonly Float32Array[], frames: number): number | null {
-    const due = place.next === null ? null : this.#end - place.next;
-    if (due !== null && (due > frames || this.#follow(planes, due))) return due;
-    const found = this.#isTelling() ? this.#find(planes, frames) : null;
-    if (typeof found === "number") return found;
-    if (found === "nowhere") place.strange++;
-    if (this.#known > 0 && place.refusedFrames < RESTART_FRAMES) return null;
-    // The first block of all, or nothing has followed what was passed on for long.
-    for (const other of this.#places.values()) other.next = null;
-    return 0;
+  /** Whether the block is known to go on from the capture's place, which is looked for if it has none. */
+  #locate(place: Place, planes: readonly Float32Array[], frames: number): boolean {
+    if (place.next === null && isTelling(place.mark)) {
+      const found = this.#find(place.mark);
+      if (found.length === 0) place.strange++;
+      if (found.length === 1) place.next = found[0]!;
+    }
+    if (place.next === null) return false;
+    const knownTo = Math.min(frames, this.#end - place.next);
+    return this.#matches(planes, knownTo, place.next + knownTo);
   }
 
-  /** Whether the block's frames before an index are the last ones passed on, as far as they are there. */
-  #follow(planes: readonly Float32Array[], index: number): boolean {
-    const shared = Math.min(index, this.#known);
-    return this.#last.every((last, channel) => {
+  /** Media times behind what was passed on that is like a mark: at most two, which are as good as none. */
+  #find(mark: readonly Float32Array[]): number[] {
+    const found: number[] = [];
+    for (let time = this.#end; time >= this.#end - this.#known + MARK_FRAMES && found.length < 2; time--)
+      if (this.#matches(mark, MARK_FRAMES, time)) found.push(time);
+    return found;
+  }
+
+  /** Whether the frames before `index` are those passed on before `time`, as far as these are there: at most `MARK_FRAMES`. */
+  #matches(planes: readonly Float32Array[], index: number, time: number): boolean {
+    const frames = Math.min(MARK_FRAMES, index, Math.max(0, this.#known - (this.#end - time)));
+    return this.#past.every((past, channel) => {
       const plane = planes[channel]!;
-      for (let n = 1; n <= shared; n++) if (plane[index - n] !== last[SHARED_FRAMES - n]) return false;
+      for (let n = 1; n <= frames; n++) if (plane[index - n] !== past[(time - n) % PAST_FRAMES]) return false;
       return true;
     });
   }
 
-  /** The one index before which the last frames passed on are found, unless there are several. */
-  #find(planes: readonly Float32Array[], frames: number): number | "nowhere" | null {
-    let found: number | "nowhere" = "nowhere";
-    for (let index = SHARED_FRAMES; index <= frames; index++) {
-      if (!this.#follow(planes, index)) continue;
-      if (found !== "nowhere") return null;
-      found = index;
-    }
-    return found;
-  }
-
-  /** Whether the last frames can be known again: silence is found everywhere. */
-  #isTelling(): boolean {
-    let changes = 0;
-    for (const last of this.#last)
-      for (let n = 1; n < SHARED_FRAMES; n++) if (last[n] !== last[n - 1]) changes++;
-    return this.#known === SHARED_FRAMES && changes >= LEAST_CHANGES;
-  }
-
   #pass(planes: readonly Float32Array[], from: number, frames: number): void {
-    const kept = Math.min(SHARED_FRAMES, frames - from);
-    for (const [channel, last] of this.#last.entries()) {
-      last.copyWithin(0, kept);
-      last.set(planes[channel]!.subarray(frames - kept, frames), SHARED_FRAMES - kept);
-    }
+    for (const [channel, past] of this.#past.entries())
+      for (let n = from; n < frames; n++) past[(this.#end + n - from) % PAST_FRAMES] = planes[channel]![n]!;
     this.#end += frames - from;
-    this.#known = Math.min(SHARED_FRAMES, this.#known + kept);
+    this.#known = Math.min(PAST_FRAMES, this.#known + frames - from);
     for (const place of this.#places.values()) place.refusedFrames = 0;
   }
+
+  #planes(frames: number): Float32Array[] {
+    return Array.from({ length: this.channels }, () => new Float32Array(frames));
+  }
+}
+
+/** Whether there is enough in a mark to know it again: silence is found everywhere. */
+function isTelling(mark: readonly Float32Array[]): boolean {
+  let changes = 0;
+  for (const plane of mark) for (let n = 1; n < plane.length; n++) if (plane[n] !== plane[n - 1]) changes++;
+  return mark[0]?.length === MARK_FRAMES && changes >= LEAST_CHANGES;
 }

@@ -241,17 +241,28 @@ it("ends a second capture that is not of the same samples, or has other channels
   void begin(FIRST_CAPTURE);
   await put(0);
   void begin(1);
-  for (let n = 0; n < 50; n++) {
+  for (let n = 0; n < 51; n++) {
     await put(1, (frame) => Math.cos(frame * frame));
     await put(0);
   }
   expect(said).toEqual([{ type: "capture-unneeded", capture: 1 }]);
-  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 51 * 1024 });
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 52 * 1024 });
   void begin(1, 1);
   await put(1);
   expect(said.at(-1)).toEqual({ type: "capture-unneeded", capture: 1 });
   await put(0);
-  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 52 * 1024 });
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 53 * 1024 });
+});
+
+it("takes a microphone that is opened again with more channels", async () => {
+  const { capture, begin, put, end } = takingTurns();
+  void begin(FIRST_CAPTURE, 1);
+  await put(0);
+  end(0);
+  await put(0).catch(() => undefined);
+  void begin(FIRST_CAPTURE, 2);
+  await put(0);
+  expect(capture.stats()).toMatchObject({ capturePath: "track", capturedFrames: 2 * 1024 });
 });
 
 it("asks for another capture where blocks are long", async () => {

@@ -3,13 +3,15 @@ import { Captures, epochMs } from "../../src/main/captures";
 
 const frames = new Set<unknown>();
 let permission = "granted";
-let isRefused = false;
+let duringQuestion = () => {};
+let stopped = 0;
 const asked: { audio: MediaTrackConstraints; atMs: number }[] = [];
 
 beforeEach(() => {
   frames.clear();
   asked.length = 0;
-  isRefused = false;
+  duringQuestion = () => {};
+  stopped = 0;
   permission = "granted";
   vi.stubGlobal("navigator", {
     userAgent: "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0",
@@ -24,8 +26,8 @@ beforeEach(() => {
             mediaDevices: {
               async getUserMedia({ audio }: { audio: MediaTrackConstraints }) {
                 asked.push({ audio, atMs: epochMs() });
-                if (isRefused) throw new Error("refused");
-                return { getAudioTracks: () => [{ stop() {} }] };
+                duringQuestion();
+                return { getAudioTracks: () => [{ stop: () => stopped++ }] };
               },
             },
           },
@@ -72,23 +74,25 @@ it("asks at the time wanted, whatever the worker's clock says besides", async ()
   }
 });
 
-it("keeps nothing of a capture that comes when none is wanted any more", async () => {
+it("does not even ask when none is wanted any more", async () => {
   const captures = new Captures();
   const adding = captures.add(track, anyTime);
   captures.endAll();
-  expect(await adding).toBe(null);
   expect(frames.size).toBe(0);
+  expect(await adding).toBe(null);
+  expect([asked.length, frames.size]).toEqual([0, 0]);
 });
 
-it("asks no more once the browser has refused, until there is another microphone", async () => {
+it("keeps nothing of a capture that comes too late, or that the browser refuses", async () => {
   const captures = new Captures();
-  isRefused = true;
+  duringQuestion = () => captures.endAll();
   expect(await captures.add(track, anyTime)).toBe(null);
+  expect([asked.length, stopped, frames.size]).toEqual([1, 1, 0]);
+  duringQuestion = () => {
+    throw new Error("refused");
+  };
   expect(await captures.add(track, anyTime)).toBe(null);
-  expect([asked.length, frames.size]).toEqual([1, 0]);
-  captures.endAll();
-  isRefused = false;
-  expect(await captures.add(track, anyTime)).not.toBe(null);
+  expect([asked.length, frames.size]).toEqual([2, 0]);
 });
 
 it("never makes the browser ask the musician", async () => {
