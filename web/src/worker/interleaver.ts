@@ -13,8 +13,8 @@ const RESTART_FRAMES = 2_048;
 interface Place {
   /** Media time of the capture's next frame; null while it is not known. */
   next: number | null;
-  /** Its last frames, for to find the place. */
-  readonly mark: Float32Array[];
+  /** Frames of its last block, for to find the place, and how many came after them; null if none of them can be known again. */
+  mark: { planes: Float32Array[]; framesAfter: number } | null;
   strange: number;
   refusedFrames: number;
 }
@@ -23,7 +23,7 @@ interface Place {
  * Several captures of one microphone as one. Each gets the same samples in blocks as long as the browser likes, but their blocks end at
  * different times: together they bring each frame sooner than one of them would (docs/adr: captures in turns).
  *
- * What they share tells where a block belongs: a capture whose last frames another has brought, bit by bit, goes on behind them. From then on
+ * What they share tells where a block belongs: a capture of whose last block another has brought some frames, bit by bit, goes on behind it. From then on
  * its frames are counted, and those of each block that are known already are compared: if they differ, it has lost some, and its place is
  * looked for anew, while the others go on.
  */
@@ -38,7 +38,7 @@ export class Interleaver {
 
   constructor(channels: number) {
     this.channels = channels;
-    this.#past = this.#planes(PAST_FRAMES);
+    this.#past = Array.from({ length: channels }, () => new Float32Array(PAST_FRAMES));
   }
 
   /** How many captures' places are known. */
@@ -53,7 +53,7 @@ export class Interleaver {
   take(capture: number, planes: readonly Float32Array[], frames: number): number {
     const place = this.#places.get(capture) ?? {
       next: null,
-      mark: this.#planes(0),
+      mark: null,
       strange: 0,
       refusedFrames: 0,
     };
@@ -63,8 +63,7 @@ export class Interleaver {
       if (isRefused) {
         place.next = null;
         place.refusedFrames += frames;
-        for (const [channel, plane] of planes.entries())
-          place.mark[channel] = plane.slice(Math.max(0, frames - MARK_FRAMES), frames);
+        place.mark = markIn(planes, frames);
         return frames;
       }
       // The first block of all, or nothing has followed what was passed on for long.
@@ -97,14 +96,15 @@ export class Interleaver {
 
   /** Whether the block is known to go on from the capture's place, which is looked for if it has none. */
   #locate(place: Place, planes: readonly Float32Array[], frames: number): boolean {
-    if (place.next === null && isTelling(place.mark)) {
-      const found = this.#find(place.mark);
+    if (place.next === null && place.mark !== null) {
+      const found = this.#find(place.mark.planes);
       if (found.length === 0) place.strange++;
-      if (found.length === 1) place.next = found[0]!;
+      if (found.length === 1) place.next = found[0]! + place.mark.framesAfter;
     }
     if (place.next === null) return false;
+    // It may be ahead of the others, where a mark was found that is not the end of its block.
     const knownTo = Math.min(frames, this.#end - place.next);
-    return this.#matches(planes, knownTo, place.next + knownTo);
+    return knownTo >= 0 && this.#matches(planes, knownTo, place.next + knownTo);
   }
 
   /** Media times behind what was passed on that is like a mark: at most two, which are as good as none. */
@@ -132,15 +132,19 @@ export class Interleaver {
     this.#known = Math.min(PAST_FRAMES, this.#known + frames - from);
     for (const place of this.#places.values()) place.refusedFrames = 0;
   }
-
-  #planes(frames: number): Float32Array[] {
-    return Array.from({ length: this.channels }, () => new Float32Array(frames));
-  }
 }
 
-/** Whether there is enough in a mark to know it again: silence is found everywhere. */
+/** The last frames of a block that can be known again: silence is found everywhere. */
+function markIn(planes: readonly Float32Array[], frames: number): Place["mark"] {
+  for (let end = frames; end >= MARK_FRAMES; end -= MARK_FRAMES / 2) {
+    const mark = planes.map((plane) => plane.slice(end - MARK_FRAMES, end));
+    if (isTelling(mark)) return { planes: mark, framesAfter: frames - end };
+  }
+  return null;
+}
+
 function isTelling(mark: readonly Float32Array[]): boolean {
   let changes = 0;
   for (const plane of mark) for (let n = 1; n < plane.length; n++) if (plane[n] !== plane[n - 1]) changes++;
-  return mark[0]?.length === MARK_FRAMES && changes >= LEAST_CHANGES;
+  return changes >= LEAST_CHANGES;
 }
