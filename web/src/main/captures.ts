@@ -1,16 +1,10 @@
+import type { CaptureTime } from "../shared/messages";
+import { epochMs } from "./clock";
+
 /** Where taking turns was tried. Elsewhere blocks are those of the sound system itself, and Android's is another matter. */
 const takesTurns = () => /X11; Linux/.test(navigator.userAgent);
 /** From here until the browser is asked: the new frame needs some of it. */
 const AHEAD_MS = 50;
-
-/** As in the worker, which reckons with any difference between the two. */
-export const epochMs = () => performance.timeOrigin + performance.now();
-
-/** When to ask the browser for a capture: at `atMs` or a multiple of `everyMs` later; null: at any time. */
-export interface Wanted {
-  atMs: number | null;
-  everyMs: number;
-}
 
 interface Opened {
   id: number;
@@ -28,7 +22,7 @@ export class Captures {
   readonly #ends = new Map<number, () => void>();
 
   /** One more capture of what `track` captures; null if there is none to be had, or if none is wanted any more by then. */
-  async add(track: MediaStreamTrack, wanted: Wanted): Promise<Opened | null> {
+  async add(track: MediaStreamTrack, wanted: CaptureTime): Promise<Opened | null> {
     if (!takesTurns()) return null;
     const id = ++this.#lastId;
     const frame = document.createElement("iframe");
@@ -44,7 +38,7 @@ export class Captures {
     id: number,
     frame: HTMLIFrameElement,
     track: MediaStreamTrack,
-    { atMs, everyMs }: Wanted,
+    { atMs, everyMs }: CaptureTime,
   ): Promise<Opened | null> {
     // The musician is never asked for this.
     const { state } = await navigator.permissions.query({ name: "microphone" });

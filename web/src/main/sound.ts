@@ -5,6 +5,7 @@ import { Recent } from "../shared/clock";
 import { AUTOMATIC, COMMAND, Mixing, type Pin, STATS_FIELDS } from "../shared/engine";
 import {
   CAPTURE_RING_BYTES,
+  type CaptureTime,
   COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
   type DeviceDelay,
@@ -22,7 +23,8 @@ import type { Listen, RelayOffer } from "../shared/relay";
 import type { SendConfig } from "../shared/rungs";
 import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 import workletUrl from "../worklet/index.ts?worker&url";
-import { Captures, epochMs, type Wanted } from "./captures";
+import { Captures } from "./captures";
+import { epochMs } from "./clock";
 import engineUrl from "./engine.wasm?url";
 import type { Buffer } from "./model";
 import type { OutputClock } from "./mouth-to-ear";
@@ -115,7 +117,7 @@ export class Sound {
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
   readonly #captures = new Captures();
-  #captureAgain: ((wanted: Wanted) => Promise<void>) | null = null;
+  #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
@@ -298,7 +300,7 @@ export class Sound {
   observeOutput(): void {
     const { context } = this;
     if (context.state !== "running") return;
-    this.#renderedLines.add(performance.timeOrigin + performance.now() - context.currentTime * 1000);
+    this.#renderedLines.add(epochMs() - context.currentTime * 1000);
     if (!TELLS_OUTPUT) return;
     const { contextTime, performanceTime } = context.getOutputTimestamp();
     if (contextTime && performanceTime)
@@ -376,9 +378,7 @@ export class Sound {
   }
 
   async close(): Promise<void> {
-    this.#captureAgain = null;
-    this.#captures.endAll();
-    this.#source?.disconnect();
+    this.stopCapture();
     this.#worker.terminate();
     await this.context.close();
   }

@@ -42,6 +42,12 @@ export interface WorkletChannels {
 /** The capture that was there before any other was wanted. */
 export const FIRST_CAPTURE = 0;
 
+/** When the browser is to be asked for another capture of the same microphone: at `atMs` or a multiple of `everyMs` later; null: at any time. */
+export interface CaptureTime {
+  atMs: number | null;
+  everyMs: number;
+}
+
 /** A capture from a track: a stream of AudioData. Captures beside the first are of the same microphone. */
 export interface TrackCapture {
   capture: number;
@@ -171,10 +177,7 @@ export type FromWorker =
   | { type: "lanes-wanted"; stream: number; count: number }
   | { type: "lane-closed"; stream: number; lane: number; epoch: number }
   | { type: "capture-ended"; reason: string }
-  /**
-   * The browser is to be asked for another capture of the same microphone at `atMs` or a multiple of `everyMs` later; null: at any time.
-   */
-  | { type: "capture-wanted"; atMs: number | null; everyMs: number }
+  | ({ type: "capture-wanted" } & CaptureTime)
   /** One beside the first. */
   | { type: "capture-unneeded"; capture: number }
   /** The browser cannot encode Opus after all: samples are sent instead. */

@@ -23,9 +23,9 @@ interface Place {
  * Several captures of one microphone as one. Each gets the same samples in blocks as long as the browser likes, but their blocks end at
  * different times: together they bring each frame sooner than one of them would (docs/adr: captures in turns).
  *
- * What they share tells where a block belongs: a capture of whose last block another has brought some frames, bit by bit, goes on behind it. From then on
- * its frames are counted, and those of each block that are known already are compared: if they differ, it has lost some, and its place is
- * looked for anew, while the others go on.
+ * What they share tells where a block belongs: a capture of whose last block another has brought some frames, bit by bit, goes on behind
+ * it. From then on its frames are counted, and those of each block that are known already are compared: if they differ, it has lost some,
+ * and its place is looked for anew, while the others go on.
  */
 export class Interleaver {
   readonly channels: number;
@@ -58,9 +58,8 @@ export class Interleaver {
       refusedFrames: 0,
     };
     this.#places.set(capture, place);
-    const isRefused = this.#known > 0 && place.refusedFrames < RESTART_FRAMES;
     if (!this.#locate(place, planes, frames)) {
-      if (isRefused) {
+      if (this.#known > 0 && place.refusedFrames < RESTART_FRAMES) {
         place.next = null;
         place.refusedFrames += frames;
         place.mark = markIn(planes, frames);

@@ -1,4 +1,4 @@
-import { FIRST_CAPTURE } from "../shared/messages";
+import { type CaptureTime, FIRST_CAPTURE } from "../shared/messages";
 
 /** Shorter blocks are left alone: they are the sound system's own, and come to all captures at once. */
 const LONG_BLOCK_MS = 15;
@@ -16,8 +16,7 @@ const MOST_WAIT_MS = 60_000;
 
 export interface Review {
   unneeded: number[];
-  /** When to ask the browser for another capture: at `atMs` or a multiple of `everyMs` later, null at any time. */
-  wanted: { atMs: number | null; everyMs: number } | null;
+  wanted: CaptureTime | null;
 }
 
 /**
@@ -53,7 +52,6 @@ export class Turns {
     if (blockMs < LONG_BLOCK_MS) return null;
     if (capture === FIRST_CAPTURE) {
       this.#firstEndMs = endMs;
-      this.#askMs ??= endMs + FIRST_WAIT_MS;
       return this.#review(blockMs);
     }
     const other = this.#captures.get(capture);
@@ -70,7 +68,8 @@ export class Turns {
 
   #review(blockMs: number): Review | null {
     const nowMs = this.#firstEndMs;
-    if (this.#isAsked || nowMs < Math.min(this.#askMs ?? nowMs, this.#reviewMs + REVIEW_MS)) return null;
+    this.#askMs ??= nowMs + FIRST_WAIT_MS;
+    if (this.#isAsked || nowMs < Math.min(this.#askMs, this.#reviewMs + REVIEW_MS)) return null;
     this.#reviewMs = nowMs;
     const dead = [...this.#captures].filter(([, { endMs }]) => nowMs - endMs > REVIEW_MS).map(([id]) => id);
     const alive = [...this.#captures].filter(([id]) => !dead.includes(id));
@@ -79,7 +78,7 @@ export class Turns {
     if (largestGap(phases) <= MOST_GAP) return unneededOnly(dead);
     const parts = Array.from({ length: CAPTURES - 1 }, (_, n) => nearest((n + 1) / CAPTURES, phases));
     const unneeded = phases.map(({ id }) => id).filter((id) => !parts.some((part) => part.id === id));
-    if (nowMs < this.#askMs!) return unneededOnly([...dead, ...unneeded]);
+    if (nowMs < this.#askMs) return unneededOnly([...dead, ...unneeded]);
     this.#isAsked = true;
     this.#waitMs = Math.min(MOST_WAIT_MS, 2 * this.#waitMs);
     this.#askMs = nowMs + this.#waitMs;

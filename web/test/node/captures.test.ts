@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { Captures, epochMs } from "../../src/main/captures";
+import { Captures } from "../../src/main/captures";
+import { epochMs } from "../../src/main/clock";
 
 const frames = new Set<unknown>();
 let permission = "granted";
