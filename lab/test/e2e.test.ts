@@ -3,7 +3,7 @@
  * belong to the bench. The buffer is large, so that a machine with other work to do cannot fail a test.
  */
 
-import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { type PagePeer, readStats, readTrace, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
@@ -40,15 +40,7 @@ describe("the product", () => {
   ])("between %s and %s", (one, other) => {
     it("carries stereo both ways at once, sides apart, every frame once", async (context) => {
       const [a, b] = await meet(one, other);
-      const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
-      await expectSound(context, async () => {
-        await settled(a, b);
-        const [wrong, interval] = await Promise.all([
-          playBothWays(seconds),
-          readAround(seconds, () => statsOf(a, b)),
-        ]);
-        return [...wrong, ...wrongCounts(interval)];
-      });
+      await expectEveryFrame(context, a, b);
     });
   });
 
@@ -95,15 +87,7 @@ describe("the product", () => {
     for (const { sender } of await statsOf(a, b)) expect(sender.captures).toBeGreaterThan(1);
     const { captured } = await readTrace(a, 1);
     expect(Math.max(...captured.frames)).toBeLessThan(1024);
-    const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
-    await expectSound(context, async () => {
-      await settled(a, b);
-      const [wrong, interval] = await Promise.all([
-        playBothWays(seconds),
-        readAround(seconds, () => statsOf(a, b)),
-      ]);
-      return [...wrong, ...wrongCounts(interval)];
-    });
+    await expectEveryFrame(context, a, b);
     const frames = await a.evaluate(() => document.querySelectorAll("iframe").length);
     expect(frames).toBeGreaterThan(0);
     await a.evaluate(() => {
@@ -214,4 +198,17 @@ function chooseFormat(value: string): void {
   if (!(select instanceof HTMLSelectElement)) throw new Error("the page offers no sample format");
   select.value = value;
   select.dispatchEvent(new Event("change", { bubbles: true }));
+}
+
+/** Stereo comes both ways at once, sides apart, and every frame that was sent is played once. */
+async function expectEveryFrame(context: TestContext, a: Browser, b: Browser): Promise<void> {
+  const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 2 };
+  await expectSound(context, async () => {
+    await settled(a, b);
+    const [wrong, interval] = await Promise.all([
+      playBothWays(seconds),
+      readAround(seconds, () => statsOf(a, b)),
+    ]);
+    return [...wrong, ...wrongCounts(interval)];
+  });
 }

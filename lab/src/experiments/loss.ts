@@ -9,7 +9,7 @@ import { mic, sampleRateHz, speaker } from "../rig.js";
 import { delaysMs, during, firstArrivals, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, shown } from "../units.js";
-import { latenciesMs, startupSeconds } from "./m2e.js";
+import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Condition {
   profile: string;
@@ -61,8 +61,7 @@ export const loss: Experiment = {
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
     const settleSeconds = options.quick ? 0.5 : startupSeconds;
-    // The automatic buffer remembers a disturbance for up to 28 s if it came twice (decision 16).
-    const leadSeconds = options.quick ? 2 : 30;
+    const leadSeconds = options.quick ? 2 : forgetSeconds;
     const steps: Step<Measured[]>[] = [];
     let version = "";
     for (const lanes of chosenLanes) {

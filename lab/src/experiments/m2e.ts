@@ -27,11 +27,10 @@ const concealedGoal = 0.001;
 /** What the way through the server may add, on the loopback. */
 const relayedGoalMs = 1.5;
 
-/**
- * Half a minute after its start Chromium does what it had put off, and sound waits for it, setup A's too: what a listener hears once is not
- * measured, nor what the automatic buffer remembers of it, for up to 28 s if it came twice (decision 16).
- */
+/** Half a minute after its start Chromium does what it had put off, and sound waits for it, setup A's too: what a listener hears once is not measured. */
 export const startupSeconds = 30;
+/** The automatic buffer remembers a disturbance for up to 28 s if it came twice (decision 16). */
+export const forgetSeconds = 30;
 
 /** Medians of the two halves of one measurement may differ by so much. */
 const agreementMs = 3;
@@ -73,7 +72,7 @@ export const m2e: Experiment = {
       ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 3, steadySeconds: 1 }
       : {
           settleSeconds: 5,
-          leadSeconds: startupSeconds + 30,
+          leadSeconds: startupSeconds + forgetSeconds,
           pulseSeconds: options.seconds ?? 20,
           steadySeconds: 5,
         };
