@@ -1,20 +1,11 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
-import { COMMAND, type Mixing, type Pin, STREAM_STATS } from "../shared/engine";
-import { heardStats } from "../shared/heard";
-import type {
-  DeviceDelay,
-  FarEnd,
-  FromWorker,
-  TraceRows,
-  WayName,
-  WorkerPeerStats,
-} from "../shared/messages";
+import { COMMAND, type Mixing, type Pin } from "../shared/engine";
+import type { DeviceDelay, FarEnd, FromWorker, WorkerPeerStats } from "../shared/messages";
 import type { Listen, RelayOffer } from "../shared/relay";
-import { type Format, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
+import { opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type {
-  FarEndStats,
   MouthToEar,
   PeerStats,
   RelayStats,
@@ -25,42 +16,17 @@ import type {
 } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
 import { startByHand } from "./by-hand";
-import {
-  agreement,
-  type Calibration,
-  findPulse,
-  loadCalibration,
-  MOST_DOUBT_MS,
-  PULSE_INTERVAL_SECONDS,
-  PULSES,
-  pulseShape,
-  type Setup,
-  split,
-  storeCalibration,
-} from "./calibration";
-import {
-  inspectMicrophone,
-  listDevices,
-  microphoneFault,
-  microphoneProblem,
-  openMicrophone,
-} from "./devices";
+import type { Setup } from "./calibration";
+import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
+import { LoopBack, NO_CALIBRATION } from "./loop-back";
+import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
-import type {
-  Buffer,
-  CalibrationState,
-  Device,
-  Entry,
-  Levels,
-  Participant,
-  Problem,
-  Settings,
-  StudioApi,
-  StudioState,
-} from "./model";
+import { Microphone } from "./microphone";
+import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
+import { Output } from "./output";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import {
@@ -71,14 +37,16 @@ import {
   type Welcome,
 } from "./signalling";
 import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
+import { farEndOf, peerStats, type StreamNumber, streamNumber, streamStats } from "./statistics";
+import { Store } from "./store";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
+import { Tracing } from "./tracing";
 
 /** A browser whose input reports more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
 const LOOP_ID = "loop";
 /** A delay that has sufficed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
-const MAX_TRACE_SECONDS = 60;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
@@ -86,50 +54,6 @@ const HEARD_MS = 450;
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
-/** How long the worker may take to hand a trace over. */
-const TRACE_PATIENCE_SECONDS = 10;
-
-/** What the room has of a participant: the strip's settings, and the connection. */
-interface Member {
-  participant: Participant;
-  /** As the server says it; how it is shown, the participant says. */
-  name: string;
-  stream: number;
-  peer: Peer | Loop | null;
-  /** Its number in the room; null of the loop. */
-  number: number | null;
-  /** Whether its own stream is played, as the engine was last told. */
-  isSilent: boolean;
-  /** By which ways it shall send us its stream, as it was last told. */
-  wanted: Record<WayName, boolean>;
-  /** What the worker was last told of it. */
-  told: string;
-  /** So far, when its delay was last looked at. */
-  looked: { playedFrames: number; concealedFrames: number };
-  window: HeardWindow;
-  /** How we hear it, for the report to it. */
-  hearing: HeardReport | null;
-  /** While a server that was restarted does not know it yet. */
-  returnTimer: ReturnType<typeof setTimeout> | undefined;
-}
-
-type RecordingMessage = Extract<FromWorker, { type: "recording" }>;
-
-const NO_CALIBRATION: CalibrationState = {
-  phase: "none",
-  doneShare: 0,
-  roundTripMs: null,
-  spreadMs: null,
-  problem: null,
-};
-/** Before the first pulse, so that the recording has begun, and after the last, for what is late. */
-const LOOP_BACK_LEAD_SECONDS = 0.5;
-const LOOP_BACK_TAIL_SECONDS = 1;
-/** How long the output's clock may take to be known. */
-const OUTPUT_PATIENCE_MS = 3_000;
-
-/** Chromium keeps a closed stream for 5 s, and takes it again for the same output, although the sound system has moved it to another meanwhile. */
-const OUTPUT_RESTS_MS = 6_000;
 const NO_SENDER: SenderStats = {
   capturePath: "none",
   captures: 0,
@@ -141,19 +65,15 @@ const NO_SENDER: SenderStats = {
 };
 
 export class Studio implements StudioApi {
-  #state: StudioState;
-  readonly #listeners = new Set<() => void>();
+  readonly #store: Store;
+  readonly #microphone: Microphone;
+  readonly #output: Output;
+  readonly #loopBack: LoopBack;
+  readonly #tracing = new Tracing();
   readonly #automation: Automation;
   #sound: Sound | null = null;
   #starting: Promise<void> | null = null;
   #rateHz: number;
-  #stream: MediaStream | null = null;
-  /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
-  #microphoneRequest = 0;
-  /** The microphone that was opened last, and whether it has been seen to be gone since it ended. */
-  #input: { id: string; isMissing: boolean } | null = null;
-  /** Since when the chosen output is not there and the system's own plays, on the page's clock. */
-  #outputMissingMs: number | null = null;
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
@@ -180,21 +100,15 @@ export class Studio implements StudioApi {
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
-  #calibration: Calibration | null = null;
-  /** Where the recording under way goes. */
-  #endRecording: ((recording: RecordingMessage) => void) | null = null;
-  readonly #dismissed = new Set<string>();
   readonly #delays = new RememberedDelays(() => localStorage);
   /** Why the browser cannot encode Opus; null as long as it can. */
   #opusFailure: string | null =
     typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
-  /** Where the rows of the trace under way go. */
-  #endTrace: ((rows: TraceRows) => void) | null = null;
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
     this.#rateHz = automation.rateHz;
-    this.#state = {
+    this.#store = new Store({
       phase: "lobby",
       room,
       link: `${location.origin}/r/${room}`,
@@ -213,7 +127,10 @@ export class Studio implements StudioApi {
       calibration: NO_CALIBRATION,
       participants: [],
       problems: [],
-    };
+    });
+    this.#microphone = new Microphone(this.#store, () => this.#sound?.stopCapture());
+    this.#output = new Output(this.#store, () => this.#sound);
+    this.#loopBack = new LoopBack(this.#store, () => this.#setup());
     if (!crossOriginIsolated) {
       this.#raise({
         id: "not-isolated",
@@ -230,30 +147,17 @@ export class Studio implements StudioApi {
   }
 
   get state(): StudioState {
-    return this.#state;
+    return this.#store.state;
   }
 
   subscribe(listener: () => void): () => void {
-    this.#listeners.add(listener);
-    return () => this.#listeners.delete(listener);
+    return this.#store.subscribe(listener);
   }
 
   // ---- Devices ----
 
   async enableMicrophone(): Promise<void> {
-    this.#set({ microphone: "asking" });
-    const opening = this.#openMicrophone();
-    const request = this.#microphoneRequest;
-    const isLast = () => request === this.#microphoneRequest;
-    try {
-      await opening;
-    } catch (error) {
-      if (isLast()) {
-        this.#set({ microphone: microphoneFault(error) });
-        this.#raise(microphoneProblem(error));
-      }
-    }
-    if (isLast() && this.#stream !== null) {
+    if (await this.#microphone.enable(this.#rateHz)) {
       await this.#startSound().catch((error) => this.#soundFailed(error));
       this.#capture();
     }
@@ -267,15 +171,11 @@ export class Studio implements StudioApi {
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) {
-      this.#outputThere();
-      await this.#setOutput(after.outputDeviceId);
-    }
-    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
-      this.#recallCalibration();
+    if (changed("outputDeviceId")) await this.#output.choose();
+    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
     if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
       await this.#restartSound();
-    if ((changed("inputDeviceId") || changed("channels")) && this.#stream !== null)
+    if ((changed("inputDeviceId") || changed("channels")) && this.#microphone.stream !== null)
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
@@ -289,237 +189,28 @@ export class Studio implements StudioApi {
     }
   }
 
-  async #openMicrophone(): Promise<void> {
-    const { inputDeviceId, channels } = this.#state.settings;
-    this.#closeMicrophone();
-    const request = this.#microphoneRequest;
-    if (!navigator.mediaDevices) throw new Error("insecure context");
-    const stream = await openMicrophone(inputDeviceId, channels, this.#rateHz);
-    // Allowed after the room was left, or when another microphone was chosen meanwhile.
-    if (request !== this.#microphoneRequest) {
-      for (const track of stream.getTracks()) track.stop();
-      return;
-    }
-    this.#stream = stream;
-    const [track] = stream.getAudioTracks();
-    const { deviceId } = track.getSettings();
-    this.#input = deviceId === undefined ? null : { id: deviceId, isMissing: false };
-    track.onended = () => this.#microphoneEnded();
-    for (const problem of inspectMicrophone(track)) this.#raise(problem);
-    this.#set({ microphone: "on" });
-  }
-
-  /** Also one that the browser still asks about. */
-  #closeMicrophone(): void {
-    this.#microphoneRequest++;
-    this.#sound?.stopCapture();
-    for (const track of this.#stream?.getTracks() ?? []) {
-      track.onended = null;
-      track.stop();
-    }
-    this.#stream = null;
-    this.#input = null;
-    for (const id of ["microphone", "microphone-ended", "input-gone", "input-bluetooth", "input-processed"])
-      this.#clear(id);
-  }
-
-  #microphoneEnded(): void {
-    this.#sound?.stopCapture();
-    this.#stream = null;
-    this.#set({ microphone: "ended" });
-    this.#raise({
-      id: "microphone-ended",
-      severity: "error",
-      title: "The microphone has gone: nobody hears you.",
-      remedy: "Plug it in again, and it is taken again, or choose another. You still hear the others.",
-    });
-  }
-
   async #listDevices(): Promise<void> {
     if (!navigator.mediaDevices) return;
     const { inputs, outputs } = await listDevices();
     const gone = this.#state.inputs.filter(({ id }) => !inputs.some((input) => input.id === id));
     this.#set({ inputs, outputs });
-    this.#followInput(inputs, gone);
-    await this.#followOutput(outputs);
+    if (this.#microphone.follow(inputs, gone)) void this.enableMicrophone();
+    await this.#output.follow(outputs, () => void this.#listDevices());
   }
-
-  /**
-   * Ends a microphone that has gone: where the sound system goes on with another one (PulseAudio, PipeWire), Chromium does not say so, and the
-   * others would hear the room. Takes it again when it is back.
-   */
-  #followInput(inputs: readonly Device[], gone: readonly Device[]): void {
-    const input = this.#input;
-    if (input === null) return;
-    // Which one that is, or was, no browser says there.
-    if (this.#state.microphone === "on" && input.id === "default" && gone.length > 0)
-      this.#raise({
-        id: "input-gone",
-        severity: "warning",
-        title: `“${gone[0].label}” has gone. If you played on it, the system may have gone on with another.`,
-        remedy:
-          "Look at your level. Or choose your input under Sound settings: then the page knows when it has gone.",
-      });
-    const isThere = inputs.some(({ id }) => id === input.id);
-    // None at all are listed where the browser names none.
-    if (this.#state.microphone === "on" && !isThere && inputs.length > 0) {
-      for (const track of this.#stream?.getTracks() ?? []) track.stop();
-      this.#microphoneEnded();
-    }
-    if (this.#state.microphone !== "ended") return;
-    if (isThere && input.isMissing) void this.enableMicrophone();
-    input.isMissing = !isThere;
-  }
-
-  /** Plays on the system's own output while the chosen one is not there. */
-  async #followOutput(outputs: readonly Device[]): Promise<void> {
-    const wanted = this.#state.settings.outputDeviceId;
-    if (this.#sound === null || !this.#state.outputSelectable || wanted === "" || outputs.length === 0)
-      return;
-    const isMissing = !outputs.some(({ id }) => id === wanted);
-    const missingMs = this.#outputMissingMs;
-    if (isMissing === (missingMs !== null)) return;
-    const restsMs = missingMs === null ? 0 : missingMs + OUTPUT_RESTS_MS - performance.now();
-    if (restsMs > 0) {
-      setTimeout(() => void this.#listDevices(), restsMs);
-      return;
-    }
-    this.#outputThere();
-    if (isMissing) this.#outputMissingMs = performance.now();
-    await this.#setOutput(isMissing ? "" : wanted);
-    if (!isMissing) return;
-    this.#raise({
-      id: "output-gone",
-      severity: "warning",
-      title: "The output you chose is not there: you hear the others from the system's own.",
-      remedy: "Plug it in again, and it is taken again, or choose another.",
-    });
-  }
-
-  /** As far as is known. */
-  #outputThere(): void {
-    this.#outputMissingMs = null;
-    this.#clear("output-gone");
-  }
-
-  async #setOutput(deviceId: string): Promise<void> {
-    try {
-      await this.#sound?.setOutput(deviceId);
-      this.#clear("output");
-    } catch (error) {
-      this.#raise({
-        id: "output",
-        severity: "error",
-        title: "That output could not be opened.",
-        remedy: `Choose another. The browser says: ${String(error)}`,
-      });
-    }
-  }
-
-  // ---- Loop-back ----
 
   async calibrate(): Promise<void> {
     const sound = this.#sound;
-    if (sound === null || this.#state.phase !== "lobby" || this.#state.calibration.phase === "running")
-      return;
-    const setup = this.#setup();
-    this.#setCalibration({ phase: "running" });
-    try {
-      this.#calibration = await this.#loopBack(sound);
-      storeCalibration(setup, this.#calibration);
-      this.#showCalibration();
-    } catch (error) {
-      this.#setCalibration({
-        phase: "failed",
-        problem: error instanceof Error ? error.message : String(error),
-      });
-    }
+    if (sound !== null) await this.#loopBack.run(sound, () => this.#sound === sound);
   }
 
   forgetCalibration(): void {
-    storeCalibration(this.#setup(), null);
-    this.#recallCalibration();
+    this.#loopBack.forget();
   }
 
   #setup(): Setup {
     const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
     const { capturePath } = this.#sender;
     return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
-  }
-
-  /** What was found for the devices and settings of now, if anything was. */
-  #recallCalibration(): void {
-    this.#calibration = loadCalibration(this.#setup());
-    this.#showCalibration();
-  }
-
-  #showCalibration(): void {
-    if (this.#calibration === null) this.#setCalibration({});
-    else {
-      const { roundTripMs, spreadMs } = this.#calibration;
-      this.#setCalibration({ phase: "done", doneShare: 1, roundTripMs, spreadMs });
-    }
-  }
-
-  #setCalibration(change: Partial<CalibrationState>): void {
-    this.#set({ calibration: { ...NO_CALIBRATION, ...change } });
-  }
-
-  /** *Errors* in plain words, for the musician. */
-  async #loopBack(sound: Sound): Promise<Calibration> {
-    const wait = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
-    const stopped = () => this.#sound !== sound || this.#state.phase !== "lobby";
-    for (let waitedMs = 0; sound.outputClock(null) === null; waitedMs += OBSERVE_MS) {
-      if (waitedMs > OUTPUT_PATIENCE_MS || stopped())
-        throw new Error("The browser does not say when sound leaves it. Try again in a moment.");
-      await wait(OBSERVE_MS);
-    }
-    const { sampleRate: rateHz, currentTime } = sound.context;
-    const shape = pulseShape(rateHz);
-    const firstFrame = Math.ceil((currentTime + LOOP_BACK_LEAD_SECONDS) * rateHz);
-    const frames = Array.from(
-      { length: PULSES },
-      (_, n) => firstFrame + Math.round(n * PULSE_INTERVAL_SECONDS * rateHz),
-    );
-    const seconds = LOOP_BACK_LEAD_SECONDS + PULSES * PULSE_INTERVAL_SECONDS + LOOP_BACK_TAIL_SECONDS;
-    const recorded = new Promise<RecordingMessage | null>((resolve) => {
-      this.#endRecording = resolve;
-      setTimeout(resolve, (seconds + 2) * 1000, null);
-    });
-    sound.record(seconds);
-    for (const frame of frames) sound.play(shape, frame);
-    for (let share = 0; share < 1; share += OBSERVE_MS / 1000 / seconds) {
-      this.#setCalibration({ phase: "running", doneShare: share });
-      await wait(OBSERVE_MS);
-    }
-    const recording = await recorded;
-    this.#endRecording = null;
-    const output = sound.outputClock(null);
-    if (recording === null || output === null || stopped())
-      throw new Error("The sound stopped meanwhile. Try again.");
-    if (output.playedLine.errorMs > MOST_DOUBT_MS)
-      throw new Error("This computer was too busy to measure it well. Close other programs and try again.");
-    const lateMs: (number | null)[] = [];
-    for (const frame of frames) {
-      lateMs.push(findPulse(recording, shape, output.playedLine.ms + (frame * 1000) / rateHz, rateHz));
-      await wait(0);
-    }
-    const found = agreement(lateMs);
-    if (found === null) {
-      throw new Error(
-        lateMs.every((ms) => ms === null)
-          ? "The hisses were not heard in your microphone. Connect output and input with a cable, or turn the loudspeaker up and hold the microphone to it."
-          : "The hisses were not heard clearly. Make it quiet, or use a cable, and try again.",
-      );
-    }
-    const reportedMs = output.playedLine.ms - output.renderedLineMs + recording.blockMs;
-    return {
-      excessMs: found.excessMs,
-      // Pulses of one loop agree better than what they are compared with.
-      spreadMs: found.spreadMs + output.playedLine.errorMs,
-      roundTripMs: found.excessMs + reportedMs,
-      atMs: Date.now(),
-    };
   }
 
   // ---- Sound ----
@@ -589,14 +280,10 @@ export class Studio implements StudioApi {
   }
 
   #capture(throughGraph = false): void {
-    if (this.#stream === null) return;
-    this.#sound?.capture(this.#stream, this.#state.settings.channels, throughGraph);
+    const { stream } = this.#microphone;
+    if (stream === null) return;
+    this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
     this.#adviseLauncher();
-  }
-
-  /** `latency` is in the standard, but not yet in TypeScript's library. */
-  #trackSettings(): (MediaTrackSettings & { latency?: number }) | undefined {
-    return this.#stream?.getAudioTracks()[0]?.getSettings();
   }
 
   async #restartSound(): Promise<void> {
@@ -637,8 +324,8 @@ export class Studio implements StudioApi {
     this.#listen = "";
     if (sound === null) return;
     sound.context.onstatechange = null;
-    this.#outputThere();
-    for (const id of ["sound-stopped", "suspended"]) this.#clear(id);
+    this.#output.presume();
+    this.#clear("sound-stopped", "suspended");
     await sound.close();
   }
 
@@ -675,10 +362,7 @@ export class Studio implements StudioApi {
   /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
   #followPaths(sound: Sound): void {
     const numbers = sound.numbers();
-    const played = (stream: number) => {
-      const at = sound.offsetOf(numbers, stream);
-      return at < 0 ? 0 : numbers[at + STREAM_STATS.played] || 0;
-    };
+    const played = (stream: number) => this.#number(stream, numbers)("played") || 0;
     const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
     this.#mixLookedMs += elapsedMs;
     const seen = Array.from(this.#members.values(), ({ stream }) => {
@@ -691,7 +375,7 @@ export class Studio implements StudioApi {
       };
     });
     const playedFrames = this.#mix === null ? 0 : played(this.#mix.stream);
-    const settleMs = this.#mixSettlesMs(sound, numbers);
+    const settleMs = this.#mixSettlesMs(numbers);
     sound.mixing.review({ elapsedMs, playedFrames, settleMs }, seen);
     this.#keepMix(sound);
     const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
@@ -717,9 +401,8 @@ export class Studio implements StudioApi {
   }
 
   /** From asking the relay for a change of the mix until it is heard. */
-  #mixSettlesMs(sound: Sound, numbers: Float64Array): number {
-    const at = this.#mix === null ? -1 : sound.offsetOf(numbers, this.#mix.stream);
-    const bufferedFrames = at < 0 ? 0 : numbers[at + STREAM_STATS.buffered] || 0;
+  #mixSettlesMs(numbers: Float64Array): number {
+    const bufferedFrames = (this.#mix && this.#number(this.#mix.stream, numbers)("buffered")) || 0;
     return (this.#relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
   }
 
@@ -779,7 +462,7 @@ export class Studio implements StudioApi {
   #reportedInput(): DeviceDelay | null {
     // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
     if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
-    const reportedMs = milliseconds(this.#trackSettings()?.latency);
+    const reportedMs = milliseconds(this.#microphone.settings?.latency);
     return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
   }
 
@@ -787,7 +470,7 @@ export class Studio implements StudioApi {
   #devices(): { input: DeviceDelay | null; output: DeviceDelay | null } {
     const input = this.#reportedInput();
     const output = TELLS_OUTPUT ? { isCalibrated: false, ms: 0, errorMs: 0 } : null;
-    return this.#calibration === null ? { input, output } : split(this.#calibration, input, output);
+    return this.#loopBack.split(input, output);
   }
 
   #checkContext(context: AudioContext): void {
@@ -807,7 +490,7 @@ export class Studio implements StudioApi {
 
   /** What the browser reports of its input tells whether it was started with short buffers. */
   #adviseLauncher(): void {
-    const inputMs = milliseconds(this.#trackSettings()?.latency);
+    const inputMs = milliseconds(this.#microphone.settings?.latency);
     const isLong = inputMs !== null && inputMs > LONG_INPUT_LATENCY_MS;
     if (!isLong || /Android|iPhone|iPad|CrOS/.test(navigator.userAgent)) {
       this.#clear("launcher");
@@ -832,7 +515,7 @@ export class Studio implements StudioApi {
       case "stats":
         if (message.sender.capturePath !== this.#sender.capturePath) {
           this.#sender = message.sender;
-          this.#recallCalibration();
+          this.#loopBack.recall();
         }
         this.#sender = message.sender;
         this.#ringOverflows = message.ringOverflows;
@@ -847,11 +530,10 @@ export class Studio implements StudioApi {
         this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
         break;
       case "recording":
-        this.#endRecording?.(message);
+        this.#loopBack.handleRecording(message);
         break;
       case "trace":
-        this.#endTrace?.(message.rows);
-        this.#endTrace = null;
+        this.#tracing.handleRows(message.rows);
         break;
       case "opus-failed":
         this.#opusFailure = message.reason;
@@ -931,7 +613,7 @@ export class Studio implements StudioApi {
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     void this.#stopSound();
-    this.#closeMicrophone();
+    this.#microphone.close();
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
@@ -1009,7 +691,7 @@ export class Studio implements StudioApi {
       this.#rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-      if (this.#stream !== null) await this.#openMicrophone();
+      if (this.#microphone.stream !== null) await this.#microphone.open(this.#rateHz);
       await this.#restartSound();
     }
     if (!welcome.locked) this.#passphrase = null;
@@ -1160,34 +842,15 @@ export class Studio implements StudioApi {
   }
 
   #newMember(id: string, name: string, stream: number): Member {
-    const member: Member = {
-      stream,
+    const isLoop = id === LOOP_ID;
+    const member = newMember(stream, {
+      id,
       name,
-      peer: null,
-      number: null,
-      isSilent: false,
-      wanted: { direct: true, relayed: true },
-      told: "",
-      looked: { playedFrames: 0, concealedFrames: 0 },
-      window: new HeardWindow(),
-      hearing: null,
-      returnTimer: undefined,
-      participant: {
-        id,
-        name,
-        present: true,
-        isLoop: id === LOOP_ID,
-        connection: "connecting",
-        gain: 1,
-        pan: 0,
-        muted: false,
-        solo: false,
-        buffer: this.#state.settings.buffer,
-        pin: id === LOOP_ID ? "auto" : this.#automation.pin,
-        isOwner: id === this.#ownerId,
-        mutedByOwner: false,
-      },
-    };
+      isLoop,
+      isOwner: id === this.#ownerId,
+      buffer: this.#state.settings.buffer,
+      pin: isLoop ? "auto" : this.#automation.pin,
+    });
     this.#members.set(id, member);
     return member;
   }
@@ -1329,26 +992,23 @@ export class Studio implements StudioApi {
   }
 
   dismiss(problemId: string): void {
-    this.#dismissed.add(problemId);
-    this.#clear(problemId);
+    this.#store.dismiss(problemId);
   }
 
   // ---- Figures ----
 
   levels(): Levels {
-    const sound = this.#sound;
-    const numbers = sound?.numbers();
+    const numbers = this.#sound?.numbers();
     return {
       input: this.#sender.peak,
       participant: (id) => {
         const member = this.#members.get(id);
-        if (sound === null || numbers === undefined || member === undefined) return [];
-        const at = sound.offsetOf(numbers, member.stream);
-        if (at < 0 || Number.isNaN(numbers[at + STREAM_STATS.channels])) return [];
-        const left = numbers[at + STREAM_STATS.peakLeft];
-        return numbers[at + STREAM_STATS.channels] === 1
-          ? [left, left]
-          : [left, numbers[at + STREAM_STATS.peakRight]];
+        if (member === undefined) return [];
+        const number = this.#number(member.stream, numbers);
+        const channels = number("channels");
+        if (Number.isNaN(channels)) return [];
+        const left = number("peakLeft");
+        return channels === 1 ? [left, left] : [left, number("peakRight")];
       },
     };
   }
@@ -1376,7 +1036,7 @@ export class Studio implements StudioApi {
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
-      reportedInputLatencyMs: milliseconds(this.#trackSettings()?.latency),
+      reportedInputLatencyMs: milliseconds(this.#microphone.settings?.latency),
       outputUnderruns: sound?.outputUnderruns() ?? null,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
@@ -1386,7 +1046,7 @@ export class Studio implements StudioApi {
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#sender,
       relay: this.#relay,
-      mix: this.#mix === null ? null : this.#streamStats(this.#mix.stream, numbers),
+      mix: this.#mix && this.#streamStats(this.#mix.stream, numbers),
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
     };
   }
@@ -1414,111 +1074,27 @@ export class Studio implements StudioApi {
    * *Errors* before the sound runs, while another trace is under way, and if the sound stops meanwhile.
    */
   async trace(seconds: number): Promise<Trace> {
-    const sound = this.#sound;
-    if (sound === null) throw new Error("no sound runs yet: nothing to trace");
-    if (this.#endTrace !== null) throw new Error("a trace is under way");
-    if (!(seconds > 0 && seconds <= MAX_TRACE_SECONDS))
-      throw new RangeError(`a trace takes more than 0 and at most ${MAX_TRACE_SECONDS} s`);
-    const rows = await new Promise<TraceRows | null>((resolve) => {
-      this.#endTrace = resolve;
-      sound.trace(seconds);
-      setTimeout(resolve, (seconds + TRACE_PATIENCE_SECONDS) * 1000, null);
-    });
-    this.#endTrace = null;
-    if (rows === null) throw new Error("the sound stopped during the trace");
-    const names = new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
-    const column = (of: Float64Array, width: number, at: number) =>
-      Array.from({ length: of.length / width }, (_, row) => of[row * width + at]);
-    const { captured, sent, received, dropped } = rows;
-    return {
-      version: 1,
-      captured: { timeMs: column(captured, 2, 0), frames: column(captured, 2, 1) },
-      sent: { timeMs: column(sent, 3, 0), sequence: column(sent, 3, 1), firstFrame: column(sent, 3, 2) },
-      received: {
-        timeMs: column(received, 4, 0),
-        sequence: column(received, 4, 1),
-        firstFrame: column(received, 4, 2),
-        peer: column(received, 4, 3).map((stream) => names.get(stream) ?? ""),
-      },
-      dropped,
-    };
+    if (this.#sound === null) throw new Error("no sound runs yet: nothing to trace");
+    const participants = () => new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
+    return this.#tracing.run(this.#sound, seconds, participants);
+  }
+
+  #number(stream: number, numbers: Float64Array | undefined): StreamNumber {
+    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
+    return streamNumber(numbers, at);
   }
 
   #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
-    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
-    const number = (field: keyof typeof STREAM_STATS) =>
-      at < 0 || numbers === undefined ? Number.NaN : numbers[at + STREAM_STATS[field]];
-    const count = (field: keyof typeof STREAM_STATS) => number(field) || 0;
-    const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
-    const worker = this.#workerPeers.get(stream);
-    return {
-      receivedPackets: count("received"),
-      lostPackets: count("lost"),
-      recoveredPackets: count("recovered"),
-      latePackets: count("late") + count("ancient"),
-      duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
-      reorderedPackets: count("reordered"),
-      malformedPackets: count("malformed") + (worker?.oversized ?? 0),
-      playedFrames: count("played"),
-      concealedFrames: count("concealed"),
-      copiedFrames: count("copied"),
-      skippedFrames: count("skipped"),
-      underruns: count("underruns"),
-      bufferFrames: known("buffered"),
-      targetFrames: count("target"),
-      channels: known("channels"),
-      bits: known("bits") as StreamStats["bits"],
-      format: heardFormat(known("channels"), known("bits")),
-      opusBps: worker?.heardOpusBps ?? null,
-      spreadFrames: known("spread"),
-      driftPpm: known("drift"),
-      driftErrorPpm: known("driftError"),
-      isResampled: count("resampled") === 1,
-    };
+    return streamStats(this.#number(stream, numbers), this.#workerPeers.get(stream));
   }
 
-  #peerStats(
-    { participant, name, stream, peer, hearing }: Member,
-    numbers: Float64Array | undefined,
-  ): PeerStats {
-    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
-    const peak = (field: "peakLeft" | "peakRight") =>
-      at < 0 || numbers === undefined ? 0 : numbers[at + STREAM_STATS[field]] || 0;
+  #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
+    const { stream } = member;
     const worker = this.#workerPeers.get(stream);
-    const lanes = (worker?.lanes ?? []).map((lane) => ({
-      ...lane,
-      candidateType: peer?.candidateType(lane.lane) ?? null,
-    }));
-    const rtts = lanes.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
-    const { direct, relayed } = worker?.ways ?? { direct: null, relayed: null };
-    if (relayed !== null && relayed.rttMs !== null) rtts.push(relayed.rttMs);
     const isMixed = this.#isMixed(stream);
-    const farEnd = (isMixed ? worker?.mixedFarEnd : worker?.farEnd) ?? null;
-    return {
-      id: participant.id,
-      name,
-      connection: participant.connection,
-      path: isMixed ? "mix" : pathOf(direct?.isHeard ?? false, relayed?.isHeard ?? false),
-      pin: participant.pin,
-      direct,
-      relayed,
-      lanes,
-      rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
-      droppedBacklog: worker?.droppedBacklog ?? 0,
-      ...this.#streamStats(stream, numbers),
-      sent: worker?.sent ?? null,
-      peak: [peak("peakLeft"), peak("peakRight")],
-      gain: participant.gain,
-      pan: participant.pan,
-      muted: participant.muted,
-      mutedByOwner: participant.mutedByOwner,
-      solo: participant.solo,
-      mouthToEar: this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers),
-      hearing: hearing && heardStats(hearing),
-      captures: worker?.captures ?? null,
-      heard: worker?.heard ?? null,
-      farEnd: farEnd && farEndStats(farEnd),
-    };
+    const farEnd = farEndOf(worker, isMixed);
+    const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
+    return peerStats(member, this.#number(stream, numbers), worker, { isMixed, mouthToEar });
   }
 
   /** Of a peer that is heard in this stream, its own or the mix's. */
@@ -1529,8 +1105,7 @@ export class Studio implements StudioApi {
   ): MouthToEar | null {
     const output = this.#sound?.outputClock(this.#devices().output);
     if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
-    const at = this.#sound?.offsetOf(numbers, stream) ?? -1;
-    const playhead = at < 0 ? Number.NaN : numbers[at + STREAM_STATS.playhead];
+    const playhead = this.#number(stream, numbers)("playhead");
     if (Number.isNaN(playhead)) return null;
     const nextFrame = numbers[WORKLET_STATS.nextFrame];
     return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
@@ -1538,38 +1113,21 @@ export class Studio implements StudioApi {
 
   // ---- State ----
 
+  get #state(): StudioState {
+    return this.#store.state;
+  }
+
   #set(change: Partial<StudioState>): void {
-    this.#state = { ...this.#state, ...change };
-    for (const listener of this.#listeners) listener();
+    this.#store.set(change);
   }
 
   #raise(problem: Problem): void {
-    // Advice that was dismissed stays away; an error may come again.
-    if (problem.severity !== "error" && this.#dismissed.has(problem.id)) return;
-    const others = this.#state.problems.filter(({ id }) => id !== problem.id);
-    this.#set({ problems: [...others, problem] });
+    this.#store.raise(problem);
   }
 
-  #clear(problemId: string): void {
-    if (this.#state.problems.some(({ id }) => id === problemId)) {
-      this.#set({ problems: this.#state.problems.filter(({ id }) => id !== problemId) });
-    }
+  #clear(...problemIds: string[]): void {
+    this.#store.clear(...problemIds);
   }
-}
-
-function pathOf(isDirect: boolean, isRelayed: boolean): PeerStats["path"] {
-  if (isDirect) return isRelayed ? "both" : "direct";
-  return isRelayed ? "relay" : null;
-}
-
-/** The engine knows the bits of samples; what it plays without any is Opus. */
-function heardFormat(channels: number | null, bits: number | null): Format | null {
-  if (channels === null) return null;
-  return bits === 16 ? "s16" : bits === 24 ? "s24" : bits === 32 ? "f32" : "opus";
-}
-
-function farEndStats({ overrunFrames, droppedPackets }: FarEnd): FarEndStats {
-  return { overrunFrames, droppedPackets };
 }
 
 /** Of the browser, as far as it tells; not yet in TypeScript's library. */

@@ -1,0 +1,126 @@
+/** One's own microphone: opened, followed while it is unplugged and plugged in again, and closed. */
+
+import { inspectMicrophone, microphoneFault, microphoneProblem, openMicrophone } from "./devices";
+import type { Device } from "./model";
+import type { Store } from "./store";
+
+/** `latency` is in the standard, but not yet in TypeScript's library. */
+type TrackSettings = MediaTrackSettings & { latency?: number };
+
+export class Microphone {
+  readonly #store: Store;
+  readonly #stopCapture: () => void;
+  #stream: MediaStream | null = null;
+  /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
+  #request = 0;
+  /** The one that was opened last, and whether it has been seen to be gone since it ended. */
+  #input: { id: string; isMissing: boolean } | null = null;
+
+  /** `stopCapture` is called before its track ends. */
+  constructor(store: Store, stopCapture: () => void) {
+    this.#store = store;
+    this.#stopCapture = stopCapture;
+  }
+
+  /** Null unless it is on. */
+  get stream(): MediaStream | null {
+    return this.#stream;
+  }
+
+  /** As the browser has opened it. */
+  get settings(): TrackSettings | undefined {
+    return this.#stream?.getAudioTracks()[0]?.getSettings();
+  }
+
+  /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */
+  async enable(rateHz: number): Promise<boolean> {
+    this.#store.set({ microphone: "asking" });
+    const opening = this.open(rateHz);
+    const request = this.#request;
+    const isLast = () => request === this.#request;
+    try {
+      await opening;
+    } catch (error) {
+      if (isLast()) {
+        this.#store.set({ microphone: microphoneFault(error) });
+        this.#store.raise(microphoneProblem(error));
+      }
+    }
+    return isLast() && this.#stream !== null;
+  }
+
+  /** *Errors* the browser's own. */
+  async open(rateHz: number): Promise<void> {
+    const { inputDeviceId, channels } = this.#store.state.settings;
+    this.close();
+    const request = this.#request;
+    if (!navigator.mediaDevices) throw new Error("insecure context");
+    const stream = await openMicrophone(inputDeviceId, channels, rateHz);
+    // Allowed after the room was left, or when another microphone was chosen meanwhile.
+    if (request !== this.#request) {
+      for (const track of stream.getTracks()) track.stop();
+      return;
+    }
+    this.#stream = stream;
+    const [track] = stream.getAudioTracks();
+    const { deviceId } = track.getSettings();
+    this.#input = deviceId === undefined ? null : { id: deviceId, isMissing: false };
+    track.onended = () => this.#ended();
+    for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
+    this.#store.set({ microphone: "on" });
+  }
+
+  /** Also one that the browser still asks about. */
+  close(): void {
+    this.#request++;
+    this.#stopCapture();
+    for (const track of this.#stream?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.#stream = null;
+    this.#input = null;
+    this.#store.clear("microphone", "microphone-ended", "input-gone", "input-bluetooth", "input-processed");
+  }
+
+  /**
+   * After `inputs` has changed, which `gone` were in before. Ends a microphone that has gone: where the sound system goes on with another one
+   * (PulseAudio, PipeWire), Chromium does not say so, and the others would hear the room. True if one that had gone is back: it is to be asked for again.
+   */
+  follow(inputs: readonly Device[], gone: readonly Device[]): boolean {
+    const input = this.#input;
+    if (input === null) return false;
+    const isOn = this.#store.state.microphone === "on";
+    // Which one that is, or was, no browser says there.
+    if (isOn && input.id === "default" && gone.length > 0)
+      this.#store.raise({
+        id: "input-gone",
+        severity: "warning",
+        title: `“${gone[0].label}” has gone. If you played on it, the system may have gone on with another.`,
+        remedy:
+          "Look at your level. Or choose your input under Sound settings: then the page knows when it has gone.",
+      });
+    const isThere = inputs.some(({ id }) => id === input.id);
+    // None at all are listed where the browser names none.
+    if (isOn && !isThere && inputs.length > 0) {
+      for (const track of this.#stream?.getTracks() ?? []) track.stop();
+      this.#ended();
+    }
+    if (this.#store.state.microphone !== "ended") return false;
+    const isBack = isThere && input.isMissing;
+    input.isMissing = !isThere;
+    return isBack;
+  }
+
+  #ended(): void {
+    this.#stopCapture();
+    this.#stream = null;
+    this.#store.set({ microphone: "ended" });
+    this.#store.raise({
+      id: "microphone-ended",
+      severity: "error",
+      title: "The microphone has gone: nobody hears you.",
+      remedy: "Plug it in again, and it is taken again, or choose another. You still hear the others.",
+    });
+  }
+}

@@ -1,0 +1,44 @@
+/** What the page shows, and who is told when it changes. */
+
+import type { Problem, StudioState } from "./model";
+
+export class Store {
+  #state: StudioState;
+  readonly #listeners = new Set<() => void>();
+  readonly #dismissed = new Set<string>();
+
+  constructor(state: StudioState) {
+    this.#state = state;
+  }
+
+  get state(): StudioState {
+    return this.#state;
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  set(change: Partial<StudioState>): void {
+    this.#state = { ...this.#state, ...change };
+    for (const listener of this.#listeners) listener();
+  }
+
+  raise(problem: Problem): void {
+    // Advice that was dismissed stays away; an error may come again.
+    if (problem.severity !== "error" && this.#dismissed.has(problem.id)) return;
+    const others = this.#state.problems.filter(({ id }) => id !== problem.id);
+    this.set({ problems: [...others, problem] });
+  }
+
+  clear(...problemIds: string[]): void {
+    const problems = this.#state.problems.filter(({ id }) => !problemIds.includes(id));
+    if (problems.length < this.#state.problems.length) this.set({ problems });
+  }
+
+  dismiss(problemId: string): void {
+    this.#dismissed.add(problemId);
+    this.clear(problemId);
+  }
+}
