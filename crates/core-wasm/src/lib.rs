@@ -202,6 +202,16 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
+/// Lets media time pass without frames: what is pushed next is `frames` frames later. What waits for the rest of its packet is dropped, and counted.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_pass(frames: f64) -> i32 {
+    let Some(sender) = &mut engine().sender else {
+        return NOT_READY;
+    };
+    sender.pass(frames as u64);
+    0
+}
+
 /// Writes the next datagram of rendition `index`, 0 being the main one, into its area: its length in bytes, or 0 if there is none yet, or no such
 /// rendition.
 #[unsafe(no_mangle)]
@@ -538,6 +548,15 @@ pub extern "C" fn player_process_quantum(frames: u32, now_ms: f64) -> i32 {
 
 fn as_ns(ms: f64) -> u64 {
     (ms * 1e6) as u64
+}
+
+/// Frames rendered so far or slipped by, or `NOT_READY`.
+#[unsafe(no_mangle)]
+pub extern "C" fn player_rendered_frames() -> f64 {
+    let Some(player) = &engine().player else {
+        return f64::from(NOT_READY);
+    };
+    player.rendered_frames() as f64
 }
 
 /// Datagrams that came for no stream, or `NOT_READY`.

@@ -7,6 +7,9 @@ import type { Store } from "./store";
 /** `latency` is in the standard, but not yet in TypeScript's library. */
 type TrackSettings = MediaTrackSettings & { latency?: number };
 
+/** Asked for sooner, Firefox sometimes goes on with the stream that was to end. */
+const RELEASE_MS = 200;
+
 export class Microphone {
   readonly #store: Store;
   readonly #stopCapture: () => void;
@@ -33,9 +36,21 @@ export class Microphone {
   }
 
   /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */
-  async enable(rateHz: number): Promise<boolean> {
+  enable(rateHz: number): Promise<boolean> {
     this.#store.set({ microphone: "asking" });
-    const opening = this.open(rateHz);
+    return this.#try(this.open(rateHz));
+  }
+
+  /** The same for the one that is open, which browsers give again without asking; until then nothing is captured for a moment. */
+  async renew(rateHz: number): Promise<boolean> {
+    const id = this.#input?.id;
+    this.close();
+    const request = this.#request;
+    await new Promise((resolve) => setTimeout(resolve, RELEASE_MS));
+    return request === this.#request && this.#try(this.open(rateHz, id));
+  }
+
+  async #try(opening: Promise<void>): Promise<boolean> {
     const request = this.#request;
     const isLast = () => request === this.#request;
     try {
@@ -50,12 +65,12 @@ export class Microphone {
   }
 
   /** *Errors* the browser's own. */
-  async open(rateHz: number): Promise<void> {
-    const { inputDeviceId, channels } = this.#store.state.settings;
+  async open(rateHz: number, deviceId = this.#store.state.settings.inputDeviceId): Promise<void> {
+    const { channels } = this.#store.state.settings;
     this.close();
     const request = this.#request;
     if (!navigator.mediaDevices) throw new Error("insecure context");
-    const stream = await openMicrophone(inputDeviceId, channels, rateHz);
+    const stream = await openMicrophone(deviceId, channels, rateHz);
     // Allowed after the room was left, or when another microphone was chosen meanwhile.
     if (request !== this.#request) {
       for (const track of stream.getTracks()) track.stop();
@@ -63,8 +78,8 @@ export class Microphone {
     }
     this.#stream = stream;
     const [track] = stream.getAudioTracks();
-    const { deviceId } = track.getSettings();
-    this.#input = deviceId === undefined ? null : { id: deviceId, isMissing: false };
+    const { deviceId: id } = track.getSettings();
+    this.#input = id === undefined ? null : { id, isMissing: false };
     track.onended = () => this.#ended();
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });

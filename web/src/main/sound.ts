@@ -26,6 +26,7 @@ import workletUrl from "../worklet/index.ts?worker&url";
 import { Captures } from "./captures";
 import { epochMs } from "./clock";
 import engineUrl from "./engine.wasm?url";
+import { InputWatch, type Ran } from "./input-watch";
 import type { Buffer } from "./model";
 import type { OutputClock } from "./mouth-to-ear";
 
@@ -116,6 +117,8 @@ export class Sound {
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
+  /** Of an input of the audio graph. */
+  #inputWatch: InputWatch | null = null;
   readonly #captures = new Captures();
   #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
@@ -223,9 +226,26 @@ export class Sound {
     this.#tell({ type: "worklet" });
     this.#source = this.context.createMediaStreamSource(stream);
     this.#source.connect(this.#node);
+    this.#inputWatch = new InputWatch(performance.now(), this.#ran());
+  }
+
+  /** Whether to open the microphone anew would make it heard sooner; to be asked ten times a second. */
+  isInputLate(): boolean {
+    return this.#inputWatch?.isLate(performance.now(), this.#ran()) ?? false;
+  }
+
+  /** By the audio thread's own count. */
+  #ran(): Ran {
+    const numbers = this.numbers();
+    const msOf = (frames: number | undefined) => ((frames ?? 0) * 1000) / this.#rateHz;
+    return {
+      ms: msOf(numbers[WORKLET_STATS.quanta] * numbers[WORKLET_STATS.quantumFrames]),
+      slippedMs: msOf(numbers[WORKLET_STATS.slippedFrames]),
+    };
   }
 
   stopCapture(): void {
+    this.#inputWatch = null;
     this.#captures.endAll();
     this.#captureAgain = null;
     this.#source?.disconnect();

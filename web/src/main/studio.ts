@@ -164,6 +164,11 @@ export class Studio implements StudioApi {
     await this.#listDevices();
   }
 
+  /** Opens the same one anew, unasked. */
+  async #renewMicrophone(): Promise<void> {
+    if (await this.#microphone.renew(this.#rateHz)) this.#capture();
+  }
+
   async change(settings: Partial<Settings>): Promise<void> {
     const before = this.#state.settings;
     const after = { ...before, ...settings };
@@ -334,6 +339,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
+    if (sound.isInputLate()) void this.#renewMicrophone();
     this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();
@@ -1038,6 +1044,7 @@ export class Studio implements StudioApi {
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
       reportedInputLatencyMs: milliseconds(this.#microphone.settings?.latency),
       outputUnderruns: sound?.outputUnderruns() ?? null,
+      slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
         this.#ringOverflows +

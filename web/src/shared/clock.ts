@@ -169,6 +169,11 @@ export class CaptureClock {
     this.#groupEndMs = Number.NEGATIVE_INFINITY;
   }
 
+  /** Media time goes on by so many frames that nobody captured. */
+  pass(frames: number): void {
+    this.#frames += frames;
+  }
+
   /** A block that the engine gets at `nowMs`. `capturedMs`: when its first frame was captured, null if nobody says. */
   add(frames: number, capturedMs: number | null, nowMs: number): void {
     // What a block is at least old by: it cannot be handed over before its last frame.

@@ -74,6 +74,7 @@ interface Exports {
   sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
   sender_set_muted(muted: number): number;
   sender_push(channels: number, frames: number): number;
+  sender_pass(frames: number): number;
   sender_set_rendition(
     index: number,
     rateHz: number,
@@ -89,6 +90,7 @@ interface Exports {
   player_handle_datagram(stream: number, length: number, atMs: number): number;
   player_handle_decoded(stream: number, length: number): number;
   player_process_quantum(frames: number, nowMs: number): number;
+  player_rendered_frames(): number;
   player_stray_datagrams(): number;
   player_stream_stats(stream: number): number;
   ladder_configure(slot: number, rungs: number): number;
@@ -192,6 +194,11 @@ export class SenderEngine {
     check(this.#exports.sender_push(channels, frames), "sender_push");
   }
 
+  /** Lets media time pass without frames: what is pushed next is so many later. What waits for the rest of its packet is dropped, and counted. */
+  pass(frames: number): void {
+    check(this.#exports.sender_pass(frames), "sender_pass");
+  }
+
   /** The next datagram of a rendition, 0 being the main one; valid until the next call, or null. */
   poll(rendition = 0): Uint8Array<ArrayBuffer> | null {
     const length = this.#exports.sender_poll_rendition(rendition);
@@ -257,6 +264,11 @@ export class PlayerEngine {
   /** Renders `frames` frames into `output`, when a clock reads `nowMs`: any clock, if no coarser than whole milliseconds. */
   process(frames: number, nowMs: number): void {
     this.#exports.player_process_quantum(frames, nowMs);
+  }
+
+  /** Frames rendered so far, or slipped by: by so many the output has rendered less than the clock went on. */
+  renderedFrames(): number {
+    return this.#exports.player_rendered_frames();
   }
 
   strayDatagrams(): number {

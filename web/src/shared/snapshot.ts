@@ -38,5 +38,7 @@ export const WORKLET_STATS = {
   skippedRecords: 4,
   /** The context's frame that is rendered next: the one that the streams' playheads go with. */
   nextFrame: 5,
-  streams: 6,
+  /** By which the output has rendered less than the clock went on. */
+  slippedFrames: 6,
+  streams: 7,
 } as const;

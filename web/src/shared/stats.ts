@@ -267,6 +267,8 @@ export interface Stats {
   reportedInputLatencyMs: number | Unknown;
   /** Times the output ran dry, by the browser's own count; null where it has none. */
   outputUnderruns: number | Unknown;
+  /** By which the output has rendered less than the clock went on, since the sound began; below 0 if it took more into store. */
+  slippedFrames: number;
   /** Quanta rendered by the worklet. */
   quanta: number;
   /** Records that did not fit a ring between threads. */

@@ -46,6 +46,9 @@ export class Capture {
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
+  /** When the newest frames came, and those of the source before this one while none have come of it; null before there were any. */
+  #newestMs: number | null = null;
+  #pausedMs: number | null = null;
   trace: Trace | null = null;
   readonly #clock: CaptureClock;
   #interleaver: Interleaver | null = null;
@@ -95,6 +98,7 @@ export class Capture {
   stop(): void {
     this.#generation++;
     this.#path = "none";
+    this.#pausedMs = this.#newestMs;
     this.#clock.restart();
     this.#recording = null;
     this.#interleaver = null;
@@ -170,6 +174,7 @@ export class Capture {
     if (frames > 0) {
       for (const [channel, plane] of planes.entries())
         this.#engine.plane(channel, frames).set(plane.subarray(from));
+      this.#resume(frames);
       this.#clock.add(frames, firstMs === null ? null : firstMs + msOf(from), epochMs());
       this.trace?.captured(frames);
       this.#record(channels, frames);
@@ -223,12 +228,30 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
+      this.#resume(frames);
       this.#clock.add(frames, null, epochMs());
       this.trace?.captured(frames);
       this.#record(channels, frames);
       this.#engine.push(channels, frames);
       this.#send();
     }
+  }
+
+  /**
+   * Before `frames` frames are pushed. Between two sources media time goes on by the clock: otherwise all that follows would seem to come as much
+   * later as the change took, and listeners would keep a longer delay for it.
+   */
+  #resume(frames: number): void {
+    const nowMs = epochMs();
+    this.#newestMs = nowMs;
+    if (this.#pausedMs === null) return;
+    const missing = Math.round(((nowMs - this.#pausedMs) * this.#config.rateHz) / 1000) - frames;
+    this.#pausedMs = null;
+    if (missing <= 0) return;
+    this.#engine.pass(missing);
+    this.#clock.pass(missing);
+    // A block under way would have a hole.
+    this.#stopOpus();
   }
 
   /** Records what is captured from now on, for so long; it goes to main when it is full. */

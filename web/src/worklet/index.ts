@@ -163,6 +163,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
     numbers[WORKLET_STATS.skippedRecords] = links.datagrams.skippedRecords;
     numbers[WORKLET_STATS.nextFrame] = currentFrame + this.#quantumFrames;
+    numbers[WORKLET_STATS.slippedFrames] = this.#engine.renderedFrames() - this.#quanta * this.#quantumFrames;
     for (let slot = 0; slot < MAX_STREAMS; slot++) {
       const at = WORKLET_STATS.streams + slot * (STATS_FIELDS + 1);
       const stream = this.#streams[slot];

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
-import { afterEach, beforeEach, expect, it } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { FIRST_CAPTURE, type FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
 import type { SendConfig } from "../../src/shared/rungs";
@@ -24,7 +24,10 @@ const CHOSEN: SendConfig = {
 };
 
 beforeEach(installFakes);
-afterEach(removeFakes);
+afterEach(() => {
+  removeFakes();
+  vi.useRealTimers();
+});
 
 /** A capture that is fed by hand, and one listener's lane. */
 function studio(config: SendConfig) {
@@ -79,6 +82,28 @@ it("changes to Opus and back without a hole, each format at its media time", () 
   expectWhole(sent);
   expect(sent.at(-1)).toMatchObject({ bits: 16, to: 1000 * 128 });
 });
+
+it.each(["16 bit", "Opus"])(
+  "lets media time pass with the clock from one source to the next, in %s",
+  (format) => {
+    vi.useFakeTimers({ toFake: ["performance"] });
+    const bits = format === "Opus" ? "opus" : 16;
+    const { capture, play, sent } = studio({ ...CHOSEN, bits });
+    play(600);
+    const before = sent.length;
+    capture.stop();
+    vi.advanceTimersByTime(300);
+    capture.fromWorklet();
+    const first = 600 * 128 + 300 * 48 - 128;
+    play(600);
+    const after = sent.slice(before);
+    expect(after[0].sequence).toBe(before);
+    expect(Math.min(...after.map(({ from }) => from))).toBeGreaterThanOrEqual(first - LOOKAHEAD_FRAMES);
+    if (bits === 16) expect(after[0].from).toBe(first);
+    expectWhole(after.map((one, n) => ({ ...one, sequence: n })));
+    expect(capture.stats().capturedFrames).toBe(1_200 * 128);
+  },
+);
 
 it("changes between samples without a hole or an overlap", () => {
   const { capture, play, sent } = studio(CHOSEN);

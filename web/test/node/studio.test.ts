@@ -20,6 +20,7 @@ const sound = vi.hoisted(() => ({
   mixing: { isMixed: () => false, isNeeded: false, review: () => {} },
   numbers: () => undefined,
   observeOutput: () => {},
+  isInputLate: vi.fn(() => false),
   outputClock: () => null,
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
@@ -168,6 +169,35 @@ it("warns when a card has gone that may have been the system's default", async (
   await studio.enableMicrophone();
   expect(problems(studio)).not.toContain("input-gone");
   track.getSettings.mockReturnValue(trackSettings);
+});
+
+it("opens a microphone anew that comes late, the same one, and without a word", async () => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  sound.isInputLate.mockReturnValueOnce(true);
+  askForMicrophone.mockClear();
+  sound.capture.mockClear();
+  await vi.advanceTimersByTimeAsync(100);
+  expect(track.stop).toHaveBeenCalled();
+  expect(askForMicrophone).not.toHaveBeenCalled();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(1);
+  expect(askForMicrophone).toHaveBeenCalledWith({
+    audio: expect.objectContaining({ deviceId: { exact: "usb in" } }),
+  });
+  expect(sound.capture).toHaveBeenCalledTimes(1);
+  expect(studio.state).toMatchObject({ microphone: "on", problems: [] });
+});
+
+it("opens no microphone anew that was closed meanwhile", async () => {
+  const studio = newStudio();
+  await studio.join({ microphone: true });
+  sound.isInputLate.mockReturnValueOnce(true);
+  await vi.advanceTimersByTimeAsync(100);
+  studio.leave();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(1);
+  expect(studio.state.microphone).toBe("unasked");
 });
 
 it("asks for no microphone again that ended while it is still there", async () => {
