@@ -164,7 +164,7 @@ export class Studio implements StudioApi {
     await this.#listDevices();
   }
 
-  /** Opens the same one anew, unasked. */
+  /** Opens the same one anew, unasked; while the page is seen, for a browser that does ask asks there. */
   async #renewMicrophone(): Promise<void> {
     if (await this.#microphone.renew(this.#rateHz)) this.#capture();
   }
@@ -339,7 +339,9 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
-    if (sound.isInputLate()) void this.#renewMicrophone();
+    const isUndisturbed =
+      document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
+    if (sound.isInputLate() && isUndisturbed) void this.#renewMicrophone();
     this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();

@@ -28,6 +28,14 @@ it("finds an input late by what the output slipped since, the sooner the more th
   expect(lateAt(open(), 5_000, 600_000, (nowMs) => Math.floor(nowMs / 8_000) * 5)).not.toBeNull();
 });
 
+it("doubts an input after the graph stood still for longer than the engine takes for a slip", () => {
+  const watch = new InputWatch(5_000, { ms: 5_000, slippedMs: 0 });
+  const look = (nowMs: number) =>
+    watch.isLate(nowMs, { ms: nowMs < 8_000 ? nowMs : Math.max(8_000, nowMs - 3_000), slippedMs: 0 });
+  const late = Array.from({ length: 200 }, (_, n) => 5_000 + n * 100).find(look);
+  expect(late).toBe(12_100);
+});
+
 it("waits while the graph goes on slipping", () => {
   const watch = new InputWatch(5_000, { ms: 5_000, slippedMs: 0 });
   expect(lateAt(watch, 5_000, 60_000, (nowMs) => Math.max(0, nowMs - 7_000) / 100)).toBeNull();

@@ -55,6 +55,7 @@ const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => tra
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
+const page = { visibilityState: "visible" };
 /** What is plugged in changes to these. */
 let plug: (inputs: string[], outputs: string[]) => Promise<void>;
 
@@ -71,6 +72,7 @@ beforeEach(() => {
     },
   );
   vi.stubGlobal("crossOriginIsolated", true);
+  vi.stubGlobal("document", page);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example", origin: "https://play.example" });
   vi.stubGlobal("addEventListener", () => {});
   vi.stubGlobal("removeEventListener", () => {});
@@ -174,10 +176,15 @@ it("warns when a card has gone that may have been the system's default", async (
 it("opens a microphone anew that comes late, the same one, and without a word", async () => {
   const studio = newStudio();
   await studio.enableMicrophone();
-  sound.isInputLate.mockReturnValueOnce(true);
   askForMicrophone.mockClear();
   sound.capture.mockClear();
+  sound.isInputLate.mockReturnValue(true);
+  page.visibilityState = "hidden";
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(track.stop).not.toHaveBeenCalled();
+  page.visibilityState = "visible";
   await vi.advanceTimersByTimeAsync(100);
+  sound.isInputLate.mockReturnValue(false);
   expect(track.stop).toHaveBeenCalled();
   expect(askForMicrophone).not.toHaveBeenCalled();
   await vi.advanceTimersByTimeAsync(1_000);

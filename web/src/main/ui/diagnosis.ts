@@ -1,6 +1,7 @@
 /** Who has the problem, where, and what to do: one way of the sound from one musician to another, as both ends report it. */
 
 import type { HeardStats } from "../../shared/stats";
+import { MAX_PACKET_FRAMES } from "../../shared/wire";
 import { formatMs, formatShare, framesToMs } from "./format";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
@@ -27,6 +28,9 @@ export interface Way {
   listenerHearsOthersBadly: boolean | null;
 }
 
+/** Less is what a change of microphones cuts off: the beginning of a packet. */
+const LEAST_OVERRUN_FRAMES = MAX_PACKET_FRAMES;
+
 export interface Diagnosis {
   where: "microphone" | "uplink" | "path" | "downlink" | "output";
   /** One sentence: who has the problem, and what it is. */
@@ -48,7 +52,7 @@ export function diagnose(way: Way): Diagnosis | null {
     };
   }
   if ((way.concealedShare ?? 0) < AUDIBLE_SHARE) return null;
-  if (way.overrunFrames > 0) {
+  if (way.overrunFrames >= LEAST_OVERRUN_FRAMES) {
     return {
       where: "microphone",
       text: `${capital(ofSender)} computer is too busy: it loses sound before sending it.`,
