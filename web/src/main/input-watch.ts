@@ -1,7 +1,7 @@
 /**
  * When a microphone that comes through the audio graph is to be opened anew. While the graph stands still its input does not: what comes meanwhile waits, and so
  * does all that follows, for as long as it is open. (Firefox 153, a standstill of 200 ms: 171 ms of delay that stay. The rest the output had in store.) No
- * browser tells; but the output has slipped by as much.
+ * browser tells; but the output has slipped by as much: docs/adr/0027.
  */
 
 /** How long the audio thread has run, and by how much the output has slipped meanwhile. */
@@ -10,51 +10,57 @@ export interface Ran {
   slippedMs: number;
 }
 
-/** Without a slip for so long, the graph has begun, or whatever made it stand still is over. */
+/** With hardly a slip for so long, the graph has begun, or whatever made it stand still is over. */
 const CALM_MS = 1_000;
-/** To open a microphone makes a gap of a tenth of a second: for less delay than this it is not worth it. */
+/** To open a microphone makes a gap of a third of a second: for less delay than this it is not worth it. */
 const LEAST_LATE_MS = 20;
-/** Nor for a short while: after so many ms × ms of delay and time it is, 5 s after it was opened for 200 ms, 50 s for 20. */
-const WORTH_MS_MS = 1_000_000;
+/** Nor before the delay has lasted: 200 ms for 5 s, 20 ms for 50 s, in ms². Each time takes so much more than the one before. */
+const COST = 1_000_000;
+/** The engine takes a second or more for no slip, but for a clock that was set; and what is seen of it here may be a look shorter. */
+const LONG_STANDSTILL_MS = 700;
 
-/** The engine takes no more for a slip: a clock that is set does the same. */
-const MOST_SLIP_MS = 1_000;
-
+/** Watches the inputs of one audio graph, one after the other. */
 export class InputWatch {
-  readonly #openedMs: number;
-  /** Opened before it was known by how much the graph slips at its beginning, which takes long; or the graph has stood still for longer than a slip. */
-  #isDoubtful: boolean;
-  /** How long the audio thread had run when that was last seen to have grown, and when that was. */
-  #ranMs: number;
-  #ranAtMs: number;
-  #slippedMs: number;
-  #disturbedAtMs: number;
+  /** Opened before it was known by how much the graph slips at its beginning, which takes long; or the graph has stood still for too long to tell. */
+  #isDoubtful = false;
+  /** When the calm began, if it is one, and what the output had slipped by. */
+  #calm = { fromMs: 0, slippedMs: 0 };
   /** What the output had slipped by when the input ran; null before. To open it makes the output slip, too. */
   #beforeMs: number | null = null;
+  /** How long the audio thread had run when that was last seen to have grown, and when that was. */
+  #ran = { ms: 0, atMs: 0 };
+  #lookedMs = 0;
+  /** Delay × time since the input ran, in ms², and how many times such a cost was too much. */
+  #cost = 0;
+  #renewals = 0;
 
-  /** Of an input opened at `nowMs`. */
-  constructor(nowMs: number, { ms, slippedMs }: Ran) {
-    this.#openedMs = nowMs;
+  /** An input is opened at `nowMs`. */
+  opened(nowMs: number, { ms, slippedMs }: Ran): void {
     this.#isDoubtful = ms < CALM_MS;
-    this.#ranMs = ms;
-    this.#ranAtMs = nowMs;
-    this.#slippedMs = slippedMs;
-    this.#disturbedAtMs = nowMs;
+    this.#calm = { fromMs: nowMs, slippedMs };
+    this.#beforeMs = null;
+    this.#ran = { ms, atMs: nowMs };
+    this.#lookedMs = nowMs;
+    this.#cost = 0;
   }
 
+  /** Whether to open it anew. Once true, it is to be done. */
   isLate(nowMs: number, { ms, slippedMs }: Ran): boolean {
-    const stoodStill = nowMs - this.#ranAtMs - (ms - this.#ranMs) >= MOST_SLIP_MS;
+    const elapsedMs = nowMs - this.#lookedMs;
+    this.#lookedMs = nowMs;
+    const stoodStill = nowMs - this.#ran.atMs - (ms - this.#ran.ms) >= LONG_STANDSTILL_MS;
+    if (ms !== this.#ran.ms) this.#ran = { ms, atMs: nowMs };
     if (stoodStill) this.#isDoubtful = true;
-    if (stoodStill || slippedMs !== this.#slippedMs) this.#disturbedAtMs = nowMs;
-    this.#slippedMs = slippedMs;
-    if (ms !== this.#ranMs) {
-      this.#ranMs = ms;
-      this.#ranAtMs = nowMs;
-    }
-    if (nowMs - this.#disturbedAtMs < CALM_MS || ms < CALM_MS) return false;
-    this.#beforeMs ??= slippedMs;
+    if (stoodStill || Math.abs(slippedMs - this.#calm.slippedMs) >= LEAST_LATE_MS)
+      this.#calm = { fromMs: nowMs, slippedMs };
+    if (nowMs - this.#calm.fromMs < CALM_MS || ms < CALM_MS) return false;
     if (this.#isDoubtful) return true;
+    this.#beforeMs ??= slippedMs;
     const lateMs = slippedMs - this.#beforeMs;
-    return lateMs >= LEAST_LATE_MS && lateMs * (nowMs - this.#openedMs) >= WORTH_MS_MS;
+    if (lateMs < LEAST_LATE_MS) return false;
+    this.#cost += lateMs * elapsedMs;
+    if (this.#cost < COST * (1 + this.#renewals)) return false;
+    this.#renewals++;
+    return true;
   }
 }

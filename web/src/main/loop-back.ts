@@ -55,13 +55,14 @@ export class LoopBack {
     return this.#found === null ? { input, output } : split(this.#found, input, output);
   }
 
-  /** Measures, unless it does so already, and keeps what it finds; in the lobby, and while `sound` is `isCurrent`. */
-  async run(sound: Sound, isCurrent: () => boolean): Promise<void> {
+  /** After `prepare`, measures, unless it does so already, and keeps what it finds; in the lobby, and while `sound` is `isCurrent`. */
+  async run(sound: Sound, isCurrent: () => boolean, prepare: () => Promise<void>): Promise<void> {
     const { phase, calibration } = this.#store.state;
     if (phase !== "lobby" || calibration.phase === "running") return;
     const setup = this.#setup();
     this.#show({ phase: "running" });
     try {
+      await prepare();
       this.#found = await this.#measure(sound, isCurrent);
       storeCalibration(setup, this.#found);
       this.#showFound();

@@ -7,8 +7,8 @@ import type { Store } from "./store";
 /** `latency` is in the standard, but not yet in TypeScript's library. */
 type TrackSettings = MediaTrackSettings & { latency?: number };
 
-/** Asked for sooner, Firefox sometimes goes on with the stream that was to end. */
-const RELEASE_MS = 200;
+/** Asked for sooner, Firefox sometimes goes on with the stream that was to end; and what cannot be opened at once may be let go a moment later. */
+const RENEWAL_WAITS_MS = [200, 500, 1_000];
 
 export class Microphone {
   readonly #store: Store;
@@ -19,7 +19,7 @@ export class Microphone {
   /** The one that was opened last, and whether it has been seen to be gone since it ended. */
   #input: { id: string; isMissing: boolean } | null = null;
 
-  /** `stopCapture` is called before its track ends. */
+  /** `stopCapture` is called when what was captured is not to be any more. */
   constructor(store: Store, stopCapture: () => void) {
     this.#store = store;
     this.#stopCapture = stopCapture;
@@ -36,32 +36,46 @@ export class Microphone {
   }
 
   /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */
-  enable(rateHz: number): Promise<boolean> {
+  async enable(rateHz: number): Promise<boolean> {
     this.#store.set({ microphone: "asking" });
-    return this.#try(this.open(rateHz));
-  }
-
-  /** The same for the one that is open, which browsers give again without asking; until then nothing is captured for a moment. */
-  async renew(rateHz: number): Promise<boolean> {
-    const id = this.#input?.id;
-    this.close();
+    const opening = this.open(rateHz);
     const request = this.#request;
-    await new Promise((resolve) => setTimeout(resolve, RELEASE_MS));
-    return request === this.#request && this.#try(this.open(rateHz, id));
-  }
-
-  async #try(opening: Promise<void>): Promise<boolean> {
-    const request = this.#request;
-    const isLast = () => request === this.#request;
     try {
       await opening;
     } catch (error) {
-      if (isLast()) {
-        this.#store.set({ microphone: microphoneFault(error) });
-        this.#store.raise(microphoneProblem(error));
+      if (request === this.#request) this.#failed(error);
+    }
+    return request === this.#request && this.#stream !== null;
+  }
+
+  /**
+   * The same for the one that is open, which browsers give again without asking; nothing is captured for a moment. One that has gone in that moment is taken
+   * again when it is back.
+   */
+  async renew(rateHz: number): Promise<boolean> {
+    const input = this.#input;
+    this.close();
+    let request = this.#request;
+    let error: unknown;
+    for (const waitMs of RENEWAL_WAITS_MS) {
+      await new Promise((resolve) => setTimeout(resolve, waitMs));
+      if (request !== this.#request) return false;
+      const opening = this.open(rateHz, input?.id);
+      request = this.#request;
+      try {
+        await opening;
+        return request === this.#request && this.#stream !== null;
+      } catch (reason) {
+        error = reason;
       }
     }
-    return isLast() && this.#stream !== null;
+    if (request !== this.#request) return false;
+    if (input === null || microphoneFault(error) !== "none") this.#failed(error);
+    else {
+      this.#input = { id: input.id, isMissing: true };
+      this.#ended();
+    }
+    return false;
   }
 
   /** *Errors* the browser's own. */
@@ -125,6 +139,11 @@ export class Microphone {
     const isBack = isThere && input.isMissing;
     input.isMissing = !isThere;
     return isBack;
+  }
+
+  #failed(error: unknown): void {
+    this.#store.set({ microphone: microphoneFault(error) });
+    this.#store.raise(microphoneProblem(error));
   }
 
   #ended(): void {

@@ -117,8 +117,7 @@ export class Sound {
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
-  /** Of an input of the audio graph. */
-  #inputWatch: InputWatch | null = null;
+  readonly #inputWatch = new InputWatch();
   readonly #captures = new Captures();
   #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
@@ -226,18 +225,23 @@ export class Sound {
     this.#tell({ type: "worklet" });
     this.#source = this.context.createMediaStreamSource(stream);
     this.#source.connect(this.#node);
-    this.#inputWatch = new InputWatch(performance.now(), this.#ran());
+    this.#inputWatch.opened(performance.now(), this.#ran());
   }
 
-  /** Whether to open the microphone anew would make it heard sooner; to be asked ten times a second. */
+  /** Whether what is captured comes through the audio graph. */
+  get capturesGraph(): boolean {
+    return this.#source !== null;
+  }
+
+  /** Whether the microphone is to be opened anew, because it comes late through the audio graph; to be asked ten times a second. Once true, it is to be done. */
   isInputLate(): boolean {
-    return this.#inputWatch?.isLate(performance.now(), this.#ran()) ?? false;
+    return this.capturesGraph && this.#inputWatch.isLate(performance.now(), this.#ran());
   }
 
   /** By the audio thread's own count. */
   #ran(): Ran {
     const numbers = this.numbers();
-    const msOf = (frames: number | undefined) => ((frames ?? 0) * 1000) / this.#rateHz;
+    const msOf = (frames: number) => (frames * 1000) / this.#rateHz;
     return {
       ms: msOf(numbers[WORKLET_STATS.quanta] * numbers[WORKLET_STATS.quantumFrames]),
       slippedMs: msOf(numbers[WORKLET_STATS.slippedFrames]),
@@ -245,7 +249,6 @@ export class Sound {
   }
 
   stopCapture(): void {
-    this.#inputWatch = null;
     this.#captures.endAll();
     this.#captureAgain = null;
     this.#source?.disconnect();

@@ -95,6 +95,8 @@ export class Studio implements StudioApi {
   readonly #members = new Map<string, Member>();
   #nextStream = 1;
   #sender = NO_SENDER;
+  /** The last one that was any. */
+  #capturePath: SenderStats["capturePath"] = "none";
   #workerPeers = new Map<number, WorkerPeerStats>();
   #relay: RelayStats | null = null;
   #ringOverflows = 0;
@@ -164,9 +166,9 @@ export class Studio implements StudioApi {
     await this.#listDevices();
   }
 
-  /** Opens the same one anew, unasked; while the page is seen, for a browser that does ask asks there. */
+  /** Opens the same one anew, unasked, for one that comes through the audio graph; while the page is seen, for a browser that does ask asks there. */
   async #renewMicrophone(): Promise<void> {
-    if (await this.#microphone.renew(this.#rateHz)) this.#capture();
+    if (await this.#microphone.renew(this.#rateHz)) this.#capture(true);
   }
 
   async change(settings: Partial<Settings>): Promise<void> {
@@ -180,7 +182,7 @@ export class Studio implements StudioApi {
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
     if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
       await this.#restartSound();
-    if ((changed("inputDeviceId") || changed("channels")) && this.#microphone.stream !== null)
+    if ((changed("inputDeviceId") || changed("channels")) && this.#state.microphone === "on")
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
@@ -205,7 +207,10 @@ export class Studio implements StudioApi {
 
   async calibrate(): Promise<void> {
     const sound = this.#sound;
-    if (sound !== null) await this.#loopBack.run(sound, () => this.#sound === sound);
+    if (sound === null) return;
+    // A delay that will be gone tomorrow is not to be measured.
+    const prepare = async () => (sound.capturesGraph ? this.#renewMicrophone() : undefined);
+    await this.#loopBack.run(sound, () => this.#sound === sound, prepare);
   }
 
   forgetCalibration(): void {
@@ -214,8 +219,7 @@ export class Studio implements StudioApi {
 
   #setup(): Setup {
     const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
-    const { capturePath } = this.#sender;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
+    return { inputDeviceId, outputDeviceId, quantum, capturePath: this.#capturePath, rateHz: this.#rateHz };
   }
 
   // ---- Sound ----
@@ -339,9 +343,8 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
-    const isUndisturbed =
-      document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
-    if (sound.isInputLate() && isUndisturbed) void this.#renewMicrophone();
+    const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
+    if (isFree && sound.isInputLate()) void this.#renewMicrophone();
     this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();
@@ -521,11 +524,11 @@ export class Studio implements StudioApi {
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
       case "stats":
-        if (message.sender.capturePath !== this.#sender.capturePath) {
-          this.#sender = message.sender;
+        this.#sender = message.sender;
+        if (message.sender.capturePath !== "none" && message.sender.capturePath !== this.#capturePath) {
+          this.#capturePath = message.sender.capturePath;
           this.#loopBack.recall();
         }
-        this.#sender = message.sender;
         this.#ringOverflows = message.ringOverflows;
         this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
         this.#relay = message.relay;
@@ -699,7 +702,7 @@ export class Studio implements StudioApi {
       this.#rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-      if (this.#microphone.stream !== null) await this.#microphone.open(this.#rateHz);
+      if (this.#state.microphone === "on") await this.#microphone.open(this.#rateHz);
       await this.#restartSound();
     }
     if (!welcome.locked) this.#passphrase = null;

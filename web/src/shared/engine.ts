@@ -266,7 +266,7 @@ export class PlayerEngine {
     this.#exports.player_process_quantum(frames, nowMs);
   }
 
-  /** Frames rendered so far, or slipped by: by so many the output has rendered less than the clock went on. */
+  /** Frames rendered so far, and those by which the output has slipped: has rendered less than the clock went on. */
   renderedFrames(): number {
     return this.#exports.player_rendered_frames();
   }

@@ -267,7 +267,7 @@ export interface Stats {
   reportedInputLatencyMs: number | Unknown;
   /** Times the output ran dry, by the browser's own count; null where it has none. */
   outputUnderruns: number | Unknown;
-  /** By which the output has rendered less than the clock went on, since the sound began; below 0 if it took more into store. */
+  /** By which the output has rendered less than the clock went on, since the sound began, but for standstills of more than a second; below 0 if it took more into store. */
   slippedFrames: number;
   /** Quanta rendered by the worklet. */
   quanta: number;

@@ -46,9 +46,10 @@ export class Capture {
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
-  /** When the newest frames came, and those of the source before this one while none have come of it; null before there were any. */
+  /** When the newest frames came; null before there were any. */
   #newestMs: number | null = null;
-  #pausedMs: number | null = null;
+  /** Whether none have come of this source yet. */
+  #isPaused = true;
   trace: Trace | null = null;
   readonly #clock: CaptureClock;
   #interleaver: Interleaver | null = null;
@@ -98,7 +99,7 @@ export class Capture {
   stop(): void {
     this.#generation++;
     this.#path = "none";
-    this.#pausedMs = this.#newestMs;
+    this.#isPaused = true;
     this.#clock.restart();
     this.#recording = null;
     this.#interleaver = null;
@@ -206,6 +207,8 @@ export class Capture {
   fromWorklet(): void {
     this.stop();
     this.#path = "worklet";
+    // Of the source before.
+    while (this.#ring.pop(this.#planes()) !== -1);
     if (this.#isShared) void this.#look(this.#generation);
   }
 
@@ -219,10 +222,14 @@ export class Capture {
     }
   }
 
-  #drain(): void {
-    // A record is at most 8 channels of 1,024 frames; the engine's planes hold eight times that.
+  /** A record is at most 8 channels of 1,024 frames; the engine's planes hold eight times that. */
+  #planes(): Uint8Array<ArrayBuffer> {
     const planes = this.#engine.plane(0, 8 * 1024);
-    const bytes = new Uint8Array(planes.buffer, planes.byteOffset, planes.byteLength);
+    return new Uint8Array(planes.buffer, planes.byteOffset, planes.byteLength);
+  }
+
+  #drain(): void {
+    const bytes = this.#planes();
     while (true) {
       const length = this.#ring.pop(bytes);
       if (length === -1) return;
@@ -243,15 +250,13 @@ export class Capture {
    */
   #resume(frames: number): void {
     const nowMs = epochMs();
+    const pausedMs = this.#isPaused && this.#newestMs !== null ? nowMs - this.#newestMs : 0;
+    this.#isPaused = false;
     this.#newestMs = nowMs;
-    if (this.#pausedMs === null) return;
-    const missing = Math.round(((nowMs - this.#pausedMs) * this.#config.rateHz) / 1000) - frames;
-    this.#pausedMs = null;
+    const missing = Math.round((pausedMs * this.#config.rateHz) / 1000) - frames;
     if (missing <= 0) return;
     this.#engine.pass(missing);
     this.#clock.pass(missing);
-    // A block under way would have a hole.
-    this.#stopOpus();
   }
 
   /** Records what is captured from now on, for so long; it goes to main when it is full. */
@@ -259,7 +264,7 @@ export class Capture {
     this.#recording = {
       samples: new Float32Array(seconds * this.#config.rateHz),
       frames: 0,
-      first: this.#clock.nextFrame,
+      first: 0,
     };
   }
 
@@ -268,6 +273,7 @@ export class Capture {
     const recording = this.#recording;
     if (recording === null) return;
     const { samples } = recording;
+    if (recording.frames === 0) recording.first = this.#clock.nextFrame - frames;
     const room = Math.min(frames, samples.length - recording.frames);
     for (let channel = 0; channel < channels; channel++) {
       const plane = this.#engine.plane(channel, frames);

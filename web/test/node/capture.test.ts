@@ -105,6 +105,20 @@ it.each(["16 bit", "Opus"])(
   },
 );
 
+it("sends nothing of the source before, should some have been left", () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const { capture, play, sent } = studio(CHOSEN);
+  play(10);
+  capture.stop();
+  play(3);
+  vi.advanceTimersByTime(300);
+  capture.fromWorklet();
+  vi.advanceTimersByTime(100);
+  play(1);
+  expect(sent).toHaveLength(11);
+  expect(sent[10]).toMatchObject({ sequence: 10, from: 10 * 128 + 400 * 48 - 128 });
+});
+
 it("changes between samples without a hole or an overlap", () => {
   const { capture, play, sent } = studio(CHOSEN);
   play(10);

@@ -137,6 +137,23 @@ describe("the clock of a capture", () => {
     expect(read.frame).toBe(2 * rateHz);
     expect(read.captured.ms).toBeCloseTo(atMs(read.frame) + late, 2);
   });
+
+  it("goes on by what passes uncaptured", () => {
+    const clock = new CaptureClock(rateHz);
+    const capture = (from: number) => {
+      for (let frame = from; frame < from + rateHz; frame += 128) {
+        clock.add(128, atMs(frame), atMs(frame + 128));
+        clock.sent("main", frame, atMs(frame + 128));
+      }
+    };
+    capture(0);
+    clock.restart();
+    clock.pass(14_400);
+    capture(rateHz + 14_400);
+    const read = clock.read("main")!;
+    expect(read.frame).toBe(2 * rateHz + 14_400);
+    expect(read.captured.ms).toBeCloseTo(atMs(read.frame), 2);
+  });
 });
 
 describe("recent values", () => {

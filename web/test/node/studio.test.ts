@@ -196,11 +196,45 @@ it("opens a microphone anew that comes late, the same one, and without a word", 
   expect(studio.state).toMatchObject({ microphone: "on", problems: [] });
 });
 
+it.each([
+  ["NotReadableError", 1, "on"],
+  ["NotReadableError", 3, "busy"],
+  ["OverconstrainedError", 3, "ended"],
+])(
+  "tries again what does not open anew by %s %i times, and then it is %s",
+  async (name, times, microphone) => {
+    const studio = newStudio();
+    await studio.enableMicrophone();
+    for (let n = 0; n < times; n++) askForMicrophone.mockRejectedValueOnce(new DOMException("no", name));
+    sound.isInputLate.mockReturnValueOnce(true);
+    await vi.advanceTimersByTimeAsync(3_000);
+    expect(studio.state.microphone).toBe(microphone);
+    expect(studio.state.problems).toHaveLength(times === 1 ? 0 : 1);
+    if (microphone !== "ended") return;
+    await plug(["built in", "usb in"], []);
+    expect(studio.state.microphone).toBe("on");
+  },
+);
+
+it("opens the one that was chosen while another was being opened anew", async () => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  sound.isInputLate.mockReturnValueOnce(true);
+  await vi.advanceTimersByTimeAsync(100);
+  await studio.change({ inputDeviceId: "built in" });
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  expect(askForMicrophone).toHaveBeenLastCalledWith({
+    audio: expect.objectContaining({ deviceId: { exact: "built in" } }),
+  });
+});
+
 it("opens no microphone anew that was closed meanwhile", async () => {
   const studio = newStudio();
   await studio.join({ microphone: true });
   sound.isInputLate.mockReturnValueOnce(true);
   await vi.advanceTimersByTimeAsync(100);
+  expect(track.stop).toHaveBeenCalled();
   studio.leave();
   await vi.advanceTimersByTimeAsync(1_000);
   expect(askForMicrophone).toHaveBeenCalledTimes(1);

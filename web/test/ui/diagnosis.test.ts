@@ -30,6 +30,11 @@ describe("a diagnosis", () => {
     [{}, "path", "Packets from Bob to you get lost on the way."],
     [{ lateShare: 0.03 }, "path", "Packets from Bob to you take very different times."],
     [{ overrunFrames: 511, lostShare: 0 }, "microphone", "Bob's sound stops now and then before it is sent."],
+    [
+      { lostShare: 0, othersHearSenderBadly: true, listenerHearsOthersBadly: true },
+      "microphone",
+      "Bob's sound stops now and then before it is sent.",
+    ],
     [{ overrunFrames: 512 }, "microphone", "Bob's computer is too busy: it loses sound before sending it."],
     [{ droppedPackets: 1 }, "uplink", "Bob's connection cannot carry all that it sends."],
     [{ othersHearSenderBadly: true }, "uplink", "Bob's connection cannot carry all that it sends."],

@@ -59,6 +59,14 @@ export function diagnose(way: Way): Diagnosis | null {
       advice: `Close other programs on ${ofSender} computer.`,
     };
   }
+  // Where all that was sent came in time, no connection is to blame. Of the way to a mixer nothing is known.
+  if (!way.isMixed && !lostShare && !lateShare && way.droppedPackets === 0) {
+    return {
+      where: "microphone",
+      text: `${capital(ofSender)} sound stops now and then before it is sent.`,
+      advice: `Look at the microphone's connection and at other programs on ${ofSender} computer.`,
+    };
+  }
   if (way.droppedPackets > 0 || way.othersHearSenderBadly === true) {
     return {
       where: "uplink",
@@ -94,17 +102,10 @@ export function diagnose(way: Way): Diagnosis | null {
       advice: `A larger buffer in ${ofListener} sound settings helps, at the price of delay; so does a cable instead of Wi-Fi at either end.`,
     };
   }
-  if ((lostShare ?? 0) > 0) {
-    return {
-      where: "path",
-      text: `Packets from ${way.from} to ${way.to} get lost on the way.`,
-      advice: "A network cable instead of Wi-Fi, at either end, helps most.",
-    };
-  }
   return {
-    where: "microphone",
-    text: `${capital(ofSender)} sound stops now and then before it is sent.`,
-    advice: `Look at the microphone's connection and at other programs on ${ofSender} computer.`,
+    where: "path",
+    text: `Packets from ${way.from} to ${way.to} get lost on the way.`,
+    advice: "A network cable instead of Wi-Fi, at either end, helps most.",
   };
 }
 
