@@ -933,7 +933,7 @@ export class Studio implements StudioApi {
           severity: "error",
           title: `${participant.name} cannot be reached.`,
           remedy:
-            "A firewall is in the way at one of you, and the server's relay is out of reach, too. The page keeps trying; another network helps.",
+            "Most likely a firewall is in the way at one of you, and the server's relay is out of reach, too; or one of the computers is too busy to answer. The page keeps trying; another network helps.",
         });
       }
     }
