@@ -1,10 +1,10 @@
 /** How a stream is heard in the last seconds, for the report to its peer. */
 
 import { RecentCounts } from "../shared/clock";
-import { STREAM_STATS } from "../shared/engine";
 import { REPORT_PERIOD_MS, share } from "../shared/heard";
 import type { WayName } from "../shared/messages";
 import type { HeardReport } from "../shared/wire";
+import { orNull, type StreamNumber } from "./stream-number";
 
 type Counted = "receivedPackets" | "lostPackets" | "latePackets" | "playedFrames" | "concealedFrames";
 type CountedByWay = "directReceived" | "directLost" | "relayedReceived" | "relayedLost";
@@ -20,12 +20,10 @@ export class HeardWindow {
   lost: Record<WayName, number | null> = { direct: null, relayed: null };
 
   /**
-   * What to report at `timeMs`; null while nothing has come. `numbers` and `at`: the stream's statistics, as the worklet publishes them.
+   * What to report at `timeMs`; null while nothing has come. `number`: the stream's statistics, of one that there is.
    * `outputUnderruns`: so far, null if unknown.
    */
-  add(timeMs: number, numbers: Float64Array, at: number, outputUnderruns: number | null): HeardReport | null {
-    const number = (field: keyof typeof STREAM_STATS) => numbers[at + STREAM_STATS[field]];
-    const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
+  add(timeMs: number, number: StreamNumber, outputUnderruns: number | null): HeardReport | null {
     const recent = this.#counts.add(
       timeMs,
       {
@@ -57,9 +55,9 @@ export class HeardWindow {
       concealedFrames,
       periodMs: recent.periodMs,
       outputUnderruns: outputUnderruns === null ? null : recent.grown.outputUnderruns,
-      bufferFrames: known("buffered"),
+      bufferFrames: orNull(number("buffered")),
       targetFrames: number("target"),
-      spreadFrames: known("spread"),
+      spreadFrames: orNull(number("spread")),
     };
   }
 }

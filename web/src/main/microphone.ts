@@ -41,11 +41,11 @@ export class Microphone {
     const opening = this.open(rateHz);
     const request = this.#request;
     try {
-      await opening;
+      return await opening;
     } catch (error) {
       if (request === this.#request) this.#failed(error);
+      return false;
     }
-    return request === this.#request && this.#stream !== null;
   }
 
   /**
@@ -63,8 +63,7 @@ export class Microphone {
       const opening = this.open(rateHz, input?.id);
       request = this.#request;
       try {
-        await opening;
-        return request === this.#request && this.#stream !== null;
+        return await opening;
       } catch (reason) {
         error = reason;
       }
@@ -78,8 +77,8 @@ export class Microphone {
     return false;
   }
 
-  /** *Errors* the browser's own. */
-  async open(rateHz: number, deviceId = this.#store.state.settings.inputDeviceId): Promise<void> {
+  /** False if it was opened anew or closed meanwhile. *Errors* the browser's own. */
+  async open(rateHz: number, deviceId = this.#store.state.settings.inputDeviceId): Promise<boolean> {
     const { channels } = this.#store.state.settings;
     this.close();
     const request = this.#request;
@@ -88,7 +87,7 @@ export class Microphone {
     // Allowed after the room was left, or when another microphone was chosen meanwhile.
     if (request !== this.#request) {
       for (const track of stream.getTracks()) track.stop();
-      return;
+      return false;
     }
     this.#stream = stream;
     const [track] = stream.getAudioTracks();
@@ -97,6 +96,7 @@ export class Microphone {
     track.onended = () => this.#ended();
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });
+    return true;
   }
 
   /** Also one that the browser still asks about. */

@@ -1,23 +1,15 @@
 /** The figures of one stream and of one participant, from what the audio thread and the worker publish. */
 
-import { STREAM_STATS } from "../shared/engine";
 import { heardStats } from "../shared/heard";
 import type { FarEnd, WorkerPeerStats } from "../shared/messages";
 import type { Format } from "../shared/rungs";
 import type { FarEndStats, MouthToEar, PeerStats, StreamStats } from "../shared/stats";
 import type { Member } from "./member";
-
-/** What the audio thread says of one stream; NaN: unknown. */
-export type StreamNumber = (field: keyof typeof STREAM_STATS) => number;
-
-/** The numbers of the stream whose own start at `at`, -1 if it has none; undefined before there are any. */
-export function streamNumber(numbers: Float64Array | undefined, at: number): StreamNumber {
-  return (field) => (numbers === undefined || at < 0 ? Number.NaN : numbers[at + STREAM_STATS[field]]);
-}
+import { orNull, type StreamNumber } from "./stream-number";
 
 export function streamStats(number: StreamNumber, worker: WorkerPeerStats | undefined): StreamStats {
   const count: StreamNumber = (field) => number(field) || 0;
-  const known = (field: keyof typeof STREAM_STATS) => (Number.isNaN(number(field)) ? null : number(field));
+  const known = (field: Parameters<StreamNumber>[0]) => orNull(number(field));
   return {
     receivedPackets: count("received"),
     lostPackets: count("lost"),

@@ -37,8 +37,9 @@ import {
   type Welcome,
 } from "./signalling";
 import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
-import { farEndOf, peerStats, type StreamNumber, streamNumber, streamStats } from "./statistics";
+import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
+import { type StreamNumber, streamNumber } from "./stream-number";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 import { Tracing } from "./tracing";
 
@@ -354,7 +355,7 @@ export class Studio implements StudioApi {
     const underruns = sound.outputUnderruns();
     const lookAt = ({ stream, window }: { stream: number; window: HeardWindow }) => {
       const at = sound.offsetOf(numbers, stream);
-      return at < 0 ? null : window.add(nowMs, numbers, at, underruns);
+      return at < 0 ? null : window.add(nowMs, streamNumber(numbers, at), underruns);
     };
     const mix = this.#mix && lookAt(this.#mix);
     for (const member of this.#members.values()) {

@@ -175,12 +175,7 @@ export class Capture {
     if (frames > 0) {
       for (const [channel, plane] of planes.entries())
         this.#engine.plane(channel, frames).set(plane.subarray(from));
-      this.#resume(frames);
-      this.#clock.add(frames, firstMs === null ? null : firstMs + msOf(from), epochMs());
-      this.trace?.captured(frames);
-      this.#record(channels, frames);
-      this.#engine.push(channels, frames);
-      this.#send();
+      this.#push(channels, frames, firstMs === null ? null : firstMs + msOf(from));
     }
     return true;
   }
@@ -208,7 +203,8 @@ export class Capture {
     this.stop();
     this.#path = "worklet";
     // Of the source before.
-    while (this.#ring.pop(this.#planes()) !== -1);
+    const bytes = this.#planes();
+    while (this.#ring.pop(bytes) !== -1);
     if (this.#isShared) void this.#look(this.#generation);
   }
 
@@ -235,21 +231,26 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
-      this.#resume(frames);
-      this.#clock.add(frames, null, epochMs());
-      this.trace?.captured(frames);
-      this.#record(channels, frames);
-      this.#engine.push(channels, frames);
-      this.#send();
+      this.#push(channels, frames, null);
     }
+  }
+
+  /** Sends what is in the engine's planes. `firstMs`: when its first frame was captured, null if nobody says. */
+  #push(channels: number, frames: number, firstMs: number | null): void {
+    const nowMs = epochMs();
+    this.#resume(frames, nowMs);
+    this.#clock.add(frames, firstMs, nowMs);
+    this.trace?.captured(frames);
+    this.#record(channels, frames);
+    this.#engine.push(channels, frames);
+    this.#send();
   }
 
   /**
    * Before `frames` frames are pushed. Between two sources media time goes on by the clock: otherwise all that follows would seem to come as much
    * later as the change took, and listeners would keep a longer delay for it.
    */
-  #resume(frames: number): void {
-    const nowMs = epochMs();
+  #resume(frames: number, nowMs: number): void {
     const pausedMs = this.#isPaused && this.#newestMs !== null ? nowMs - this.#newestMs : 0;
     this.#isPaused = false;
     this.#newestMs = nowMs;

@@ -1,5 +1,3 @@
-import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { FIRST_CAPTURE, type FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
@@ -7,10 +5,10 @@ import type { SendConfig } from "../../src/shared/rungs";
 import { readAudioHeader } from "../../src/shared/wire";
 import { Capture } from "../../src/worker/capture";
 import { Peers } from "../../src/worker/peers";
+import { load } from "./golden";
 import { installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
 
-const root = resolve(import.meta.dirname, "../../..");
-const module = new WebAssembly.Module(readFileSync(resolve(root, "web/src/main/engine.wasm")));
+const { module } = load();
 
 const CHOSEN: SendConfig = {
   rateHz: 48_000,

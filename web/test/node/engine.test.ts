@@ -1,10 +1,8 @@
-import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { expect, it } from "vitest";
 import { PlayerEngine } from "../../src/shared/engine";
+import { load } from "./golden";
 
-const root = resolve(import.meta.dirname, "../../..");
-const module = new WebAssembly.Module(readFileSync(resolve(root, "web/src/main/engine.wasm")));
+const { module } = load();
 
 it("counts frames by which the output slipped as rendered", () => {
   const sizes = { rateHz: 48_000, outputChannels: 2, maxStreams: 1, bufferFrames: 8_192 };

@@ -1,5 +1,3 @@
-import { existsSync, readFileSync, statSync } from "node:fs";
-import { resolve } from "node:path";
 import { describe, expect, it, vi } from "vitest";
 import { Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
@@ -25,13 +23,7 @@ import {
 import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
 import { toNs } from "../../src/worker/report";
 import type { Trace } from "../../src/worker/trace";
-
-const root = resolve(import.meta.dirname, "../../..");
-/** The engine as it was built last: by make for the web app, or by cargo alone. */
-const [engine] = ["web/src/main/engine.wasm", "target/wasm32-unknown-unknown/wasm/antiphon_core_wasm.wasm"]
-  .map((path) => resolve(root, path))
-  .filter((path) => existsSync(path))
-  .sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
+import { load } from "./golden";
 
 const CHOSEN: SendConfig = {
   rateHz: 48_000,
@@ -121,12 +113,7 @@ function channel(clock = { nowMs: 0 }) {
 }
 type Channel = ReturnType<typeof channel>;
 
-function engineModule(): WebAssembly.Module {
-  if (engine === undefined) throw new Error("The engine is not built: make build");
-  return new WebAssembly.Module(readFileSync(engine));
-}
-
-const ladders = () => new Ladders(engineModule());
+const ladders = () => new Ladders(load().module);
 
 function peersWith(lanes: Channel[], sending = sendingOf(), say: (message: FromWorker) => void = () => {}) {
   const all = ladders();
@@ -823,7 +810,7 @@ describe("through the relay", () => {
 
   it("takes the place of a direct lane by which nothing comes any more, though it is open", () => {
     vi.useFakeTimers();
-    const { peers, direct, session, answer, hear } = room("auto", new Paths(engineModule()));
+    const { peers, direct, session, answer, hear } = room("auto", new Paths(load().module));
     // By which of the two, a second later.
     const sentBy = () => {
       vi.advanceTimersByTime(1_000);
@@ -978,7 +965,7 @@ describe("through the relay", () => {
   });
 
   it("is the only way while the uplink is short, if it serves two there with one stream", () => {
-    const { direct, session, answer, peers, run } = room("auto", new Paths(engineModule()));
+    const { direct, session, answer, peers, run } = room("auto", new Paths(load().module));
     peers.setRelay({ listeners: 2, opus: true }, null);
     answer(7);
     run(2_000);
@@ -996,7 +983,7 @@ describe("through the relay", () => {
   });
 
   it("is no way in place of a peer's direct one because another peer's lane is bad", () => {
-    const { peers, direct, session, answer, run } = room("auto", new Paths(engineModule()));
+    const { peers, direct, session, answer, run } = room("auto", new Paths(load().module));
     const bad = channel();
     peers.addLane(2, 0, 1, true, bad);
     peers.setRelay({ listeners: 2, opus: true }, null);
@@ -1012,7 +999,7 @@ describe("through the relay", () => {
   });
 
   it("is no way to one who does not take it there, whoever else does; and no copy for that one", () => {
-    const { peers, direct, session, answer, hear, run } = room("auto", new Paths(engineModule()), ladders());
+    const { peers, direct, session, answer, hear, run } = room("auto", new Paths(load().module), ladders());
     const second = channel();
     peers.addLane(1, 1, 1, true, second);
     peers.setSending(sendingOf());
@@ -1081,7 +1068,7 @@ describe("through the relay", () => {
   });
 
   it("is no way for our sound because a mix comes by it", () => {
-    const { peers, direct, session } = room("auto", new Paths(engineModule()));
+    const { peers, direct, session } = room("auto", new Paths(load().module));
     peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
     peers.close(2);
     // Nothing comes from peer 1 by the relay: directly is the only way.
