@@ -10,8 +10,8 @@
 
 /// Resolution of the histogram, in frames.
 pub const BIN_FRAMES: i64 = 16;
-/// Spread covered: 16,384 frames, 340 ms at 48 kHz. What comes later than that is a stall, not jitter.
-const BINS: usize = 1_024;
+/// Spread covered: 32,768 frames, 340 ms at 96 kHz, which is as much as a stall and half a buffer. What lies farther apart counts as that far.
+const BINS: usize = 2_048;
 /// Share of the remembered frames that came later than the prompt ones, which no queue moves.
 const LATER_SHARE: f32 = 0.9;
 /// Frames that must have come since a slip to tell whether the sender stood still too.
@@ -62,12 +62,15 @@ impl Spread {
             self.is_empty = false;
             self.origin = delay.wrapping_sub(BIN_FRAMES * BINS as i64 / 2);
         }
-        let bin = delay.wrapping_sub(self.origin).div_euclid(BIN_FRAMES);
+        let mut bin = delay.wrapping_sub(self.origin).div_euclid(BIN_FRAMES);
         let last = BINS as i64 - 1;
         if bin < 0 {
             self.shift(bin);
         } else if bin > last {
-            self.shift(bin - last);
+            // A single straggler must not make forget what came in time.
+            let bins = (bin - last).min(self.first_bin());
+            self.shift(bins);
+            bin -= bins;
         }
         let weight = &mut self.newest[bin.clamp(0, last) as usize];
         *weight = weight.saturating_add(u32::from(frames));
@@ -161,7 +164,14 @@ impl Spread {
         self.before = core::mem::replace(&mut self.newest, [0; BINS]);
     }
 
-    /// Moves the covered range by `bins`; what falls off is forgotten.
+    /// The first bin that has any weight; the last if none has.
+    fn first_bin(&self) -> i64 {
+        let all = [&self.newest, &self.before, &self.recent, &self.older];
+        let is_used = |bin: &usize| all.iter().any(|part| part[*bin] > 0);
+        (0..BINS).find(is_used).unwrap_or(BINS - 1) as i64
+    }
+
+    /// Moves the covered range by `bins`; what would fall off stays at its edge.
     fn shift(&mut self, bins: i64) {
         self.origin = self.origin.wrapping_add(bins.wrapping_mul(BIN_FRAMES));
         for weights in [
@@ -195,15 +205,20 @@ fn nearest_bins(frames: i64) -> i64 {
     frames.saturating_add(BIN_FRAMES / 2).div_euclid(BIN_FRAMES)
 }
 
-/// Moves weights to bins higher by `bins`; what falls off is forgotten.
+/// Moves weights to bins higher by `bins`; what would fall off stays at the edge.
 fn move_weights(weights: &mut [u32; BINS], bins: i64) {
-    let distance = (bins.unsigned_abs() as usize).min(BINS);
+    let distance = bins.unsigned_abs().min(BINS as u64 - 1) as usize;
+    let sum = |weights: &[u32]| weights.iter().copied().fold(0, u32::saturating_add);
     if bins > 0 {
+        let beyond = sum(&weights[BINS - distance..]);
         weights.copy_within(..BINS - distance, distance);
         weights[..distance].fill(0);
+        weights[BINS - 1] = weights[BINS - 1].saturating_add(beyond);
     } else {
+        let beyond = sum(&weights[..distance]);
         weights.copy_within(distance.., 0);
         weights[BINS - distance..].fill(0);
+        weights[0] = weights[0].saturating_add(beyond);
     }
 }
 
@@ -226,12 +241,39 @@ mod tests {
     }
 
     #[test]
+    fn a_straggler_makes_nothing_forgotten() {
+        let mut spread = Spread::default();
+        for _ in 0..5_000 {
+            spread.add(0, 128);
+        }
+        // However late it comes, it is one packet, and is still known when the next comes in time.
+        for late in [24_000, 40_000, i64::MAX - 5] {
+            spread.add(late, 128);
+            let budgeted = spread.exceeded_by(0.001).expect("has packets");
+            assert!((0..BIN_FRAMES).contains(&budgeted), "{late}: {budgeted}");
+            spread.add(0, 128);
+            let latest = spread.exceeded_by(0.0).expect("has packets");
+            assert!(latest >= late.min(32_000), "{late}: {latest}");
+        }
+    }
+
+    #[test]
     fn the_range_follows_the_delays() {
         let mut spread = Spread::default();
-        for delay in [0, 20_000, -20_000, i64::MAX - 5, i64::MIN + 5] {
-            spread.add(delay, 100);
-            let newest = spread.exceeded_by(0.0).expect("has packets");
-            assert!(newest.wrapping_sub(delay) < BIN_FRAMES, "{delay}: {newest}");
+        for delay in [0, 20_000, -20_000, 500_000, -500_000, i64::MIN + 5] {
+            spread.clear();
+            spread.add(delay + 100, 100);
+            for later in [0, 30_000, 100] {
+                spread.add(delay + later, 1);
+                let latest = spread.exceeded_by(0.0).expect("has packets");
+                let range = 30_000 + BIN_FRAMES;
+                assert!((0..range).contains(&(latest - delay)), "{delay}: {latest}");
+            }
+            let first = spread.exceeded_by(0.999).expect("has packets");
+            assert!(
+                (0..BIN_FRAMES).contains(&(first - delay)),
+                "{delay}: {first}"
+            );
         }
     }
 
