@@ -1,7 +1,7 @@
 //! One stream's strip in the mix: gain, pan, mute and solo, without zipper noise.
 
 /// Time a change of gain takes, in seconds: short enough to feel immediate, long enough not to click.
-const RAMP_SECONDS: f32 = 0.01;
+pub const RAMP_SECONDS: f32 = 0.01;
 /// Largest gain, linear: +12 dB.
 pub const MAX_GAIN: f32 = 4.0;
 
@@ -114,7 +114,7 @@ impl Strip {
 }
 
 /// Moves `from` towards `to` by at most `step`, exactly onto it in the end.
-fn approach(from: f32, to: f32, step: f32) -> f32 {
+pub(crate) fn approach(from: f32, to: f32, step: f32) -> f32 {
     if (to - from).abs() <= step {
         to
     } else {
