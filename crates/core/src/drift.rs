@@ -192,6 +192,12 @@ impl DriftEstimator {
     ) {
         let end = timestamp.wrapping_add(u64::from(frames));
         let window = timestamp / self.window_frames;
+        // Where timed ones come as well, the others would end each window before it is full.
+        let is_near =
+            (-(STRAGGLERS as i64)..=1).contains(&(window.wrapping_sub(self.window) as i64));
+        if self.origin.is_some() && self.is_timed && timed_frames.is_none() && is_near {
+            return;
+        }
         let origin = match self.origin {
             Some(origin) if self.is_timed == timed_frames.is_some() => origin,
             known => {

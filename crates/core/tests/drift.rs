@@ -50,6 +50,8 @@ struct Conditions<'a> {
     pause: Option<(f64, f64)>,
     /// Whether the host says in which millisecond packets came.
     is_timed: bool,
+    /// Share of the packets that come by a decoder, which nobody times and which takes 400 frames.
+    decoded: f64,
 }
 
 const QUIET: Conditions<'static> = Conditions {
@@ -64,6 +66,7 @@ const QUIET: Conditions<'static> = Conditions {
     steps: &[],
     pause: None,
     is_timed: false,
+    decoded: 0.0,
 };
 
 /// Clocks that agree, and jitter so narrow that all delays are alike.
@@ -125,10 +128,11 @@ fn estimates(conditions: Conditions<'_>, seed: u64, times_s: &[f64]) -> Vec<(Opt
                     (scale * ((1.0 - unit).powf(-1.0 / 1.5) - 1.0)).min(RATE_HZ)
                 }
             };
-            let at = sent + base + stepped + jitter;
-            let timed = conditions
-                .is_timed
-                .then_some(((at / MS).floor() * MS) as u64);
+            let is_decoded = conditions.decoded > 0.0 && random.unit() < conditions.decoded;
+            let decoding = if is_decoded { 400.0 } else { 0.0 };
+            let at = sent + base + stepped + jitter + decoding;
+            let timed =
+                (conditions.is_timed && !is_decoded).then_some(((at / MS).floor() * MS) as u64);
             arrivals.push((at, timed, timestamp));
         }
     }
@@ -412,6 +416,19 @@ fn where_arrivals_are_timed_drift_is_known_within_5_ppm_in_half_a_minute() {
             );
         }
     }
+}
+
+#[test]
+fn packets_that_nobody_timed_hide_nothing_between_those_that_were() {
+    let conditions = Conditions {
+        ppm: 200.0,
+        is_timed: true,
+        decoded: 0.2,
+        jitter: Jitter::Exponential(MS),
+        ..QUIET
+    };
+    let rms = check("one in five decoded", conditions);
+    assert!(rms[2] < 5.0, "{rms:?}");
 }
 
 #[test]
