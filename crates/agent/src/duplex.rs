@@ -19,8 +19,8 @@ use crate::wake::{self, Sleeper, Waker};
 pub const MAX_QUANTUM_FRAMES: usize = antiphon_core::player::MAX_QUANTUM_FRAMES;
 /// Most streams heard at a time.
 pub const MAX_STREAMS: usize = 64;
-/// Slots of each jitter buffer.
-const BUFFER_FRAMES: usize = 16_384;
+/// Slots of each jitter buffer at 48 kHz: as many as in the browser; half of them can hold frames to come.
+const BUFFER_FRAMES: usize = 32_768;
 /// Captured samples that may wait: a network thread that is held up for a third of a second, with 4 channels at 48 kHz, loses none.
 const CAPTURE_SAMPLES: usize = 65_536;
 /// Datagrams that may wait for the next quantum, and decoded ones.
@@ -173,7 +173,7 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         rate: config.rate,
         output_channels: config.output_channels,
         max_streams: MAX_STREAMS,
-        buffer_frames: BUFFER_FRAMES,
+        buffer_frames: config.rate.scaled(BUFFER_FRAMES),
         max_quantum_frames: MAX_QUANTUM_FRAMES,
         concealment: Concealment::Prediction,
     });

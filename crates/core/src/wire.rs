@@ -142,6 +142,14 @@ impl SampleRate {
             Self::Hz96000 => 96_000,
         }
     }
+
+    /// Frames for about as long as `frames` last at 48 kHz: as many, or twice as many at the two higher rates. A power of two stays one.
+    pub const fn scaled(self, frames: usize) -> usize {
+        match self {
+            Self::Hz44100 | Self::Hz48000 => frames,
+            Self::Hz88200 | Self::Hz96000 => 2 * frames,
+        }
+    }
 }
 
 /// Everything in an audio datagram but its samples. Valid by construction when it comes from [`parse`].

@@ -370,7 +370,7 @@ impl Mixer {
     fn limit(&self, clock: u64) -> u64 {
         let slowest = self.slowest().unwrap_or(clock);
         let spare = MAX_PACKET_FRAMES as u64 + BLOCK_FRAMES;
-        slowest.min(clock) + (RING_FRAMES * scale(self.rate)) as u64 - spare
+        slowest.min(clock) + (self.rate.scaled(RING_FRAMES)) as u64 - spare
     }
 
     /// Whose packet comes next, and when it became complete.
@@ -448,7 +448,7 @@ impl Input {
             rate,
             output_channels: CHANNELS,
             max_streams: 1,
-            buffer_frames: BUFFER_FRAMES * scale(rate),
+            buffer_frames: rate.scaled(BUFFER_FRAMES),
             max_quantum_frames: QUANTUM_FRAMES,
             concealment: Concealment::Prediction,
         };
@@ -463,7 +463,7 @@ impl Input {
             player,
             opus: Receiver::default(),
             opus_frames: TokenBucket::new(OPUS_FRAMES_AT_ONCE, OPUS_FRAMES_PER_S, Duration::ZERO),
-            ring: vec![0.0; CHANNELS * RING_FRAMES * scale(rate)].into_boxed_slice(),
+            ring: vec![0.0; CHANNELS * rate.scaled(RING_FRAMES)].into_boxed_slice(),
             renders: 0,
             listeners: Vec::new(),
         }
@@ -577,14 +577,5 @@ impl Listener {
             plays |= input.player.is_playing();
         }
         plays
-    }
-}
-
-/// Of buffers: as many times the frames as at 48 kHz.
-fn scale(rate: SampleRate) -> usize {
-    if rate.hz() > SampleRate::Hz48000.hz() {
-        2
-    } else {
-        1
     }
 }

@@ -15,7 +15,7 @@ export const RELAY_STREAM = 0;
 
 /** Streams that may be heard at a time: the 63 others of the largest room (crates/cli/src/settings.rs), the server's mix, and the loop. */
 export const MAX_STREAMS = 65;
-/** Slots of a jitter buffer; half of them can hold frames to come: 341 ms at 48 kHz. */
+/** Slots of a jitter buffer, twice as many above 48 kHz; half of them can hold frames to come: 341 ms at 48 kHz. */
 export const BUFFER_FRAMES = 32_768;
 export const MAX_TARGET_FRAMES = 8_192;
 

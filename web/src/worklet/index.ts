@@ -74,7 +74,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
       rateHz: sampleRate,
       outputChannels,
       maxStreams: MAX_STREAMS,
-      bufferFrames: BUFFER_FRAMES,
+      bufferFrames: sampleRate > 48_000 ? 2 * BUFFER_FRAMES : BUFFER_FRAMES,
     });
     this.#outputChannels = outputChannels;
     this.port.onmessage = ({ data }) => {
