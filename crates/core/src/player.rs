@@ -9,7 +9,7 @@ use crate::adpcm;
 use crate::conceal::{Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
 use crate::jitter::{JitterBuffer, JitterCounts, SPARE_FRAMES, Target};
-use crate::mix::Strip;
+use crate::mix::{RAMP_SECONDS, Strip};
 use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
 use crate::slip::SlipWatch;
@@ -21,8 +21,8 @@ use crate::wire::{
 /// Most frames in a quantum.
 pub const MAX_QUANTUM_FRAMES: usize = 1_024;
 
-/// Predictors that may be fitted in one quantum, one for each channel in which a gap begins: they are the dearest thing it does.
-const MAX_FITS_PER_QUANTUM: usize = 8;
+/// Predictors that may be fitted in each 128 frames of a quantum, one for each channel in which a gap begins: they are the dearest thing it does.
+const MAX_FITS: usize = 8;
 
 /// How often a stream's rate is adjusted.
 const STEER_SECONDS: f32 = 0.5;
@@ -59,8 +59,6 @@ const MAX_TRIM_PPM: f32 = 300.0;
 /// The same while the clocks may be apart: then trimming alone has to hold against them, before the margin is eaten up.
 const UNSURE_NEAR_FRAMES: i64 = 20;
 const UNSURE_TRIM_PPM_PER_FRAME: f32 = 10.0;
-/// What is so much older than the newest frame of the other path, or less, was overtaken; otherwise the sender set its clock.
-const OVERTAKEN_FRAMES: i64 = 48_000;
 /// Frames of a stream that a quantum may take besides its own: look-ahead, and what the fastest rate consumes.
 const EXTRA_INPUT_FRAMES: usize = HALF + 8;
 
@@ -90,7 +88,7 @@ pub struct PlayerConfig {
 pub enum Command {
     /// A new stream, with gain 1 and an automatic target.
     Add(StreamId),
-    /// Forgets a stream.
+    /// Forgets a stream. What waits of it fades out.
     Remove(StreamId),
     /// Linear gain, 0 to [`crate::mix::MAX_GAIN`].
     Gain(StreamId, f32),
@@ -166,6 +164,8 @@ pub enum StreamFormat {
 #[derive(Debug)]
 struct Stream {
     id: Option<StreamId>,
+    /// Until it is silent, after it was removed.
+    leaving_frames: usize,
     /// The direct one, and the relayed one.
     paths: [Path; 2],
     /// Times the sender started anew.
@@ -363,7 +363,13 @@ impl Player {
     pub fn handle_command(&mut self, command: Command) -> Result<(), CommandError> {
         match command {
             Command::Add(id) => self.add(id)?,
-            Command::Remove(id) => self.stream(id)?.id = None,
+            Command::Remove(id) => {
+                let leaving_frames = (self.config.rate.hz() as f32 * RAMP_SECONDS) as usize;
+                let stream = self.stream(id)?;
+                stream.id = None;
+                stream.leaving_frames = leaving_frames;
+                stream.strip.set_muted(true);
+            }
             Command::Gain(id, gain) => self.stream(id)?.strip.set_gain(gain),
             Command::Pan(id, pan) => self.stream(id)?.strip.set_pan(pan),
             Command::Mute(id, muted) => self.stream(id)?.strip.set_muted(muted),
@@ -446,11 +452,18 @@ impl Player {
             .streams
             .iter()
             .any(|s| s.id.is_some() && s.strip.is_soloed());
-        let mut fits = MAX_FITS_PER_QUANTUM;
+        let parts = frames.div_ceil(128);
+        let mut fits = MAX_FITS * parts;
         self.rendered = self.rendered.wrapping_add(frames as u64);
-        for stream in self.streams.iter_mut().filter(|stream| stream.id.is_some()) {
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_heard()) {
             let (input, scratch) = (&mut self.input, &mut self.scratch);
-            if !stream.render(&self.kernel, input, scratch, frames, &mut fits) {
+            // No stream, however full of gaps, takes what the others need.
+            let most = fits.min(parts * stream.jitter.channels());
+            let mut own_fits = most;
+            let is_playing = stream.render(&self.kernel, input, scratch, frames, &mut own_fits);
+            fits -= most - own_fits;
+            stream.leaving_frames = stream.leaving_frames.saturating_sub(frames);
+            if !is_playing {
                 continue;
             }
             stream.steer(frames, self.config.rate);
@@ -521,9 +534,11 @@ impl Player {
         let stream = self
             .streams
             .iter_mut()
-            .find(|stream| stream.id.is_none())
+            .filter(|stream| stream.id.is_none())
+            .min_by_key(|stream| stream.leaving_frames)
             .ok_or(CommandError::TooManyStreams)?;
         stream.id = Some(id);
+        stream.leaving_frames = 0;
         stream.paths = Default::default();
         stream.restarts = 0;
         stream.stood_still = 0;
@@ -559,6 +574,7 @@ impl Stream {
         let channels = config.output_channels;
         Self {
             id: None,
+            leaving_frames: 0,
             paths: Default::default(),
             restarts: 0,
             stood_still: 0,
@@ -573,6 +589,11 @@ impl Stream {
             ancient_packets: 0,
             peaks: [0.0; 2],
         }
+    }
+
+    /// Whether it may be in the mix.
+    fn is_heard(&self) -> bool {
+        self.id.is_some() || self.leaving_frames > 0
     }
 
     /// True if it came for the first time.
@@ -591,12 +612,15 @@ impl Stream {
         match arrival {
             arrival
             @ (Arrival::New | Arrival::Overtaken | Arrival::Original | Arrival::Restart) => {
-                self.format = Some((format, header.channels));
-                if samples.is_empty() {
+                let has_samples = !samples.is_empty();
+                if !has_samples {
                     self.jitter.pass_over(usize::from(header.frames));
-                } else if self.jitter.insert(header, samples, arrival)
-                    && matches!(arrival, Arrival::New | Arrival::Restart)
-                {
+                } else if !self.jitter.insert(header, samples, arrival) {
+                    // What came by the other path is what is heard.
+                    return true;
+                }
+                self.format = Some((format, header.channels));
+                if has_samples && matches!(arrival, Arrival::New | Arrival::Restart) {
                     let stood_still = self.stood_still;
                     let timed = timed.map(|at| at.wrapping_sub(stood_still));
                     let clock = clock.wrapping_sub(stood_still);
@@ -662,7 +686,8 @@ impl Stream {
         }
         let is_overtaken = other.newest_end.is_some_and(|newest| {
             let ahead = newest.wrapping_sub(end) as i64;
-            (1..=OVERTAKEN_FRAMES).contains(&ahead)
+            // What is older by more than a second was sent after the sender had set its clock.
+            (1..=i64::from(header.rate.hz())).contains(&ahead)
         });
         match arrival {
             Arrival::New | Arrival::Restart if is_overtaken => Arrival::Overtaken,
@@ -812,7 +837,6 @@ impl Stream {
     fn set_target(&mut self, target: Target) {
         if self.jitter.target() != target {
             self.jitter.set_target(target);
-            self.concealer.reset();
             self.steering.fixed_aim_frames = None;
         }
     }

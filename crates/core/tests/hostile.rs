@@ -2,8 +2,11 @@
 
 mod support;
 
-use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
-use antiphon_core::{Command, Player, SampleFormat, SampleRate, StreamFormat, Target};
+use antiphon_core::conceal::Concealment;
+use antiphon_core::wire::{self, AudioHeader, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::{
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, StreamFormat, Target,
+};
 use proptest::prelude::*;
 use support::{Random, datagram, header, player, quantum, stats};
 
@@ -283,6 +286,54 @@ proptest! {
         let differ = alone.iter().zip(&beside).filter(|(a, b)| a != b).count();
         prop_assert!(differ <= 480, "{differ} frames differ");
     }
+}
+
+/// What is heard of a good stream that loses every tenth packet, beside a hostile one that came first and is nothing but gaps.
+fn concealed_beside(gaps_of_other: bool) -> Vec<f32> {
+    let mut player = Player::new(PlayerConfig {
+        rate: SampleRate::Hz48000,
+        output_channels: 2,
+        max_streams: 2,
+        buffer_frames: 4_096,
+        max_quantum_frames: 128,
+        concealment: Concealment::Prediction,
+    });
+    for id in [BAD, GOOD] {
+        player.handle_command(Command::Add(id)).expect("fits");
+        let target = Command::Target(id, Target::Fixed(256));
+        player.handle_command(target).expect("is there");
+    }
+    player
+        .handle_command(Command::Mute(BAD, true))
+        .expect("is there");
+    let mut heard = Vec::new();
+    for n in 0..200u32 {
+        if gaps_of_other {
+            for part in 4 * n..4 * n + 4 {
+                let header = AudioHeader {
+                    channels: 2,
+                    ..header(part, 32 * u64::from(part), 1)
+                };
+                player.handle_datagram(BAD, &datagram(&header));
+            }
+        }
+        if n % 10 != 9 {
+            let sample = (n as f32 / 3.0).sin() / 2.0;
+            send_raw(&mut player, GOOD, 2 * n, sample);
+            send_raw(&mut player, GOOD, 2 * n + 1, -sample);
+        }
+        let mut out = [0.0; 256];
+        player.process_quantum(&mut out);
+        heard.extend(out);
+    }
+    heard
+}
+
+#[test]
+fn a_stream_of_gaps_takes_no_predictor_from_another() {
+    let (alone, beside) = (concealed_beside(false), concealed_beside(true));
+    // The mute fades.
+    assert!(alone[1_024..] == beside[1_024..]);
 }
 
 fn send_raw(player: &mut Player, id: u32, sequence: u32, sample: f32) {
