@@ -125,6 +125,8 @@ pub struct JitterBuffer {
     /// Channels that are held of the stream.
     channels: usize,
     playing: bool,
+    /// The target has changed, and the delay has not yet.
+    is_retargeted: bool,
     /// Frames rendered so far, or passed, or slipped by.
     rendered: u64,
     /// How many of them are ahead of the host's clock; `None` if the host renders when its clock says so.
@@ -185,6 +187,7 @@ impl JitterBuffer {
             max_channels,
             channels: 0,
             playing: false,
+            is_retargeted: false,
             rendered: 0,
             lead: None,
             delay: 0,
@@ -221,7 +224,7 @@ impl JitterBuffer {
         (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
         self.reviews_since_widest = 0;
         self.channels = 0;
-        self.playing = false;
+        (self.playing, self.is_retargeted) = (false, false);
         self.counts = JitterCounts::default();
     }
 
@@ -277,13 +280,12 @@ impl JitterBuffer {
         self.target
     }
 
-    /// Changes the target. A stream that plays starts anew with its next packet.
+    /// Changes the target. What plays goes on: a longer delay is concealed, a shorter one skipped to.
     pub fn set_target(&mut self, target: Target) {
         if self.target != target {
             self.target = target;
             self.owed = 0.0;
-            self.playing = false;
-            self.forget_arrivals();
+            self.is_retargeted = self.playing;
         }
     }
 
@@ -345,9 +347,17 @@ impl JitterBuffer {
     pub fn pass(&mut self, frames: u64) {
         self.rendered = self.rendered.wrapping_add(frames);
         if self.playing {
-            self.playing = false;
+            self.stop();
             self.forget_arrivals();
         }
+    }
+
+    /// What plays ends. What starts next is what the stream needed so far.
+    fn stop(&mut self) {
+        if let (Target::Auto, Some(_)) = (self.target, self.spread_frames()) {
+            self.expected = self.target_frames() as i64;
+        }
+        self.playing = false;
     }
 
     /// Accounts for `frames` (negative: fewer) that were read beyond what the clocks account for, to trim the delay by them.
@@ -478,6 +488,9 @@ impl JitterBuffer {
         if self.until_review <= 0 {
             self.review();
         }
+        if self.is_retargeted && self.skip.is_none() {
+            self.retarget();
+        }
         self.until_review -= frames as i64;
         if self.spare > 0 && self.skip.is_none() {
             self.begin_skip(frames);
@@ -493,7 +506,7 @@ impl JitterBuffer {
             done += run.frames;
         }
         if self.missing_frames > u64::from(self.rate.hz()) {
-            self.playing = false;
+            self.stop();
         }
         true
     }
@@ -640,6 +653,7 @@ impl JitterBuffer {
     fn start(&mut self, timestamp: u64, arrival_delay: i64) {
         self.forget_arrivals();
         self.playing = true;
+        self.is_retargeted = false;
         self.missing_frames = 0;
         self.counted_from = timestamp;
         self.delay = arrival_delay.wrapping_add(self.target_frames() as i64);
@@ -765,6 +779,16 @@ impl JitterBuffer {
             (self.widest, self.reviews_since_widest) = (width, 0);
         }
         self.find_spare();
+    }
+
+    /// Brings the delay to another target at once.
+    fn retarget(&mut self) {
+        self.is_retargeted = false;
+        let before = self.delay;
+        self.find_spare();
+        let excess = self.excess.unwrap_or(0);
+        self.lengthen_to(before.wrapping_sub(excess));
+        self.spare = excess.max(0) as usize;
     }
 
     /// How much longer than needed the delay is, and whether that is worth a skip.

@@ -87,6 +87,38 @@ fn loss_after_a_restart_to_an_earlier_media_time_is_counted() {
     assert_eq!(stats(&player, ID).buffered_frames, None);
 }
 
+#[test]
+fn a_second_of_silence_is_no_reason_to_forget_what_was_needed() {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    let first = stats(&player, ID).target_frames;
+    // 40 ms at a time, which is twice what a new stream begins with.
+    let hear = |player: &mut Player, bursts: std::ops::Range<u32>| {
+        for burst in bursts {
+            for n in 30 * burst..30 * (burst + 1) {
+                send(player, n, 64 * u64::from(n), 64);
+            }
+            for _ in 0..30 {
+                quantum(player, 64);
+            }
+        }
+    };
+    hear(&mut player, 0..200);
+    let learnt = stats(&player, ID).target_frames;
+    assert!(learnt > first * 3 / 2, "{learnt}");
+    for _ in 0..1_200 {
+        quantum(&mut player, 64);
+    }
+    assert_eq!(stats(&player, ID).playhead, None);
+    hear(&mut player, 240..241);
+    let again = stats(&player, ID).target_frames;
+    assert!(again.abs_diff(learnt) < 32, "{learnt}, then {again}");
+    let before = stats(&player, ID).jitter;
+    hear(&mut player, 241..260);
+    let after = stats(&player, ID).jitter;
+    assert_eq!(after.late_frames, before.late_frames);
+}
+
 /// A steady stream with an automatic target, for `quanta` quanta of 16 frames. The first target is much more than it
 /// needs, so that after the first review (1 s, 3,000 quanta) it skips.
 fn steady(quanta: u64) -> Player {
@@ -101,7 +133,7 @@ fn steady(quanta: u64) -> Player {
 }
 
 #[test]
-fn a_skip_cut_short_counts_each_frame_once() {
+fn another_target_is_reached_from_within_a_skip() {
     let mut cut = 0;
     for quanta in 2_990..3_020 {
         let mut player = steady(quanta);
@@ -109,10 +141,16 @@ fn a_skip_cut_short_counts_each_frame_once() {
         player
             .handle_command(Command::Target(ID, Target::Fixed(1_000)))
             .expect("is there");
-        assert_accounts(&player, 16 * quanta);
-        let skipped = stats(&player, ID).jitter.skipped_frames;
-        assert_eq!(skipped - before.jitter.skipped_frames, before.held_frames);
-        cut += u32::from(before.jitter.skipped_frames == 0);
+        for n in quanta..quanta + 300 {
+            send(&mut player, n as u32, 16 * n, 16);
+            quantum(&mut player, 16);
+            assert_accounts(&player, 16 * (n + 1));
+        }
+        let after = stats(&player, ID);
+        let buffered = after.buffered_frames.expect("plays");
+        assert!((950..1_050).contains(&buffered), "{buffered}");
+        assert_eq!(after.jitter.resyncs, 0);
+        cut += u32::from(before.jitter.skipped_frames < after.jitter.skipped_frames);
     }
     assert!((1..30).contains(&cut), "the skip was not among them: {cut}");
 }

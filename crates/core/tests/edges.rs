@@ -1,0 +1,163 @@
+//! What is changed while it sounds changes without a step, which would be heard as a click.
+
+mod support;
+
+use std::f32::consts::TAU;
+
+use antiphon_core::conceal::Concealment;
+use antiphon_core::player::MAX_QUANTUM_FRAMES;
+use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::{
+    Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
+};
+use support::header;
+
+const ID: u32 = 1;
+const PACKET: usize = 128;
+/// Twice the steepest step of [`tone`].
+const STEEP: f32 = 0.06;
+
+/// 440 Hz.
+fn tone(n: usize) -> f32 {
+    (n as f32 * (440.0 * TAU / 48_000.0)).sin() * 0.5
+}
+
+fn player() -> Player {
+    Player::new(PlayerConfig {
+        rate: SampleRate::Hz48000,
+        output_channels: 1,
+        max_streams: 2,
+        buffer_frames: 8_192,
+        max_quantum_frames: MAX_QUANTUM_FRAMES,
+        concealment: Concealment::Prediction,
+    })
+}
+
+/// Sends packet `n` of the tone, and renders as many frames.
+fn play(player: &mut Player, n: usize) -> Vec<f32> {
+    let header = header(n as u32, (PACKET * n) as u64, PACKET);
+    let mut bytes = vec![0; header.datagram_bytes()];
+    header.write(&mut bytes);
+    let samples = bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(4);
+    for (index, sample) in samples.enumerate() {
+        sample.copy_from_slice(&tone(PACKET * n + index).to_le_bytes());
+    }
+    player.handle_datagram(ID, &bytes);
+    support::quantum(player, PACKET)
+}
+
+fn command(player: &mut Player, command: Command) {
+    player.handle_command(command).expect("is there");
+}
+
+fn steepest(heard: &[f32]) -> f32 {
+    let steps = heard.windows(2).map(|pair| (pair[1] - pair[0]).abs());
+    steps.fold(0.0, f32::max)
+}
+
+#[test]
+fn another_target_makes_no_step() {
+    let targets = [
+        Target::Fixed(1_500),
+        Target::Fixed(300),
+        Target::Auto,
+        Target::Fixed(700),
+    ];
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    command(&mut player, Command::Target(ID, Target::Fixed(500)));
+    let mut heard = Vec::new();
+    for n in 0..500 {
+        if n > 0 && n % 100 == 0 {
+            command(&mut player, Command::Target(ID, targets[n / 100 - 1]));
+        }
+        heard.extend(play(&mut player, n));
+        if n % 100 == 99 {
+            let stats = support::stats(&player, ID);
+            let buffered = stats.buffered_frames.expect("plays");
+            let target = stats.target_frames;
+            assert!(buffered.abs_diff(target) < 64, "{buffered} for {target}");
+        }
+    }
+    assert!(
+        steepest(&heard[1_000..]) < STEEP,
+        "{}",
+        steepest(&heard[1_000..])
+    );
+}
+
+#[test]
+fn a_stream_that_is_removed_fades_out() {
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    let mut heard = Vec::new();
+    for n in 0..100 {
+        heard.extend(play(&mut player, n));
+    }
+    command(&mut player, Command::Remove(ID));
+    assert!(player.stream_stats(ID).is_none());
+    let mut last = Vec::new();
+    for n in 100..110 {
+        last.extend(play(&mut player, n));
+    }
+    let fade = last.iter().rposition(|&sample| sample != 0.0);
+    assert!(
+        fade.is_some_and(|fade| (300..480).contains(&fade)),
+        "{fade:?}"
+    );
+    heard.extend(last);
+    assert!(
+        steepest(&heard[1_500..]) < STEEP,
+        "{}",
+        steepest(&heard[1_500..])
+    );
+}
+
+#[test]
+fn who_comes_in_its_place_has_nothing_of_a_stream_that_was_removed() {
+    let mut player = player();
+    for id in [ID, 2] {
+        command(&mut player, Command::Add(id));
+    }
+    for n in 0..100 {
+        play(&mut player, n);
+    }
+    command(&mut player, Command::Remove(ID));
+    command(&mut player, Command::Add(3));
+    let stats = support::stats(&player, 3);
+    assert_eq!((stats.jitter, stats.playhead), Default::default());
+    assert!(
+        support::quantum(&mut player, PACKET)
+            .iter()
+            .all(|sample| *sample == 0.0)
+    );
+}
+
+#[test]
+fn a_muted_microphone_makes_no_step() {
+    let mut sender = Sender::new(SenderConfig {
+        rate: SampleRate::Hz48000,
+        format: SampleFormat::F32,
+        channels: 1,
+        packet_frames: PACKET,
+    });
+    let mut sent = Vec::new();
+    let mut datagram = [0; MAX_DATAGRAM_BYTES];
+    for n in 0..60 {
+        sender.set_muted((20..40).contains(&n));
+        let block: Vec<f32> = (PACKET * n..).take(PACKET).map(tone).collect();
+        sender.push(&block, PACKET);
+        let length = sender.poll_datagram(&mut datagram).expect("a packet waits");
+        let Ok(Datagram::Audio(_, samples, _)) = wire::parse(&datagram[..length]) else {
+            panic!("no audio");
+        };
+        let samples = samples.chunks_exact(4);
+        sent.extend(samples.map(|four| f32::from_le_bytes(four.try_into().expect("are four"))));
+    }
+    assert!(steepest(&sent) < STEEP, "{}", steepest(&sent));
+    let is_whole = |n: usize| sent[n].to_bits() == tone(n).to_bits();
+    // 10 ms each to fall silent and to come back.
+    assert!((0..20 * PACKET).all(is_whole));
+    assert!((20 * PACKET + 480..40 * PACKET).all(|n| sent[n] == 0.0));
+    assert!((40 * PACKET + 480..60 * PACKET).all(is_whole));
+}
