@@ -51,6 +51,11 @@ const FIRST_RETRY_MS = 250;
 const LAST_RETRY_MS = 1_500;
 /** A server that does not answer within so long is asked anew: it may have come back meanwhile. */
 const PATIENCE_MS = 2_000;
+/**
+ * How often the server is asked for a sign of life, and how long it may take: a connection whose network has changed is dead, and
+ * browsers say so only after minutes.
+ */
+const ASK_MS = 5_000;
 /** One WebSocket that fails may be a server that stops at that moment. */
 const REFUSALS = 2;
 /** After these, trying again would change nothing. */
@@ -80,6 +85,12 @@ export class Signalling {
   #socket: WebSocket | null = null;
   #retryMs = FIRST_RETRY_MS;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #asker: ReturnType<typeof setInterval> | undefined;
+  /** By `Date.now()`, which goes on while the computer sleeps. */
+  #askedAtMs = 0;
+  /** Whether nothing has come since the server was asked. */
+  #isOwed = false;
+  #selfId: string | null = null;
   #closed = false;
   #wasIn = false;
   /** WebSockets in a row that never opened. */
@@ -95,7 +106,8 @@ export class Signalling {
     this.#hello = hello;
     this.#receive = receive;
     this.#report = report;
-    addEventListener("online", this.#retryNow);
+    addEventListener("online", this.#lookNow);
+    addEventListener("visibilitychange", this.#lookNow);
     this.#connect();
   }
 
@@ -129,7 +141,9 @@ export class Signalling {
   #stop(): void {
     this.#closed = true;
     clearTimeout(this.#timer);
-    removeEventListener("online", this.#retryNow);
+    clearInterval(this.#asker);
+    removeEventListener("online", this.#lookNow);
+    removeEventListener("visibilitychange", this.#lookNow);
     this.#socket?.close();
     this.#report("offline");
   }
@@ -139,19 +153,51 @@ export class Signalling {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(`${scheme}//${location.host}/ws/${this.#room}`);
     this.#socket = socket;
+    this.#startAsking();
+    this.#isOwed = false;
     this.#refusals++;
     socket.onopen = () => {
       this.#refusals = 0;
       this.send({ type: "hello", version: PROTOCOL_VERSION, secret: this.#secret, ...this.#hello });
     };
     socket.onmessage = ({ data }) => {
-      if (this.#socket === socket && typeof data === "string") this.#handle(data);
+      if (this.#socket !== socket) return;
+      this.#isOwed = false;
+      if (typeof data === "string") this.#handle(data);
     };
     socket.onclose = () => {
       if (this.#closed || this.#socket !== socket) return;
       this.#report("connecting");
       this.#schedule();
     };
+  }
+
+  #startAsking(): void {
+    clearInterval(this.#asker);
+    this.#askedAtMs = Date.now();
+    this.#asker = setInterval(() => this.#askAgain(), ASK_MS);
+  }
+
+  /** What is sent to oneself comes back. */
+  #ask(): void {
+    this.#isOwed = true;
+    if (this.#selfId !== null) this.send({ type: "signal", to: this.#selfId, data: {} });
+  }
+
+  #askAgain(): void {
+    const elapsedMs = Date.now() - this.#askedAtMs;
+    this.#askedAtMs += elapsedMs;
+    // An answer may have come, and be handled only after this, if the computer slept or the page stood still.
+    if (this.#isOwed && elapsedMs < 2 * ASK_MS) this.#replace();
+    else this.#ask();
+  }
+
+  /** Closing waits for an answer, too; but of what has not opened yet it is the end at once, and then the server is looked for. */
+  #replace(): void {
+    const socket = this.#socket;
+    if (socket?.readyState === WebSocket.CLOSED) return;
+    if (socket?.readyState !== WebSocket.CONNECTING) this.#connect();
+    socket?.close();
   }
 
   #schedule(): void {
@@ -175,10 +221,15 @@ export class Signalling {
     else this.#schedule();
   }
 
-  readonly #retryNow = (): void => {
-    if (this.#closed || this.#socket?.readyState !== WebSocket.CLOSED) return;
-    clearTimeout(this.#timer);
-    this.#connect();
+  /** The network has changed, or somebody looks at the page again. */
+  readonly #lookNow = (): void => {
+    if (this.#socket?.readyState === WebSocket.CLOSED) {
+      clearTimeout(this.#timer);
+      this.#connect();
+    } else {
+      this.#startAsking();
+      this.#ask();
+    }
   };
 
   #handle(text: string): void {
@@ -194,6 +245,7 @@ export class Signalling {
       if (!message.locked) this.#setPassphrase(null);
       this.#retryMs = FIRST_RETRY_MS;
       this.#wasIn = true;
+      this.#selfId = message.id;
       this.#report("online");
     }
     if (message.type === "locked") this.#setPassphrase(message.passphrase);

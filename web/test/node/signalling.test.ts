@@ -3,10 +3,11 @@ import { Signalling } from "../../src/main/signalling";
 
 /** As much of a WebSocket as the signalling uses. */
 class Socket {
+  static readonly CONNECTING = 0;
   static readonly OPEN = 1;
   static readonly CLOSED = 3;
   static all: Socket[] = [];
-  readyState = 0;
+  readyState: number = Socket.CONNECTING;
   readonly sent: Record<string, unknown>[] = [];
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
@@ -27,13 +28,16 @@ class Socket {
   }
 }
 
+let page: EventTarget;
+
 beforeEach(() => {
   vi.useFakeTimers();
   Socket.all = [];
   vi.stubGlobal("WebSocket", Socket);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example" });
-  vi.stubGlobal("addEventListener", () => {});
-  vi.stubGlobal("removeEventListener", () => {});
+  page = new EventTarget();
+  vi.stubGlobal("addEventListener", page.addEventListener.bind(page));
+  vi.stubGlobal("removeEventListener", page.removeEventListener.bind(page));
   vi.stubGlobal("fetch", async () => ({ ok: true }));
 });
 afterEach(() => {
@@ -47,7 +51,7 @@ async function welcomed(locked: boolean): Promise<[Socket, hello: Record<string,
   const socket = Socket.all.at(-1)!;
   socket.readyState = Socket.OPEN;
   socket.onopen?.();
-  socket.say({ type: "welcome", sample_rate_hz: 48_000, locked });
+  socket.say({ type: "welcome", id: "oneself", sample_rate_hz: 48_000, locked });
   return [socket, socket.sent[0]!];
 }
 
@@ -127,4 +131,75 @@ it("tells a server that is silent from one that takes no connection, and goes on
   const before = troubles().length;
   await refuse();
   expect(troubles().length, "that one was open").toBe(before);
+});
+
+/** What keeps a connection: it is sent to oneself, and comes back. */
+const question = { type: "signal", to: "oneself", data: {} };
+const questions = ({ sent }: Socket) => sent.filter(({ type }) => type === "signal");
+const answer = (socket: Socket) => socket.say({ type: "signal", from: "oneself", data: {} });
+
+it("replaces a connection on which nothing comes any more, though the browser says nothing of it", async () => {
+  const status = vi.fn();
+  const received = vi.fn();
+  const signalling = new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, received, status);
+  const [dead, { secret }] = await welcomed(false);
+  for (let n = 1; n <= 10; n++) {
+    await vi.advanceTimersByTimeAsync(5_000);
+    expect(questions(dead)).toEqual(Array(n).fill(question));
+    answer(dead);
+  }
+  expect(Socket.all).toHaveLength(1);
+  // It is asked 3 s after the last answer, and 5 s later that is too long.
+  await vi.advanceTimersByTimeAsync(7_900);
+  expect(status).toHaveBeenLastCalledWith("online");
+  await vi.advanceTimersByTimeAsync(100);
+  expect(status).toHaveBeenLastCalledWith("connecting");
+  expect(Socket.all).toHaveLength(2);
+  received.mockClear();
+  dead.say({ type: "error", code: "replaced", message: "it was resumed" });
+  expect(received).not.toHaveBeenCalled();
+  const [, hello] = await welcomed(false);
+  expect(Socket.all).toHaveLength(2);
+  expect(hello).toMatchObject({ type: "hello", secret });
+  expect(status).toHaveBeenLastCalledWith("online");
+  signalling.leave();
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(Socket.all).toHaveLength(2);
+});
+
+it.each(["online", "visibilitychange"])("asks at once on %s, and waits for 5 s", async (event) => {
+  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  const [socket] = await welcomed(false);
+  page.dispatchEvent(new Event(event));
+  expect(questions(socket)).toEqual([question]);
+  answer(socket);
+  page.dispatchEvent(new Event(event));
+  await vi.advanceTimersByTimeAsync(4_900);
+  expect(Socket.all).toHaveLength(1);
+  await vi.advanceTimersByTimeAsync(100);
+  expect(Socket.all).toHaveLength(2);
+});
+
+it("asks once more after a sleep, in which no answer could be heard", async () => {
+  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  const [socket] = await welcomed(false);
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(questions(socket)).toHaveLength(1);
+  vi.setSystemTime(Date.now() + 3_600_000);
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(questions(socket)).toHaveLength(2);
+  expect(Socket.all).toHaveLength(1);
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(Socket.all).toHaveLength(2);
+});
+
+it("gives up a connection that does not open within 10 s, and looks for the server", async () => {
+  vi.stubGlobal("fetch", async () => ({ ok: false }));
+  const status = vi.fn();
+  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
+  await vi.advanceTimersByTimeAsync(9_900);
+  expect(Socket.all[0]!.readyState).toBe(Socket.CONNECTING);
+  await vi.advanceTimersByTimeAsync(3_000);
+  expect(Socket.all).toHaveLength(1);
+  expect(status).toHaveBeenLastCalledWith("connecting", "silent");
 });
