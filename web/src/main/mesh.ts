@@ -52,7 +52,7 @@ export class Peer {
   /** One side makes all offers, so that they never cross. */
   readonly #offers: boolean;
   readonly #slots = new Map<number, Slot>();
-  #wanted: number;
+  #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
   #wasConnected = false;
@@ -72,7 +72,7 @@ export class Peer {
     this.#host = host;
     this.iceServers = iceServers;
     this.#offers = selfId > id;
-    this.#wanted = lanes === "auto" ? FIRST_LANES : lanes;
+    this.#wanted = lanes;
     this.#unreachableTimer = setTimeout(() => {
       this.#unreachable = true;
       host.changed();
@@ -98,8 +98,7 @@ export class Peer {
   /** This end's wish; the greater of both ends' is granted. */
   wantLanes(count: number): void {
     this.#wanted = clampLanes(count);
-    if (this.#offers) this.#adjust();
-    else this.#host.signal(this.id, { kind: "lanes", count: this.#wanted });
+    this.#adjust();
   }
 
   handle(signal: PeerSignal): void {
@@ -155,9 +154,13 @@ export class Peer {
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
   }
 
+  /** Makes the lanes there are as many as wanted; the side that makes none says how many it wants. */
   #adjust(): void {
-    if (!this.#offers) return;
-    const count = Math.max(this.#wanted, this.#wantedByPeer);
+    if (!this.#offers) {
+      if (this.#wanted !== "auto") this.#host.signal(this.id, { kind: "lanes", count: this.#wanted });
+      return;
+    }
+    const count = Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);
     for (let number = 0; number < count; number++) {
       if (!this.#slots.has(number)) this.#offerAnew(number, undefined);
     }

@@ -42,8 +42,8 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-/** One end of a pair, with one lane, and what it did. */
-function end(own: string, other: string) {
+/** One end of a pair, with one lane or as many as are wanted, and what it did. */
+function end(own: string, other: string, lanes: number | "auto" = 1) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
   const host: MeshHost = {
@@ -52,7 +52,7 @@ function end(own: string, other: string) {
     signal: (_to, signal) => said.push(signal) > 0,
     changed() {},
   };
-  return { peer: new Peer(own, other, 1, 1, [], host), made, said };
+  return { peer: new Peer(own, other, 1, lanes, [], host), made, said };
 }
 
 /** Until neither has anything more to say. */
@@ -146,3 +146,32 @@ it("asks again and again for a lane whose channel has closed, until it is offere
   offers.peer.close();
   answers.peer.close();
 });
+
+it.each([
+  [4, "auto", 4],
+  ["auto", 4, 4],
+  [1, 3, 3],
+  ["auto", "auto", 2],
+  [1, "auto", 1],
+] as const)(
+  "makes as many lanes as either wants: %s of who offers, %s of who answers",
+  async (offering, answering, count) => {
+    const offers = end("b", "a", offering);
+    let answers = end("a", "b", answering);
+    await converse([offers, answers]);
+    expect([offers.made.length, answers.made.length]).toEqual([count, count]);
+    // The one that offers is new, and was told nothing.
+    offers.peer.close();
+    const fresh = end("b", "a", offering);
+    answers.peer.meetAgain();
+    await converse([fresh, answers]);
+    expect(fresh.made).toHaveLength(count);
+    answers.peer.close();
+    answers = end("a", "b", answering);
+    fresh.peer.meetAgain();
+    await converse([fresh, answers]);
+    expect(answers.made).toHaveLength(count);
+    fresh.peer.close();
+    answers.peer.close();
+  },
+);
