@@ -25,6 +25,8 @@ const MAX_LANES = 16;
 const FIRST_LANES = 2;
 /** A path may come back by itself for so long. */
 const DISCONNECTED_MS = 2_500;
+/** A lane may take so long to connect after its offer. */
+const CONNECTING_MS = 8_000;
 /** Between attempts to restore a lane: doubled each time. */
 const FIRST_RETRY_MS = 1_000;
 const LAST_RETRY_MS = 16_000;
@@ -32,8 +34,50 @@ const LAST_RETRY_MS = 16_000;
 const RESTARTS = 2;
 /** What a peer asks for may have crossed an offer for so long. */
 const CROSSING_MS = 1_000;
-/** Not connected after so long: say so, and go on trying. */
+/** Not connected for so long: say so, and go on trying. */
 const UNREACHABLE_MS = 20_000;
+
+/** What the lanes of one pair come to. */
+class Reach {
+  readonly #isConnected: () => boolean;
+  readonly #changed: () => void;
+  #wasConnected = false;
+  #isUnreachable = false;
+  /** Since there is no lane that is connected. */
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** `isConnected`: by any lane. `changed`: by time alone. */
+  constructor(isConnected: () => boolean, changed: () => void) {
+    this.#isConnected = isConnected;
+    this.#changed = changed;
+    this.look();
+  }
+
+  get connection(): Participant["connection"] {
+    if (this.#isConnected()) return "connected";
+    if (this.#isUnreachable) return "failed";
+    return this.#wasConnected ? "interrupted" : "connecting";
+  }
+
+  /** After any change of a lane. */
+  look(): void {
+    if (this.#isConnected()) {
+      this.close();
+      this.#timer = undefined;
+      this.#wasConnected = true;
+      this.#isUnreachable = false;
+      return;
+    }
+    this.#timer ??= setTimeout(() => {
+      this.#isUnreachable = true;
+      this.#changed();
+    }, UNREACHABLE_MS);
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+  }
+}
 
 /** One lane to a peer, through all its reconnections. */
 interface Slot {
@@ -55,9 +99,10 @@ export class Peer {
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
-  #wasConnected = false;
-  #unreachable = false;
-  readonly #unreachableTimer: ReturnType<typeof setTimeout>;
+  readonly #reach = new Reach(
+    () => Array.from(this.#slots.values()).some(({ lane }) => lane.connected),
+    () => this.#host.changed(),
+  );
 
   constructor(
     selfId: string,
@@ -73,17 +118,11 @@ export class Peer {
     this.iceServers = iceServers;
     this.#offers = selfId > id;
     this.#wanted = lanes;
-    this.#unreachableTimer = setTimeout(() => {
-      this.#unreachable = true;
-      host.changed();
-    }, UNREACHABLE_MS);
     this.#adjust();
   }
 
   get connection(): Participant["connection"] {
-    if (Array.from(this.#slots.values()).some(({ lane }) => lane.connected)) return "connected";
-    if (this.#wasConnected) return "interrupted";
-    return this.#unreachable ? "failed" : "connecting";
+    return this.#reach.connection;
   }
 
   candidateType(lane: number): string | null {
@@ -130,6 +169,7 @@ export class Peer {
     const slot = this.#slots.get(number);
     if (slot?.lane.epoch !== epoch) return;
     slot.lane.hasClosed = true;
+    this.#reach.look();
     if (this.#offers) this.#offerAnew(number, slot);
     else this.#restore(number);
   }
@@ -150,8 +190,8 @@ export class Peer {
   }
 
   close(): void {
-    clearTimeout(this.#unreachableTimer);
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
+    this.#reach.close();
   }
 
   /** Makes the lanes there are as many as wanted; the side that makes none says how many it wants. */
@@ -199,9 +239,10 @@ export class Peer {
       (changed) => this.#changed(changed),
     );
     this.#slots.set(number, { lane, attempts, timer: undefined });
+    this.#reach.look();
     if (this.#offers) {
       lane.offer(false);
-      this.#schedule(number, FIRST_RETRY_MS * 8);
+      this.#schedule(number, CONNECTING_MS);
     }
     this.#host.changed();
     return lane;
@@ -223,9 +264,6 @@ export class Peer {
       case "connected":
         clearTimeout(slot.timer);
         slot.attempts = 0;
-        this.#wasConnected = true;
-        this.#unreachable = false;
-        clearTimeout(this.#unreachableTimer);
         break;
       case "disconnected":
         this.#schedule(lane.number, DISCONNECTED_MS);
@@ -234,6 +272,7 @@ export class Peer {
         this.#schedule(lane.number, 0);
         break;
     }
+    this.#reach.look();
     this.#host.changed();
   }
 
@@ -264,6 +303,7 @@ export class Peer {
     clearTimeout(slot.timer);
     slot.lane.close();
     this.#slots.delete(number);
+    this.#reach.look();
     this.#host.closeLane(this.stream, number);
   }
 }
@@ -272,10 +312,16 @@ export class Peer {
 export class Loop {
   readonly stream: number;
   readonly #lanes: Lane[] = [];
-  #wasConnected = false;
+  readonly #reach: Reach;
+  readonly #retry: ReturnType<typeof setInterval>;
 
   constructor(stream: number, lanes: number | "auto", iceServers: RTCIceServer[], host: MeshHost) {
     this.stream = stream;
+    this.#reach = new Reach(
+      () => this.#lanes.some((lane) => lane.connected),
+      () => host.changed(),
+    );
+    const offering: Lane[] = [];
     for (let number = 0; number < (lanes === "auto" ? FIRST_LANES : lanes); number++) {
       const end = (sends: boolean, other: () => Lane) =>
         new Lane(
@@ -288,7 +334,7 @@ export class Loop {
             return true;
           },
           () => {
-            this.#wasConnected ||= near.connected;
+            this.#reach.look();
             host.changed();
           },
         );
@@ -296,12 +342,15 @@ export class Loop {
       const far: Lane = end(false, () => near);
       near.offer(false);
       this.#lanes.push(near, far);
+      offering.push(near);
     }
+    this.#retry = setInterval(() => {
+      for (const lane of offering) if (!lane.connected) lane.offer(true);
+    }, CONNECTING_MS);
   }
 
   get connection(): Participant["connection"] {
-    if (this.#lanes.some((lane) => lane.connected)) return "connected";
-    return this.#wasConnected ? "interrupted" : "connecting";
+    return this.#reach.connection;
   }
 
   candidateType(lane: number): string | null {
@@ -309,7 +358,9 @@ export class Loop {
   }
 
   close(): void {
+    clearInterval(this.#retry);
     for (const lane of this.#lanes) lane.close();
+    this.#reach.close();
   }
 }
 

@@ -932,9 +932,17 @@ export class Studio implements StudioApi {
         this.#raise({
           id,
           severity: "error",
-          title: `${participant.name} cannot be reached.`,
-          remedy:
-            "Most likely a firewall is in the way at one of you, and the server's relay is out of reach, too; or one of the computers is too busy to answer. The page keeps trying; another network helps.",
+          ...(participant.isLoop
+            ? {
+                title: "You cannot hear yourself through the network.",
+                remedy:
+                  "Most likely a firewall or an extension of the browser is in the way. The page keeps trying; another network helps.",
+              }
+            : {
+                title: `${participant.name} cannot be reached.`,
+                remedy:
+                  "Most likely a firewall is in the way at one of you, and the server's relay is out of reach, too; or one of the computers is too busy to answer. The page keeps trying; another network helps.",
+              }),
         });
       }
     }

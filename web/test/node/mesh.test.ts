@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh";
+import { Loop, type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh";
 
 /** Connects when the test says so. */
 class Connection {
@@ -7,13 +7,16 @@ class Connection {
   connectionState: RTCPeerConnectionState = "new";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
+  /** Offers made with an ICE restart. */
+  restarts = 0;
   constructor() {
     Connection.made.push(this);
   }
   createDataChannel() {
     return {};
   }
-  async createOffer() {
+  async createOffer({ iceRestart }: RTCOfferOptions = {}) {
+    if (iceRestart) this.restarts++;
     return { type: "offer", sdp: "" };
   }
   async createAnswer() {
@@ -25,6 +28,10 @@ class Connection {
   async setRemoteDescription() {}
   async getStats() {
     return new Map();
+  }
+  becomes(state: RTCPeerConnectionState) {
+    this.connectionState = state;
+    this.onconnectionstatechange();
   }
   close() {
     this.connectionState = "closed";
@@ -46,13 +53,14 @@ afterEach(() => {
 function end(own: string, other: string, lanes: number | "auto" = 1) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
+  const changed = vi.fn();
   const host: MeshHost = {
     addLane: (_stream, _lane, epoch) => made.push(epoch),
     closeLane() {},
     signal: (_to, signal) => said.push(signal) > 0,
-    changed() {},
+    changed,
   };
-  return { peer: new Peer(own, other, 1, lanes, [], host), made, said };
+  return { peer: new Peer(own, other, 1, lanes, [], host), made, said, changed };
 }
 
 /** Until neither has anything more to say. */
@@ -175,3 +183,50 @@ it.each([
     answers.peer.close();
   },
 );
+
+it("says that one is out of reach after 20 s without a lane, be it for the first time or not", async () => {
+  const { peer, changed } = end("b", "a", 2);
+  const lanes = () => Connection.made.filter(({ connectionState }) => connectionState !== "closed");
+  await vi.advanceTimersByTimeAsync(19_900);
+  expect(peer.connection).toBe("connecting");
+  await vi.advanceTimersByTimeAsync(100);
+  expect(peer.connection).toBe("failed");
+  for (const lane of lanes()) lane.becomes("connected");
+  expect(peer.connection).toBe("connected");
+  lanes()[0]!.becomes("disconnected");
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(peer.connection, "there is another lane").toBe("connected");
+  for (const lane of lanes()) lane.becomes("failed");
+  await vi.advanceTimersByTimeAsync(19_900);
+  expect(peer.connection).toBe("interrupted");
+  changed.mockClear();
+  await vi.advanceTimersByTimeAsync(100);
+  expect(peer.connection).toBe("failed");
+  expect(changed).toHaveBeenCalled();
+  lanes()[0]!.becomes("connected");
+  expect(peer.connection).toBe("connected");
+  peer.close();
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(vi.getTimerCount()).toBe(0);
+});
+
+it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
+  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn() };
+  const loop = new Loop(1, 1, [], host);
+  const [near, far] = Connection.made;
+  await vi.advanceTimersByTimeAsync(0);
+  for (const lane of [near!, far!]) lane.becomes("connected");
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(near!.restarts).toBe(0);
+  for (const lane of [near!, far!]) lane.becomes("failed");
+  expect(loop.connection).toBe("interrupted");
+  await vi.advanceTimersByTimeAsync(20_000);
+  expect(loop.connection).toBe("failed");
+  expect(near!.restarts).toBeGreaterThan(1);
+  expect(far!.restarts).toBe(0);
+  for (const lane of [near!, far!]) lane.becomes("connected");
+  expect(loop.connection).toBe("connected");
+  loop.close();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(vi.getTimerCount()).toBe(0);
+});

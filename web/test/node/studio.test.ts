@@ -26,7 +26,10 @@ const sound = vi.hoisted(() => ({
   outputUnderruns: () => null,
 }));
 vi.mock("../../src/main/mesh", () => ({
-  Loop: class {},
+  Loop: class {
+    connection = "failed";
+    close(): void {}
+  },
   Peer: class {
     connection = "connecting";
     close(): void {}
@@ -358,5 +361,14 @@ it("keeps no word of an earlier try above the room", async () => {
   await refuse("room_full");
   expect(studio.state.problems).toMatchObject([{ id: "server", title: "The room is full." }]);
   await studio.rejoin();
+  expect(studio.state.problems).toEqual([]);
+});
+
+it("says of oneself that one cannot be heard through the network, not that a firewall is at one of two", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  await studio.setLoop(true);
+  expect(studio.state.problems).toMatchObject([{ title: "You cannot hear yourself through the network." }]);
+  await studio.setLoop(false);
   expect(studio.state.problems).toEqual([]);
 });
