@@ -719,8 +719,9 @@ export class Studio implements StudioApi {
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
     if (!isFirst) this.#sound?.doubtLanes();
-    this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
+    // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
+    this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
     if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
   }

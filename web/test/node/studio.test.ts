@@ -372,3 +372,19 @@ it("says of oneself that one cannot be heard through the network, not that a fir
   await studio.setLoop(false);
   expect(studio.state.problems).toEqual([]);
 });
+
+it("knows who owns the room, and who is in it, when one has come in", async () => {
+  const studio = newStudio();
+  const seen: unknown[] = [];
+  studio.subscribe(() => {
+    const { phase, isOwner, participants } = studio.state;
+    if (phase === "joined") seen.push([isOwner, participants.map((person) => person.isOwner)]);
+  });
+  await studio.join();
+  const room = { room: "room", sample_rate_hz: 48_000, owner: "id 1", locked: false, muted: false };
+  const oneself = { id: "id 9", resumed: false, ice_servers: [], relay: null };
+  const participants = [participant(1, "Ann"), participant(2, "Bob")];
+  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
+  expect(seen.length).toBeGreaterThan(0);
+  for (const state of seen) expect(state).toEqual([false, [true, false]]);
+});

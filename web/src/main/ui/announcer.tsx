@@ -1,18 +1,26 @@
 /** One polite live region for the whole page: who came, who went, what was copied. */
 
-import { createSignal } from "solid-js";
+import { createSignal, For } from "solid-js";
 
-const [text, setText] = createSignal("");
+/** Long enough to be taken up by a screen reader, short enough not to be found by one that reads the page. */
+const KEPT_MS = 5_000;
 
-/** Says it once. The same words twice in a row are said twice. */
+const [said, setSaid] = createSignal<readonly { message: string }[]>([]);
+
+/** What was said lately. */
+export { said };
+
+/** Says it once, after what was said before. The same words twice in a row are said twice. */
 export function announce(message: string): void {
-  setText((before) => (before === message ? `${message}\u00a0` : message));
+  const saying = { message };
+  setSaid((before) => [...before, saying]);
+  setTimeout(() => setSaid((before) => before.filter((other) => other !== saying)), KEPT_MS);
 }
 
 export function Announcer() {
   return (
-    <div class="visually-hidden" role="status" aria-live="polite">
-      {text()}
+    <div class="visually-hidden" role="status" aria-live="polite" aria-atomic="false">
+      <For each={said()}>{({ message }) => <p>{message}</p>}</For>
     </div>
   );
 }

@@ -75,7 +75,8 @@ function Slider(props: SliderProps): JSX.Element {
         {props.label}
         <span class="visually-hidden"> of {props.of}</span>
       </label>
-      <output for={id} class="slider-value">
+      {/* The slider says it itself. */}
+      <output for={id} class="slider-value" aria-live="off">
         {props.shown}
       </output>
       <input
