@@ -70,7 +70,7 @@ export interface LaneStats {
   receivedDatagrams: number;
   /** Bytes handed to the browser that it has not sent yet. */
   backlogBytes: number;
-  /** Round-trip time of a probe datagram on this lane. */
+  /** Round-trip time of a probe datagram on this lane; null if none was answered lately. */
   rttMs: number | Unknown;
   /** The path ICE chose: "host", "srflx", "prflx" or "relay" at this end; null until known. */
   candidateType: string | Unknown;

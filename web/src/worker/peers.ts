@@ -936,6 +936,7 @@ export class Peers {
   }
 
   #laneStats(peer: Peer): WorkerPeerStats["lanes"] {
+    const silentSinceMs = performance.now() - SILENT_MS;
     return peer.lanes
       .filter((lane) => lane.sends)
       .map((lane) => ({
@@ -944,7 +945,7 @@ export class Peers {
         sentDatagrams: lane.sent,
         receivedDatagrams: this.#receivedOn(peer, lane),
         backlogBytes: lane.channel.bufferedAmount,
-        rttMs: lane.rttMs,
+        rttMs: (lane.answeredAtMs ?? 0) > silentSinceMs ? lane.rttMs : null,
       }));
   }
 

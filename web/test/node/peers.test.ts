@@ -657,6 +657,9 @@ it("gives up lanes that answer no more once they are doubted, and no others", ()
     // Silence alone is no reason: the path may come back by itself.
     for (let n = 0; n < 10; n++) goOn([living]);
     expect(said.filter(({ type }) => type === "lane-closed")).toEqual([]);
+    // But how long its way was is no figure of now.
+    expect(peers.stats()[0].lanes.map(({ rttMs }) => rttMs)).toEqual([expect.any(Number), null]);
+    expect(peers.relayStats()).toMatchObject({ sessions: [{ rttMs: null }], rttMs: null });
     peers.addLane(1, 2, 7, true, opening);
     peers.doubtLanes(performance.now());
     for (let n = 0; n < 10; n++) goOn([living]);
