@@ -20,7 +20,7 @@ if (room === undefined) mountHome(root);
 else {
   const { settings, automation } = loadSettings(location.search);
   const studio = new Studio(room, settings, automation);
-  window.antiphon = { stats: () => studio.stats(), trace: (seconds) => studio.trace(seconds) };
+  window.antiphon = { stats: () => studio.automationStats(), trace: (seconds) => studio.trace(seconds) };
   mount(root, studio);
   if (automation.autojoin) void studio.join({ microphone: true });
 }

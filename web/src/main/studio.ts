@@ -27,6 +27,7 @@ import { Microphone } from "./microphone";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
 import { Output } from "./output";
+import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { type Automation, storeSettings } from "./settings";
 import {
@@ -46,11 +47,15 @@ import { Tracing } from "./tracing";
 /** A browser whose input reports more than this was not started for low latency. */
 const LONG_INPUT_LATENCY_MS = 10;
 const LOOP_ID = "loop";
+/** Among the peaks, whose are otherwise participants'. */
+const INPUT_PEAKS = "input";
 /** A delay that has sufficed for so long is remembered. */
 const KEEP_DELAYS_MS = 10_000;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
+/** How often it is looked for new peaks: more often than the audio thread publishes them. */
+const PEAKS_MS = 25;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
@@ -103,6 +108,12 @@ export class Studio implements StudioApi {
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
+  /** For the page's meters, and for the automation. */
+  readonly #meterPeaks = new Peaks();
+  readonly #automationPeaks = new Peaks();
+  #peaksObserver: ReturnType<typeof setInterval> | undefined;
+  /** Which of the audio thread's publications was looked at last. */
+  #peaksAtQuanta = 0;
   readonly #delays = new RememberedDelays(() => localStorage);
   /** Why the browser cannot encode Opus; null as long as it can. */
   #opusFailure: string | null =
@@ -283,6 +294,7 @@ export class Studio implements StudioApi {
     this.#sound.setMuted(this.#state.selfMuted);
     this.#sound.setRelay(this.#relayOffer);
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
+    this.#peaksObserver = setInterval(() => this.#lookAtPeaks(), PEAKS_MS);
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
@@ -326,8 +338,10 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     this.#sound = null;
     clearInterval(this.#observer);
+    clearInterval(this.#peaksObserver);
     clearInterval(this.#mixObserver);
     this.#sender = NO_SENDER;
+    this.#forgetPeaks(INPUT_PEAKS);
     this.#workerPeers = new Map();
     this.#relay = null;
     this.#mix = null;
@@ -526,6 +540,7 @@ export class Studio implements StudioApi {
     switch (message.type) {
       case "stats":
         this.#sender = message.sender;
+        this.#addPeaks(INPUT_PEAKS, message.sender.peak);
         if (message.sender.capturePath !== "none" && message.sender.capturePath !== this.#capturePath) {
           this.#capturePath = message.sender.capturePath;
           this.#loopBack.recall();
@@ -872,6 +887,7 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     this.#members.delete(id);
+    this.#forgetPeaks(id);
     clearTimeout(member.returnTimer);
     member.peer?.close();
     this.#sound?.removeStream(member.stream);
@@ -1019,18 +1035,53 @@ export class Studio implements StudioApi {
   // ---- Figures ----
 
   levels(): Levels {
+    this.#lookAtPeaks();
     const numbers = this.#sound?.numbers();
     return {
-      input: this.#sender.peak,
+      input: this.#meterPeaks.take(INPUT_PEAKS),
       participant: (id) => {
         const member = this.#members.get(id);
         if (member === undefined) return [];
-        const number = this.#number(member.stream, numbers);
-        const channels = number("channels");
+        const channels = this.#number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
-        const left = number("peakLeft");
-        return channels === 1 ? [left, left] : [left, number("peakRight")];
+        const [left, right] = this.#meterPeaks.take(id);
+        return channels === 1 ? [left, left] : [left, right];
       },
+    };
+  }
+
+  #lookAtPeaks(): void {
+    const numbers = this.#sound?.numbers();
+    if (numbers === undefined || numbers[WORKLET_STATS.quanta] === this.#peaksAtQuanta) return;
+    this.#peaksAtQuanta = numbers[WORKLET_STATS.quanta];
+    for (const [id, { stream }] of this.#members) {
+      const number = this.#number(stream, numbers);
+      this.#addPeaks(id, [number("peakLeft") || 0, number("peakRight") || 0]);
+    }
+  }
+
+  #addPeaks(whose: string, peaks: readonly number[]): void {
+    this.#meterPeaks.add(whose, peaks);
+    this.#automationPeaks.add(whose, peaks);
+  }
+
+  #forgetPeaks(whose: string): void {
+    this.#meterPeaks.forget(whose);
+    this.#automationPeaks.forget(whose);
+  }
+
+  /** `window.antiphon.stats()`: the peaks are those since it was last called, whatever the page reads meanwhile. */
+  automationStats(): Stats {
+    this.#lookAtPeaks();
+    const stats = this.stats();
+    const withPeak = <T extends { peak: number[] }>(whose: string, of: T): T => {
+      const peaks = this.#automationPeaks.take(whose);
+      return peaks.length > 0 ? { ...of, peak: Array.from(peaks) } : of;
+    };
+    return {
+      ...stats,
+      sender: withPeak(INPUT_PEAKS, stats.sender),
+      peers: stats.peers.map((peer) => withPeak(peer.id, peer)),
     };
   }
 

@@ -1,6 +1,8 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
+import { STREAM_STATS } from "../../src/shared/engine";
+import { WORKLET_STATS } from "../../src/shared/snapshot";
 
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
@@ -17,8 +19,15 @@ const sound = vi.hoisted(() => ({
   addStream: () => {},
   removeStream: () => {},
   setPeer: () => {},
-  mixing: { isMixed: () => false, isNeeded: false, review: () => {} },
-  numbers: () => undefined,
+  mixing: {
+    isMixed: () => false,
+    isNeeded: false,
+    isSource: () => false,
+    needsOwn: () => true,
+    review: () => {},
+  },
+  numbers: vi.fn((): Float64Array | undefined => undefined),
+  offsetOf: () => -1,
   observeOutput: () => {},
   isInputLate: vi.fn(() => false),
   outputClock: () => null,
@@ -387,4 +396,35 @@ it("knows who owns the room, and who is in it, when one has come in", async () =
   await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
   expect(seen.length).toBeGreaterThan(0);
   for (const state of seen) expect(state).toEqual([false, [true, false]]);
+});
+
+it("keeps peaks for each reader until it asks, though those who publish them begin anew each time", async () => {
+  const numbers = new Float64Array(100);
+  const at = WORKLET_STATS.streams + 1;
+  vi.spyOn(sound, "offsetOf").mockReturnValue(at);
+  sound.numbers.mockReturnValue(numbers);
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann")]);
+  numbers[at + STREAM_STATS.channels] = 2;
+  const publish = async (left: number, right: number) => {
+    numbers[WORKLET_STATS.quanta]++;
+    numbers[at + STREAM_STATS.peakLeft] = left;
+    numbers[at + STREAM_STATS.peakRight] = right;
+    await vi.advanceTimersByTimeAsync(50);
+  };
+  const told = () => studio.automationStats().peers.map(({ peak }) => peak);
+  const drawn = () => studio.levels().participant("id 1");
+  await publish(0.5, 0.125);
+  await publish(0, 0.25);
+  expect(told()).toEqual([[0.5, 0.25]]);
+  await publish(0, 0);
+  expect(told()).toEqual([[0, 0]]);
+  expect(drawn(), "read by the other only").toEqual([0.5, 0.25]);
+  expect(drawn(), "nothing new").toEqual([0.5, 0.25]);
+  studio.stats();
+  await publish(0.75, 0);
+  studio.stats();
+  await publish(0, 0);
+  expect([told(), drawn()]).toEqual([[[0.75, 0]], [0.75, 0]]);
+  sound.numbers.mockReturnValue(undefined);
 });
