@@ -22,7 +22,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DECODED_BYTES, OpusHeader};
 use ruopus::{OpusDecoder, Packet};
 
-/// A gap in media time waits for so many frames after the first packet behind it: two lanes may differ by 5 ms. As in the page.
+/// A gap in media time waits for the packets that begin within so many frames of the first behind it: two lanes may differ by 5 ms, and
+/// copies come after the burst they belong to. As in the page.
 const MAX_WAITING_FRAMES: i64 = 240;
 /// Packets that may wait behind a gap, copies included.
 const MAX_WAITING: usize = 8;

@@ -15,7 +15,7 @@ export const FEED_FRAMES = 120;
 const MAX_QUEUE = 128;
 /** The lookahead if the browser does not tell: libopus's own, without its low-delay mode. */
 const DEFAULT_LOOKAHEAD_FRAMES = 312;
-/** A gap in media time waits for so many frames after the first packet behind it: two lanes may differ by 5 ms. */
+/** A gap in media time waits for the packets that begin within so many frames of the first behind it: two lanes may differ by 5 ms, and copies come after the burst they belong to. */
 const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
