@@ -58,7 +58,7 @@ export function sourceOf(channel: Channel, capacityBytes: number, arrived?: () =
   return ring;
 }
 
-/** Tag of a record of captured audio: f32 `[channel][frame]`. */
+/** Tag of a record of captured audio: f32 `[channel][frame]`. One of no channels says how many frames were lost before the next. */
 export function captureTag(channels: number, frames: number): number {
   return channels * 65_536 + frames;
 }

@@ -58,6 +58,7 @@ export class Capture {
   readonly #others = new Set<number>();
   /** The planes of the block at hand. */
   #block: Float32Array<ArrayBuffer>[] = [];
+  #lostFrames = 0;
   readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
   #recording: { samples: Float32Array; frames: number; first: number } | null = null;
   /** What the input takes beyond its timestamps. */
@@ -231,7 +232,8 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
-      this.#push(channels, frames, null);
+      if (channels > 0) this.#push(channels, frames, null);
+      else this.#lose(frames);
     }
   }
 
@@ -255,9 +257,18 @@ export class Capture {
     this.#isPaused = false;
     this.#newestMs = nowMs;
     const missing = Math.round((pausedMs * this.#config.rateHz) / 1000) - frames;
-    if (missing <= 0) return;
-    this.#engine.pass(missing);
-    this.#clock.pass(missing);
+    if (missing > 0) this.#pass(missing);
+  }
+
+  /** Captured, and lost on the way here: media time goes on, or all that follows would seem to come too late. */
+  #lose(frames: number): void {
+    this.#lostFrames += frames;
+    this.#pass(frames);
+  }
+
+  #pass(frames: number): void {
+    this.#engine.pass(frames);
+    this.#clock.pass(frames);
   }
 
   /** Records what is captured from now on, for so long; it goes to main when it is full. */
@@ -395,7 +406,7 @@ export class Capture {
       captures: this.#path === "none" ? 0 : (this.#interleaver?.count ?? 1),
       capturedFrames: numbers[SENDER_STATS.captured],
       sentFrames: numbers[SENDER_STATS.sent],
-      overrunFrames: numbers[SENDER_STATS.overrun],
+      overrunFrames: numbers[SENDER_STATS.overrun] + this.#lostFrames,
       packets: numbers[SENDER_STATS.packets],
       peak: Array.from(numbers.subarray(SENDER_STATS.peaks, SENDER_STATS.peaks + this.#config.channels)),
     };

@@ -31,6 +31,7 @@ const PUBLISH_SECONDS = 0.05;
 /** Datagrams taken per quantum at most: what 32 streams send in 40 ms. The rest waits for the next quantum. */
 const MAX_DATAGRAMS = 1024;
 const MAX_COMMANDS = 64;
+const NOTHING = new Uint8Array(0);
 
 /** The ways to the other threads. */
 class Links {
@@ -66,6 +67,8 @@ class AntiphonProcessor extends AudioWorkletProcessor {
   #quanta = 0;
   #sincePublished = 0;
   #captureOverflows = 0;
+  /** Captured since there was room for what was captured last. */
+  #lostFrames = 0;
 
   constructor({ processorOptions }: { processorOptions: WorkletOptions }) {
     super();
@@ -137,11 +140,14 @@ class AntiphonProcessor extends AudioWorkletProcessor {
 
   #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
     const channels = Math.min(input.length, 8);
+    if (this.#lostFrames > 0 && sink.push(captureTag(0, Math.min(this.#lostFrames, 65_535)), NOTHING))
+      this.#lostFrames = 0;
     for (let channel = 0; channel < channels; channel++) {
       this.#captured.set(input[channel], channel * frames);
     }
     if (!sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
       this.#captureOverflows++;
+      this.#lostFrames += frames;
     }
   }
 

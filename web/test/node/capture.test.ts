@@ -50,7 +50,10 @@ function studio(config: SendConfig) {
     const bytes = new Uint8Array(2 * 128 * 4);
     for (let n = 0; n < quanta; n++) port.onmessage?.({ data: { tag: captureTag(2, 128), bytes } });
   };
-  return { capture, peers, play, said, sent };
+  /** The audio thread had no room for so many frames. */
+  const lose = (frames: number) =>
+    port.onmessage?.({ data: { tag: captureTag(0, frames), bytes: new Uint8Array(0) } });
+  return { capture, peers, play, lose, said, sent };
 }
 
 function expectWhole(sent: { sequence: number; from: number; to: number }[]): void {
@@ -102,6 +105,16 @@ it.each(["16 bit", "Opus"])(
     expect(capture.stats().capturedFrames).toBe(1_200 * 128);
   },
 );
+
+it("counts what was lost on the way to it, and lets media time pass for it", () => {
+  const { capture, play, lose, sent } = studio(CHOSEN);
+  play(10);
+  lose(1_000);
+  play(10);
+  expect(sent[10]).toMatchObject({ sequence: 10, from: 10 * 128 + 1_000 });
+  expect(sent).toHaveLength(20);
+  expect(capture.stats()).toMatchObject({ overrunFrames: 1_000, capturedFrames: 20 * 128 });
+});
 
 it("sends nothing of the source before, should some have been left", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
