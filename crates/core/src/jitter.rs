@@ -20,7 +20,7 @@ use alloc::vec;
 use crate::conceal::Run;
 use crate::pcm;
 use crate::sequence::Arrival;
-use crate::spread::{BIN_FRAMES, Spread};
+use crate::spread::Spread;
 use crate::wire::{AudioHeader, SampleFormat, SampleRate};
 
 /// How far ahead of the playhead the jitter buffer aims to receive.
@@ -194,7 +194,7 @@ impl JitterBuffer {
             newest_end: 0,
             played_end: 0,
             counted_from: 0,
-            spread: Spread::default(),
+            spread: Spread::new(rate),
             until_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
@@ -819,7 +819,7 @@ impl JitterBuffer {
         self.spare = if spare > tolerated { spare as usize } else { 0 };
         // A slow sender eats up a fixed delay from below.
         if let (Target::Fixed(_), Some(needed), None) = (self.target, needed, self.skip)
-            && spare < -(self.target_frames() as i64 / 4).max(2 * BIN_FRAMES)
+            && spare < -(self.target_frames() as i64 / 4).max(2 * self.spread.bin_frames())
         {
             self.lengthen_to(needed);
         }

@@ -8,10 +8,12 @@
 //! earlier from then on, and the spread seem wider than it is. But a sender on the same sound card, as who hears himself is, stands still
 //! along with it, and its packets come as before.
 
-/// Resolution of the histogram, in frames.
-pub const BIN_FRAMES: i64 = 16;
-/// Spread covered: 32,768 frames, 340 ms at 96 kHz, which is as much as a stall and half a buffer. What lies farther apart counts as that far.
-const BINS: usize = 2_048;
+use crate::wire::SampleRate;
+
+/// Resolution of the histogram, in frames: twice that above 48 kHz.
+const BIN_FRAMES: usize = 16;
+/// Spread covered: 340 ms. What lies farther apart counts as that far.
+const BINS: usize = 1_024;
 /// Share of the remembered frames that came later than the prompt ones, which no queue moves.
 const LATER_SHARE: f32 = 0.9;
 /// Frames that must have come since a slip to tell whether the sender stood still too.
@@ -29,14 +31,17 @@ pub struct Spread {
     older: [u32; BINS],
     /// See [`Self::doubted_frames`].
     doubted: i64,
+    bin_frames: i64,
     /// Delay at the lower edge of bin 0; a multiple of nothing, set by the first packet.
     origin: i64,
     is_empty: bool,
 }
 
-impl Default for Spread {
-    fn default() -> Self {
+impl Spread {
+    /// Nothing is remembered yet, of arrivals at a stream's sample rate.
+    pub fn new(rate: SampleRate) -> Self {
         Self {
+            bin_frames: rate.scaled(BIN_FRAMES) as i64,
             newest: [0; BINS],
             before: [0; BINS],
             doubted: 0,
@@ -46,12 +51,23 @@ impl Default for Spread {
             is_empty: true,
         }
     }
-}
 
-impl Spread {
-    /// Forgets everything.
+    /// Forgets everything. RT: no alloc, no lock, O(bins).
     pub fn clear(&mut self) {
-        *self = Self::default();
+        for weights in [
+            &mut self.newest,
+            &mut self.before,
+            &mut self.recent,
+            &mut self.older,
+        ] {
+            weights.fill(0);
+        }
+        (self.doubted, self.is_empty) = (0, true);
+    }
+
+    /// Frames within which delays are not told apart.
+    pub fn bin_frames(&self) -> i64 {
+        self.bin_frames
     }
 
     /// Counts a packet of `frames` frames that arrived with `delay`.
@@ -60,9 +76,9 @@ impl Spread {
     pub fn add(&mut self, delay: i64, frames: u16) {
         if self.is_empty {
             self.is_empty = false;
-            self.origin = delay.wrapping_sub(BIN_FRAMES * BINS as i64 / 2);
+            self.origin = delay.wrapping_sub(self.bin_frames * BINS as i64 / 2);
         }
-        let mut bin = delay.wrapping_sub(self.origin).div_euclid(BIN_FRAMES);
+        let mut bin = delay.wrapping_sub(self.origin).div_euclid(self.bin_frames);
         let last = BINS as i64 - 1;
         if bin < 0 {
             self.shift(bin);
@@ -82,12 +98,13 @@ impl Spread {
     ///
     /// RT: no alloc, no lock, O(bins).
     pub fn settle(&mut self, slip: i64) -> i64 {
-        move_weights(&mut self.newest, nearest_bins(slip));
+        let bins = self.nearest_bins(slip);
+        move_weights(&mut self.newest, bins);
         if slip > 0 {
             self.lift_before();
         }
         let stood_still = if self.has_sender_stood_still() {
-            let bins = nearest_bins(self.doubted);
+            let bins = self.nearest_bins(self.doubted);
             move_weights(&mut self.recent, bins);
             move_weights(&mut self.older, bins);
             self.doubted
@@ -112,7 +129,7 @@ impl Spread {
         }
         let frames: u64 = self.newest.iter().map(|&weight| u64::from(weight)).sum();
         let now = self.newest.iter().position(|&weight| weight > 0);
-        let least = nearest_bins(self.doubted) * 3 / 4;
+        let least = self.nearest_bins(self.doubted) * 3 / 4;
         frames >= LEAST_FRAMES
             && self
                 .prompt_bin()
@@ -154,7 +171,11 @@ impl Spread {
     pub fn exceeded_by(&self, share: f32) -> Option<i64> {
         let all = [&self.newest, &self.before, &self.recent, &self.older];
         let bin = bin_exceeded_by(all, share)?;
-        Some(self.origin.wrapping_add((bin + 1) * BIN_FRAMES - 1))
+        Some(self.origin.wrapping_add((bin + 1) * self.bin_frames - 1))
+    }
+
+    fn nearest_bins(&self, frames: i64) -> i64 {
+        (frames.saturating_add(self.bin_frames / 2)).div_euclid(self.bin_frames)
     }
 
     fn join(&mut self) {
@@ -173,7 +194,7 @@ impl Spread {
 
     /// Moves the covered range by `bins`; what would fall off stays at its edge.
     fn shift(&mut self, bins: i64) {
-        self.origin = self.origin.wrapping_add(bins.wrapping_mul(BIN_FRAMES));
+        self.origin = self.origin.wrapping_add(bins.wrapping_mul(self.bin_frames));
         for weights in [
             &mut self.newest,
             &mut self.before,
@@ -201,10 +222,6 @@ fn bin_exceeded_by<const PARTS: usize>(parts: [&[u32; BINS]; PARTS], share: f32)
     Some(bin as i64)
 }
 
-fn nearest_bins(frames: i64) -> i64 {
-    frames.saturating_add(BIN_FRAMES / 2).div_euclid(BIN_FRAMES)
-}
-
 /// Moves weights to bins higher by `bins`; what would fall off stays at the edge.
 fn move_weights(weights: &mut [u32; BINS], bins: i64) {
     let distance = bins.unsigned_abs().min(BINS as u64 - 1) as usize;
@@ -226,9 +243,11 @@ fn move_weights(weights: &mut [u32; BINS], bins: i64) {
 mod tests {
     use super::*;
 
+    const BIN_FRAMES: i64 = super::BIN_FRAMES as i64;
+
     #[test]
     fn the_share_that_exceeds_a_delay_is_respected() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         assert_eq!(spread.exceeded_by(0.01), None);
         for n in 0..1_000 {
             spread.add(5_000 + n % 100, 64);
@@ -242,31 +261,31 @@ mod tests {
 
     #[test]
     fn a_straggler_makes_nothing_forgotten() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         for _ in 0..5_000 {
             spread.add(0, 128);
         }
         // However late it comes, it is one packet, and is still known when the next comes in time.
-        for late in [24_000, 40_000, i64::MAX - 5] {
+        for late in [9_600, 19_200, i64::MAX - 5] {
             spread.add(late, 128);
             let budgeted = spread.exceeded_by(0.001).expect("has packets");
             assert!((0..BIN_FRAMES).contains(&budgeted), "{late}: {budgeted}");
             spread.add(0, 128);
             let latest = spread.exceeded_by(0.0).expect("has packets");
-            assert!(latest >= late.min(32_000), "{late}: {latest}");
+            assert!(latest >= late.min(16_000), "{late}: {latest}");
         }
     }
 
     #[test]
     fn the_range_follows_the_delays() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         for delay in [0, 20_000, -20_000, 500_000, -500_000, i64::MIN + 5] {
             spread.clear();
             spread.add(delay + 100, 100);
-            for later in [0, 30_000, 100] {
+            for later in [0, 15_000, 100] {
                 spread.add(delay + later, 1);
                 let latest = spread.exceeded_by(0.0).expect("has packets");
-                let range = 30_000 + BIN_FRAMES;
+                let range = 15_000 + BIN_FRAMES;
                 assert!((0..range).contains(&(latest - delay)), "{delay}: {latest}");
             }
             let first = spread.exceeded_by(0.999).expect("has packets");
@@ -289,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_came_after_a_slip_is_moved_to_what_came_before() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         let (_, before) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
         // Half of them before it, half after; then all after it.
@@ -304,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_stands_still_too_is_recognised() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         let (_, [prompt, latest]) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
         // What was on its way came earlier, the rest as before.
@@ -317,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_is_two_turns_old_no_longer_counts() {
-        let mut spread = Spread::default();
+        let mut spread = Spread::new(SampleRate::Hz48000);
         spread.add(1_000, 64);
         spread.turn();
         spread.add(0, 64);
