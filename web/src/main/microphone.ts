@@ -1,6 +1,12 @@
 /** One's own microphone: opened, followed while it is unplugged and plugged in again, and closed. */
 
-import { inspectMicrophone, microphoneFault, microphoneProblem, openMicrophone } from "./devices";
+import {
+  inspectMicrophone,
+  microphoneFault,
+  microphoneProblem,
+  openMicrophone,
+  rateProblem,
+} from "./devices";
 import type { Device } from "./model";
 import type { Store } from "./store";
 
@@ -139,6 +145,17 @@ export class Microphone {
     const isBack = isThere && input.isMissing;
     input.isMissing = !isThere;
     return isBack;
+  }
+
+  /** Closes one that opened and cannot be captured, and says why. */
+  giveUp(error: unknown, rateHz: number): void {
+    this.close();
+    if (!(error instanceof DOMException && error.name === "NotSupportedError")) {
+      this.#failed(error);
+      return;
+    }
+    this.#store.set({ microphone: "mismatched" });
+    this.#store.raise(rateProblem(rateHz));
   }
 
   #failed(error: unknown): void {

@@ -198,7 +198,11 @@ export class Sound {
     );
   }
 
-  /** Captures from `stream`: from its track in the worker where that is possible, else through the audio graph. */
+  /**
+   * Captures from `stream`: from its track in the worker where that is possible, else through the audio graph.
+   *
+   * *Errors* whatever the browser throws: `NotSupportedError` where it does not resample what was recorded at another rate (older Firefox; version 153 does).
+   */
   capture(stream: MediaStream, channels: number, throughGraph = false): void {
     this.stopCapture();
     const [track] = stream.getAudioTracks();
@@ -222,8 +226,8 @@ export class Sound {
       };
       return;
     }
-    this.#tell({ type: "worklet" });
     this.#source = this.context.createMediaStreamSource(stream);
+    this.#tell({ type: "worklet" });
     this.#source.connect(this.#node);
     this.#inputWatch.opened(performance.now(), this.#ran());
   }

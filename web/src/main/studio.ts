@@ -292,8 +292,12 @@ export class Studio implements StudioApi {
   #capture(throughGraph = false): void {
     const { stream } = this.#microphone;
     if (stream === null) return;
-    this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
-    this.#adviseLauncher();
+    try {
+      this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
+      this.#adviseLauncher();
+    } catch (error) {
+      this.#microphone.giveUp(error, this.#rateHz);
+    }
   }
 
   async #restartSound(): Promise<void> {

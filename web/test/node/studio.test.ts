@@ -333,6 +333,34 @@ it.each([
   expect(studio.state.problems).toEqual([]);
 });
 
+it("says that a browser which cannot resample records at another rate than the room's", async () => {
+  const close = vi.fn(async () => {});
+  vi.stubGlobal(
+    "AudioContext",
+    class {
+      sampleRate = 44_100;
+      close = close;
+    },
+  );
+  sound.capture.mockImplementationOnce(() => {
+    throw new DOMException("different sample-rate", "NotSupportedError");
+  });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("mismatched");
+  expect(track.stop).toHaveBeenCalled();
+  expect(close).toHaveBeenCalled();
+  expect(studio.state.problems).toMatchObject([{ id: "microphone" }]);
+  expect(studio.state.problems[0].remedy).toMatch(/44100 Hz.*48000 Hz/);
+  sound.capture.mockImplementationOnce(() => {
+    throw new TypeError("no track");
+  });
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("failed");
+  await studio.enableMicrophone();
+  expect(studio.state).toMatchObject({ microphone: "on", problems: [] });
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
