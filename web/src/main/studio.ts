@@ -20,6 +20,7 @@ import type { Setup } from "./calibration";
 import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
+import { accepted } from "./ice";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
@@ -575,8 +576,8 @@ export class Studio implements StudioApi {
     if (passphrase !== undefined) this.#passphrase = passphrase;
     this.#clear("server");
     this.#set({ phase: "joining" });
-    if (microphone) await this.enableMicrophone();
     try {
+      if (microphone) await this.enableMicrophone();
       await this.#startSound();
     } catch (error) {
       this.#set({ phase: "lobby" });
@@ -594,7 +595,7 @@ export class Studio implements StudioApi {
       (message) => {
         this.#inbox = this.#inbox
           .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
-          .catch((error) => this.#soundFailed(error));
+          .catch((error) => this.#messageFailed(error));
       },
       (status, trouble) => this.#handleStatus(status, trouble),
     );
@@ -610,6 +611,17 @@ export class Studio implements StudioApi {
     });
   }
 
+  /** What the server said could not be done: who is not in yet can try again. */
+  #messageFailed(error: unknown): void {
+    this.stopJoining();
+    this.#raise({
+      id: "server",
+      severity: "error",
+      title: "This page could not do what the server said.",
+      remedy: `Reload it, or take another browser. The browser says: ${String(error)}`,
+    });
+  }
+
   rejoin(): Promise<void> {
     return this.join({ microphone: this.#hadMicrophone });
   }
@@ -620,7 +632,6 @@ export class Studio implements StudioApi {
 
   stopJoining(): void {
     if (this.#state.phase !== "joining" || this.#signalling === null) return;
-    this.#signalling.leave();
     this.#backToLobby(this.#state.passphrase);
   }
 
@@ -702,13 +713,20 @@ export class Studio implements StudioApi {
 
   async #handleWelcome(welcome: Welcome): Promise<void> {
     this.#selfId = welcome.id;
-    this.#iceServers = welcome.ice_servers;
+    this.#setIceServers(welcome.ice_servers);
     if (welcome.sample_rate_hz !== this.#rateHz) {
       this.#rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-      if (this.#state.microphone === "on") await this.#microphone.open(this.#rateHz);
-      await this.#restartSound();
+      const { microphone } = this.#state;
+      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#rateHz);
+      try {
+        await this.#restartSound();
+      } catch (error) {
+        this.#backToLobby("none");
+        this.#soundFailed(error);
+        return;
+      }
     }
     if (!welcome.locked) this.#passphrase = null;
     this.#setRelay(welcome.relay);
@@ -719,7 +737,7 @@ export class Studio implements StudioApi {
       else this.#waitFor(id);
     }
     for (const { peer } of this.#members.values())
-      if (peer instanceof Peer) peer.iceServers = welcome.ice_servers;
+      if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
     if (!isFirst) this.#sound?.doubtLanes();
@@ -759,11 +777,27 @@ export class Studio implements StudioApi {
 
   /** With the microphone on. */
   #backToLobby(passphrase: StudioState["passphrase"]): void {
+    this.#signalling?.leave();
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
     this.#clear("server-gone");
+  }
+
+  #setIceServers(servers: RTCIceServer[]): void {
+    this.#iceServers = accepted(servers);
+    if (this.#iceServers.length === servers.length) {
+      this.#clear("ice");
+      return;
+    }
+    this.#raise({
+      id: "ice",
+      severity: "warning",
+      title: "This browser refuses something that the server offers to find ways through firewalls.",
+      remedy:
+        "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
+    });
   }
 
   #setRelay(offer: RelayOffer | null): void {

@@ -25,10 +25,15 @@ const sound = vi.hoisted(() => ({
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
 }));
+const startSound = vi.hoisted(() => vi.fn(async () => sound));
+const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {},
   Peer: class {
     connection = "connecting";
+    constructor(_self: string, _id: string, _stream: number, _lanes: unknown, iceServers: unknown) {
+      peers.push({ iceServers });
+    }
     close(): void {}
     retry(): void {}
   },
@@ -36,7 +41,7 @@ vi.mock("../../src/main/mesh", () => ({
 vi.mock("../../src/main/sound", () => ({
   BUDGET_SHARES: {},
   TELLS_OUTPUT: true,
-  Sound: { start: async () => sound },
+  Sound: { start: startSound },
 }));
 
 /** Those to the server, which the test speaks for. */
@@ -62,6 +67,7 @@ let plug: (inputs: string[], outputs: string[]) => Promise<void>;
 beforeEach(() => {
   vi.useFakeTimers();
   vi.clearAllMocks();
+  peers.length = 0;
   plugged.mockResolvedValue([]);
   Socket.last = null;
   vi.stubGlobal("WebSocket", Socket);
@@ -121,11 +127,11 @@ const participant = (stream: number, name: string) => ({
 });
 
 /** Comes in, and finds these there. */
-async function enter(studio: Studio, participants: object[]): Promise<void> {
+async function enter(studio: Studio, participants: object[], welcome: object = {}): Promise<void> {
   await studio.join();
   const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
   const oneself = { id: "id 9", resumed: false, ice_servers: [], relay: null };
-  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
+  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants, ...welcome });
 }
 
 it("remembers what was chosen by hand, and nothing that only the address asked for", async () => {
@@ -387,4 +393,76 @@ it("keeps no word of an earlier try above the room", async () => {
   expect(studio.state.problems).toMatchObject([{ id: "server", title: "The room is full." }]);
   await studio.rejoin();
   expect(studio.state.problems).toEqual([]);
+});
+
+it("goes back to the lobby when it cannot even ask for the devices", async () => {
+  const studio = newStudio();
+  plugged.mockResolvedValueOnce([]).mockRejectedValueOnce(new Error("no devices"));
+  await studio.join({ microphone: true });
+  expect(studio.state.phase).toBe("lobby");
+  expect(studio.state.problems[0].remedy).toContain("no devices");
+});
+
+it("goes back to the lobby when the sound does not start at the room's rate", async () => {
+  const studio = newStudio();
+  await studio.join();
+  startSound.mockRejectedValueOnce(new Error("no such rate"));
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "sound" }] });
+  expect(studio.state.problems[0].remedy).toContain("no such rate");
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({ phase: "joined", problems: [] });
+});
+
+it("goes back to the lobby when it cannot do what the server says", async () => {
+  const studio = newStudio();
+  await enter(studio, [], { participants: null });
+  expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "server" }] });
+});
+
+it("comes in as a listener when the microphone does not open at the room's rate", async () => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({
+    phase: "joined",
+    microphone: "busy",
+    problems: [{ id: "microphone" }],
+  });
+});
+
+it("opens a microphone again at the room's rate that did not go with the one before", async () => {
+  const studio = newStudio();
+  vi.stubGlobal(
+    "AudioContext",
+    class {
+      sampleRate = 44_100;
+      async close() {}
+    },
+  );
+  sound.capture.mockImplementationOnce(() => {
+    throw new DOMException("different sample-rate", "NotSupportedError");
+  });
+  await studio.enableMicrophone();
+  await enter(studio, [], { sample_rate_hz: 44_100 });
+  expect(studio.state).toMatchObject({ phase: "joined", microphone: "on", problems: [] });
+});
+
+it("does without an ICE server that the browser refuses, and says so", async () => {
+  vi.stubGlobal(
+    "RTCPeerConnection",
+    class {
+      constructor({ iceServers }: { iceServers: { urls: string[] }[] }) {
+        if (iceServers[0].urls[0] === "stun://wrong") throw new SyntaxError("refused");
+      }
+      close(): void {}
+    },
+  );
+  const studio = newStudio();
+  const [wrong, right] = [{ urls: ["stun://wrong"] }, { urls: ["stun:right"] }];
+  await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
+  expect(studio.state.phase).toBe("joined");
+  expect(peers).toEqual([{ iceServers: [right] }]);
+  expect(problems(studio)).toEqual(["ice"]);
 });
