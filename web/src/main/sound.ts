@@ -108,6 +108,8 @@ function portsOf(...channels: Channel[]): Transferable[] {
 
 export class Sound {
   readonly context: AudioContext;
+  /** In frames, as it was asked of the browser. */
+  readonly quantum: number;
   /** Who is heard in the server's mix. */
   readonly mixing: Mixing;
   readonly #worker: Worker;
@@ -149,10 +151,11 @@ export class Sound {
   private constructor(
     context: AudioContext,
     module: WebAssembly.Module,
-    { transport, rateHz, sender }: SoundOptions,
+    { transport, rateHz, quantum, sender }: SoundOptions,
     receive: (message: FromWorker) => void,
   ) {
     this.context = context;
+    this.quantum = quantum;
     this.mixing = new Mixing(module);
     this.#rateHz = rateHz;
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);

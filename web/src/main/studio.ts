@@ -180,11 +180,12 @@ export class Studio implements StudioApi {
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#output.choose();
+    if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
-    if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
-      await this.#restartSound();
-    if ((changed("inputDeviceId") || changed("channels")) && this.#state.microphone === "on")
+    if (changed("quantum")) await this.#started().then(() => this.#followQuantum());
+    const { microphone } = this.#state;
+    const isOpened = microphone === "on" || microphone === "asking";
+    if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
@@ -261,6 +262,11 @@ export class Studio implements StudioApi {
     return this.#starting;
   }
 
+  /** Once the sound that is being started runs or has failed: what was chosen meanwhile, it does not know. */
+  async #started(): Promise<void> {
+    await this.#starting?.catch(() => {});
+  }
+
   async #makeSound(): Promise<void> {
     if (this.#sound !== null) return;
     const { quantum, outputDeviceId } = this.#state.settings;
@@ -305,6 +311,12 @@ export class Studio implements StudioApi {
     await this.#stopSound();
     await this.#startSound();
     this.#capture();
+  }
+
+  /** In the lobby only: lanes would end with their worker. */
+  async #followQuantum(): Promise<void> {
+    const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
+    if (!isCurrent && this.#state.phase === "lobby") await this.#restartSound();
   }
 
   #soundStopped(): void {

@@ -25,7 +25,11 @@ const sound = vi.hoisted(() => ({
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
 }));
-const startSound = vi.hoisted(() => vi.fn(async () => sound));
+const startSound = vi.hoisted(() =>
+  vi.fn(async ({ quantum }: { quantum: number; outputDeviceId: string }) =>
+    Object.assign(sound, { quantum }),
+  ),
+);
 const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {},
@@ -465,4 +469,44 @@ it("does without an ICE server that the browser refuses, and says so", async () 
   expect(studio.state.phase).toBe("joined");
   expect(peers).toEqual([{ iceServers: [right] }]);
   expect(problems(studio)).toEqual(["ice"]);
+});
+
+it.each(["asking", "busy", "ended"])(
+  "opens another microphone that is chosen while one is %s",
+  async (state) => {
+    const studio = newStudio();
+    if (state === "busy") askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+    const enabled = studio.enableMicrophone();
+    if (state !== "asking") await enabled;
+    if (state === "ended") await plug(["built in"], []);
+    expect(studio.state.microphone).toBe(state);
+    track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "built in" });
+    await studio.change({ inputDeviceId: "built in" });
+    await enabled;
+    track.getSettings.mockReturnValue(trackSettings);
+    expect(studio.state.microphone).toBe("on");
+    expect(askForMicrophone).toHaveBeenLastCalledWith({
+      audio: expect.objectContaining({ deviceId: { exact: "built in" } }),
+    });
+  },
+);
+
+it("takes the quantum and the output that are chosen while the sound is started", async () => {
+  const studio = newStudio();
+  let start = () => {};
+  startSound.mockImplementationOnce(async ({ quantum }) => {
+    await new Promise<void>((resolve) => {
+      start = resolve;
+    });
+    return Object.assign(sound, { quantum });
+  });
+  const enabled = studio.enableMicrophone();
+  await vi.advanceTimersByTimeAsync(0);
+  const changed = [studio.change({ outputDeviceId: "usb out" })];
+  for (const quantum of [128, 256] as const) changed.push(studio.change({ quantum }));
+  start();
+  await Promise.all([enabled, ...changed]);
+  expect(sound.setOutput).toHaveBeenCalledWith("usb out");
+  expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256, outputDeviceId: "usb out" });
+  expect(startSound).toHaveBeenCalledTimes(2);
 });
