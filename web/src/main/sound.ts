@@ -75,9 +75,16 @@ export const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const
 let engine: Promise<WebAssembly.Module> | undefined;
 
 function loadEngine(): Promise<WebAssembly.Module> {
-  engine ??= WebAssembly.compileStreaming(fetch(engineUrl));
+  engine ??= WebAssembly.compileStreaming(fetch(engineUrl)).catch((error) => {
+    // To be tried again.
+    engine = undefined;
+    throw error;
+  });
   return engine;
 }
+
+/** The sound's code did not come: a matter of the network or the server, and not of the sound system. */
+export class NotLoaded extends Error {}
 
 export interface SoundOptions {
   /** How records pass between threads. */
@@ -125,10 +132,10 @@ export class Sound {
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
-  /** Called when the audio thread's code has failed: it is silent from then on. */
+  /** Called when the audio thread's code has failed, or the worker's did not come: it is silent from then on. */
   stopped: () => void = () => {};
 
-  /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
+  /** *Errors* `NotLoaded`, and whatever the browser throws if it has no audio output or no such rate. */
   static async start(options: SoundOptions, receive: (message: FromWorker) => void): Promise<Sound> {
     const contextOptions: AudioContextOptions = {
       latencyHint: 0,
@@ -140,7 +147,10 @@ export class Sound {
     }
     const context = new AudioContext(contextOptions);
     try {
-      const [module] = await Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
+      const loaded = Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
+      const [module] = await loaded.catch((error) => {
+        throw new NotLoaded(String(error));
+      });
       return new Sound(context, module, options, receive);
     } catch (error) {
       void context.close();
@@ -190,7 +200,10 @@ export class Sound {
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
+    // Until it speaks for the first time: from then on it is there, whatever else may fail in it.
+    this.#worker.onerror = () => this.stopped();
     this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+      this.#worker.onerror = null;
       if (data.type === "capture-wanted") void this.#captureAgain?.(data);
       else if (data.type === "capture-unneeded") this.#captures.end(data.capture);
       else receive(data);

@@ -37,7 +37,7 @@ import {
   type Trouble,
   type Welcome,
 } from "./signalling";
-import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
+import { BUDGET_SHARES, NotLoaded, Sound, TELLS_OUTPUT, type Transport } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
 import { type StreamNumber, streamNumber } from "./stream-number";
@@ -281,7 +281,7 @@ export class Studio implements StudioApi {
     try {
       this.#sound = await Sound.start(options, receive);
     } catch (error) {
-      if (outputDeviceId === "") throw error;
+      if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
       // The remembered output is not there today.
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
@@ -615,6 +615,15 @@ export class Studio implements StudioApi {
   }
 
   #soundFailed(error: unknown): void {
+    if (error instanceof NotLoaded) {
+      this.#raise({
+        id: "sound",
+        severity: "error",
+        title: "A part of this page could not be loaded: there is no sound.",
+        remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
+      });
+      return;
+    }
     this.#raise({
       id: "sound",
       severity: "error",

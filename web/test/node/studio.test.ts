@@ -25,6 +25,7 @@ const sound = vi.hoisted(() => ({
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
 }));
+const NotLoaded = vi.hoisted(() => class extends Error {});
 const startSound = vi.hoisted(() =>
   vi.fn(async ({ quantum }: { quantum: number; outputDeviceId: string }) =>
     Object.assign(sound, { quantum }),
@@ -45,6 +46,7 @@ vi.mock("../../src/main/mesh", () => ({
 vi.mock("../../src/main/sound", () => ({
   BUDGET_SHARES: {},
   TELLS_OUTPUT: true,
+  NotLoaded,
   Sound: { start: startSound },
 }));
 
@@ -509,4 +511,14 @@ it("takes the quantum and the output that are chosen while the sound is started"
   expect(sound.setOutput).toHaveBeenCalledWith("usb out");
   expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256, outputDeviceId: "usb out" });
   expect(startSound).toHaveBeenCalledTimes(2);
+});
+
+it("says of code that did not come that it is not the loudspeaker's fault, and tries again when told to", async () => {
+  const studio = newStudio();
+  startSound.mockRejectedValueOnce(new NotLoaded("404"));
+  await studio.join();
+  expect(studio.state).toMatchObject({ phase: "lobby", problems: [{ id: "sound" }] });
+  expect(studio.state.problems[0].remedy).toMatch(/try again.*404/);
+  await studio.join();
+  expect(studio.state).toMatchObject({ phase: "joining", problems: [] });
 });
