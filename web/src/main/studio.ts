@@ -148,6 +148,8 @@ export class Studio implements StudioApi {
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
+    // A browser that waits for the user to do something waits for anything.
+    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
   }
 
   get state(): StudioState {
@@ -513,8 +515,13 @@ export class Studio implements StudioApi {
       severity: "error",
       title: "The browser has not started the sound.",
       remedy: "It waits for a click on the page.",
-      action: { label: "Start the sound", run: () => void context.resume() },
+      action: { label: "Start the sound", run: () => this.#resume() },
     });
+  }
+
+  #resume(): void {
+    const context = this.#sound?.context;
+    if (context?.state === "suspended") void context.resume();
   }
 
   /** What the browser reports of its input tells whether it was started with short buffers. */
@@ -666,7 +673,7 @@ export class Studio implements StudioApi {
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
-    this.#clear("server-gone");
+    this.#store.end("server-gone");
   }
 
   #displayName(): string {
@@ -676,7 +683,7 @@ export class Studio implements StudioApi {
   #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
     this.#set({ signalling });
     if (signalling === "connecting") this.#sound?.holdRelay();
-    if (signalling === "online") this.#clear("server-gone");
+    if (signalling === "online") this.#store.end("server-gone");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({
         id: "server-gone",
@@ -803,7 +810,7 @@ export class Studio implements StudioApi {
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#clear("server-gone");
+    this.#store.end("server-gone");
   }
 
   #setIceServers(servers: RTCIceServer[]): void {

@@ -4,7 +4,7 @@ import { Studio } from "../../src/main/studio";
 
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
-  context: { state: "running" },
+  context: { state: "running", resume: vi.fn(async () => {}) },
   setHeard: () => {},
   setListen: () => {},
   setMuted: () => {},
@@ -12,6 +12,7 @@ const sound = vi.hoisted(() => ({
   stopCapture: vi.fn(),
   setRelay: () => {},
   holdRelay: () => {},
+  doubtLanes: () => {},
   capture: vi.fn(),
   close: async () => {},
   addStream: () => {},
@@ -55,6 +56,7 @@ class Socket {
   static readonly OPEN = 1;
   static last: Socket | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
+  onclose: (() => void) | null = null;
   constructor() {
     Socket.last = this;
   }
@@ -66,6 +68,8 @@ const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => tra
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
+/** What the page does when something is done to it. */
+const gestures = new Map<string, () => void>();
 const page = { visibilityState: "visible" };
 /** What is plugged in changes to these. */
 let plug: (inputs: string[], outputs: string[]) => Promise<void>;
@@ -86,7 +90,8 @@ beforeEach(() => {
   vi.stubGlobal("crossOriginIsolated", true);
   vi.stubGlobal("document", page);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example", origin: "https://play.example" });
-  vi.stubGlobal("addEventListener", () => {});
+  gestures.clear();
+  vi.stubGlobal("addEventListener", (type: string, listener: () => void) => gestures.set(type, listener));
   vi.stubGlobal("removeEventListener", () => {});
   vi.stubGlobal("localStorage", { getItem: () => null, setItem: () => {} });
   vi.stubGlobal("navigator", {
@@ -132,12 +137,21 @@ const participant = (stream: number, name: string) => ({
   muted: false,
 });
 
+const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
+const welcomed = {
+  type: "welcome",
+  version: 1,
+  ...room,
+  id: "id 9",
+  resumed: false,
+  ice_servers: [],
+  relay: null,
+};
+
 /** Comes in, and finds these there. */
 async function enter(studio: Studio, participants: object[], welcome: object = {}): Promise<void> {
   await studio.join();
-  const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
-  const oneself = { id: "id 9", resumed: false, ice_servers: [], relay: null };
-  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants, ...welcome });
+  await serverSays({ ...welcomed, participants, ...welcome });
 }
 
 it("remembers what was chosen by hand, and nothing that only the address asked for", async () => {
@@ -179,6 +193,9 @@ it("warns when a card has gone that may have been the system's default", async (
   expect(problems(studio)).not.toContain("input-gone");
   await plug(["default", "built in"], []);
   expect(studio.state.microphone).toBe("on");
+  expect(problems(studio)).toContain("input-gone");
+  studio.dismiss("input-gone");
+  await plug(["default"], []);
   expect(problems(studio)).toContain("input-gone");
   await studio.enableMicrophone();
   expect(problems(studio)).not.toContain("input-gone");
@@ -521,4 +538,32 @@ it("says of code that did not come that it is not the loudspeaker's fault, and t
   expect(studio.state.problems[0].remedy).toMatch(/try again.*404/);
   await studio.join();
   expect(studio.state).toMatchObject({ phase: "joining", problems: [] });
+});
+
+it("says again what happens again, though it was dismissed", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  for (let n = 0; n < 2; n++) {
+    Socket.last?.onclose?.();
+    expect(problems(studio)).toEqual(["server-gone"]);
+    studio.dismiss("server-gone");
+    Socket.last?.onclose?.();
+    expect(problems(studio)).toEqual([]);
+    await serverSays({ ...welcomed, participants: [] });
+  }
+});
+
+it("starts sound that the browser holds back by any click, also after its card was dismissed", async () => {
+  sound.context.state = "suspended";
+  const studio = newStudio();
+  await studio.join();
+  studio.dismiss("suspended");
+  for (const gesture of ["click", "keydown"]) {
+    sound.context.resume.mockClear();
+    gestures.get(gesture)?.();
+    expect(sound.context.resume).toHaveBeenCalledTimes(1);
+  }
+  sound.context.state = "running";
+  gestures.get("click")?.();
+  expect(sound.context.resume).toHaveBeenCalledTimes(1);
 });
