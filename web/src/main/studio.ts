@@ -29,7 +29,7 @@ import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, 
 import { mouthToEar } from "./mouth-to-ear";
 import { Output } from "./output";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
-import { type Automation, storeSettings } from "./settings";
+import { type Automation, nameOf, storeSettings } from "./settings";
 import {
   type FromServer,
   type RemoteParticipant,
@@ -175,7 +175,8 @@ export class Studio implements StudioApi {
     if (await this.#microphone.renew(this.#rateHz)) this.#capture(true);
   }
 
-  async change(settings: Partial<Settings>): Promise<void> {
+  async change(asked: Partial<Settings>): Promise<void> {
+    const settings = asked.name === undefined ? asked : { ...asked, name: nameOf(asked.name) };
     const before = this.#state.settings;
     const after = { ...before, ...settings };
     this.#set({ settings: after });
@@ -677,7 +678,7 @@ export class Studio implements StudioApi {
   }
 
   #displayName(): string {
-    return this.#state.settings.name.trim().slice(0, 64) || DEFAULT_NAME;
+    return this.#state.settings.name || DEFAULT_NAME;
   }
 
   #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {

@@ -567,3 +567,18 @@ it("starts sound that the browser holds back by any click, also after its card w
   gestures.get("click")?.();
   expect(sound.context.resume).toHaveBeenCalledTimes(1);
 });
+
+it.each([
+  ["Ann\tSmith", "Ann Smith"],
+  [" Ann \u0085\n Smith ", "Ann Smith"],
+  ["\u{1f3bb}".repeat(65), "\u{1f3bb}".repeat(64)],
+  ["Ann\ud83c", "Ann"],
+  ["\t", "Musician"],
+])("makes of the name %j one that the server takes", async (typed, name) => {
+  const studio = newStudio();
+  await studio.change({ name: typed });
+  expect(studio.stats().name).toBe(name);
+  const stored = JSON.stringify({ name: typed });
+  vi.stubGlobal("localStorage", { getItem: () => stored, setItem: () => {} });
+  expect(newStudio().stats().name).toBe(name);
+});
