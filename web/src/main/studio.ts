@@ -21,6 +21,7 @@ import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
 import { accepted } from "./ice";
+import { wasLaunched } from "./launcher";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
@@ -73,6 +74,7 @@ export class Studio implements StudioApi {
   readonly #loopBack: LoopBack;
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
+  readonly #isLaunched = wasLaunched();
   #sound: Sound | null = null;
   #starting: Promise<void> | null = null;
   #rateHz: number;
@@ -525,24 +527,27 @@ export class Studio implements StudioApi {
     if (context?.state === "suspended") void context.resume();
   }
 
-  /** What the browser reports of its input tells whether it was started with short buffers. */
+  /** To start the browser with short buffers, unless it was. Chromium's report of its input tells; Firefox has none, nor has who only listens. */
   #adviseLauncher(): void {
+    const { userAgent } = navigator;
     const inputMs = milliseconds(this.#microphone.settings?.latency);
-    const isLong = inputMs !== null && inputMs > LONG_INPUT_LATENCY_MS;
-    if (!isLong || /Android|iPhone|iPad|CrOS/.test(navigator.userAgent)) {
+    const isShort = this.#isLaunched || (inputMs !== null && inputMs <= LONG_INPUT_LATENCY_MS);
+    const isPossible = /Chrome\/|Firefox\//.test(userAgent) && !/Android|iPhone|iPad|CrOS/.test(userAgent);
+    if (isShort || !isPossible) {
       this.#clear("launcher");
       return;
     }
+    const browser = userAgent.includes("Firefox/") ? "--browser firefox " : "";
     this.#raise({
       id: "launcher",
       severity: "advice",
-      title: "This browser runs with its ordinary, slow sound settings.",
+      title: `This browser ${inputMs === null ? "probably runs" : "runs"} with its ordinary, slow sound settings.`,
       remedy:
         "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
-      command: `antiphon open ${this.#state.link}`,
+      command: `antiphon open ${browser}${this.#state.link}`,
       otherwise: {
         summary: "Without the program",
-        ...startByHand(this.#state.link, navigator.userAgent, brands()),
+        ...startByHand(this.#state.link, userAgent, brands()),
       },
     });
   }
@@ -769,7 +774,8 @@ export class Studio implements StudioApi {
       if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
-    if (!isFirst) this.#sound?.doubtLanes();
+    if (isFirst) this.#adviseLauncher();
+    else this.#sound?.doubtLanes();
     this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
     this.#setOwner(welcome.owner);
     this.#setMutedByOwner(welcome.muted);

@@ -63,7 +63,7 @@ class Socket {
   close(): void {}
 }
 
-const trackSettings = { sampleRate: 48_000, deviceId: "usb in" };
+const trackSettings: MediaTrackSettings & { latency?: number } = { sampleRate: 48_000, deviceId: "usb in" };
 const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => trackSettings) };
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
@@ -581,4 +581,48 @@ it.each([
   const stored = JSON.stringify({ name: typed });
   vi.stubGlobal("localStorage", { getItem: () => stored, setItem: () => {} });
   expect(newStudio().stats().name).toBe(name);
+});
+
+const CHROME = "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0 Safari/537.36";
+const FIREFOX = "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/153.0";
+const ANDROID = "Mozilla/5.0 (Android 16; Mobile) Gecko/153.0 Firefox/153.0";
+
+it.each([
+  [CHROME, 0.02, "This browser runs"],
+  [CHROME, 0.005, null],
+  // Who only listens.
+  [CHROME, null, "This browser probably runs"],
+  [FIREFOX, undefined, "This browser probably runs"],
+  [FIREFOX, null, "This browser probably runs"],
+  [ANDROID, undefined, null],
+])("advises a start with short buffers, for %s with an input of %j s", async (userAgent, latency, title) => {
+  Object.assign(navigator, { userAgent });
+  track.getSettings.mockReturnValue(latency ? { ...trackSettings, latency } : trackSettings);
+  const studio = newStudio();
+  if (latency !== null) await studio.enableMicrophone();
+  expect(problems(studio)).toEqual(title === null || latency === null ? [] : ["launcher"]);
+  await enter(studio, []);
+  track.getSettings.mockReturnValue(trackSettings);
+  expect(studio.state.problems.map(({ title }) => title.slice(0, title.indexOf(" with")))).toEqual(
+    title === null ? [] : [title],
+  );
+});
+
+it("advises no other start to a browser that was started so, not even later in its profile", async () => {
+  Object.assign(navigator, { userAgent: FIREFOX });
+  const kept = new Map<string, string>();
+  vi.stubGlobal("localStorage", {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  });
+  const replaceState = vi.fn();
+  vi.stubGlobal("history", { replaceState });
+  Object.assign(location, { hash: "#launched", pathname: "/r/room", search: "?name=Ann" });
+  for (const hash of ["#launched", ""]) {
+    Object.assign(location, { hash });
+    const studio = newStudio();
+    await studio.enableMicrophone();
+    expect(studio.state.problems).toEqual([]);
+  }
+  expect(replaceState).toHaveBeenCalledExactlyOnceWith(null, "", "/r/room?name=Ann");
 });
