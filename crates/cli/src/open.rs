@@ -104,6 +104,9 @@ impl FromStr for RoomLink {
     }
 }
 
+/// Tells the page that its browser was started for low latency, so that it does not advise that (web/src/main/launcher.ts).
+const LAUNCHED: &str = "#launched";
+
 /// What is to be started, and with what.
 #[derive(Debug)]
 struct Launch {
@@ -157,7 +160,7 @@ impl Open {
         let frames = self.buffer_frames;
         let profile = browser.profile(frames);
         let folder = profile.display();
-        let link = &self.link.text;
+        let link = format!("{}{LAUNCHED}", self.link.text);
         let in_ms = format!("{:.1} ms at 48 kHz", f64::from(frames) / 48.0);
         let mut launch = Launch {
             program: browser.program.clone(),
@@ -189,7 +192,7 @@ impl Open {
                     "--profile".into(),
                     folder.to_string(),
                     "--new-window".into(),
-                    link.to_owned(),
+                    link,
                 ];
                 launch.user_js = Some(user_js(frames));
                 launch.settings.push(format!(

@@ -93,7 +93,7 @@ fn a_dry_run_says_everything_and_does_nothing() {
         &format!("Profile:  {}", desk.profile("chrome-128")),
         "128 frames, 2.7 ms at 48 kHz",
         "PULSE_LATENCY_MSEC=5 ",
-        &format!("--app={LINK}"),
+        &format!("'--app={LINK}#launched'"),
     ] {
         assert!(stdout.contains(said), "{said} is not in\n{stdout}");
     }
@@ -117,7 +117,7 @@ fn starts_chromium_as_an_app_with_small_buffers() {
         desk.started(),
         [
             "10",
-            &format!("--app={LINK}"),
+            &format!("--app={LINK}#launched"),
             &format!("--user-data-dir={}", desk.profile("chromium-256")),
             "--audio-buffer-size=256",
             "--no-first-run",
@@ -137,7 +137,13 @@ fn starts_firefox_with_a_profile_of_its_own() {
     let profile = desk.profile("firefox-128");
     assert_eq!(
         desk.started(),
-        ["5", "--profile", &profile, "--new-window", LINK]
+        [
+            "5",
+            "--profile",
+            &profile,
+            "--new-window",
+            &format!("{LINK}#launched"),
+        ]
     );
     let settings = fs::read_to_string(Path::new(&profile).join("user.js")).expect("written");
     assert!(

@@ -1,5 +1,7 @@
 /** What `antiphon open` does, for those who have the browser only: the same sound buffer (crates/cli/src/open.rs), by hand. */
 
+import { launchLink } from "./launcher";
+
 /** What there is a name for on each system; the last, whatever brand it is. */
 const PRODUCTS = [
   { brand: "Microsoft Edge", linux: "microsoft-edge", mac: "Microsoft Edge", windows: "msedge" },
@@ -8,16 +10,22 @@ const PRODUCTS = [
   { brand: "Chromium", linux: "chromium", mac: "Chromium", windows: "chrome" },
 ] as const;
 
-/** @param brands of `navigator.userAgentData` */
+/** For a browser that `userAgent` and `brands` say is Firefox, or Chrome or its kin. @param brands of `navigator.userAgentData` */
 export function startByHand(
   link: string,
   userAgent: string,
   brands: readonly string[],
 ): { remedy: string; command: string } {
+  if (userAgent.includes("Firefox/"))
+    return {
+      remedy:
+        "Enter about:config as an address, and there add this as a number: 128. Then start Firefox anew. It holds for all pages.",
+      command: "media.cubeb_latency_mtg_frames",
+    };
   const product = PRODUCTS.find(({ brand }) => brands.includes(brand)) ?? PRODUCTS[2];
   // Without a profile of its own, a browser that runs already would take the link, and none of the settings.
   const flags = (home: string) =>
-    `--user-data-dir="${home}antiphon-browser" --audio-buffer-size=128 --no-first-run --app=${link}`;
+    `--user-data-dir="${home}antiphon-browser" --audio-buffer-size=128 --no-first-run --app=${launchLink(link)}`;
   const what = `It starts ${product.brand} with a profile of its own, which asks for the microphone again.`;
   if (userAgent.includes("Windows"))
     return {

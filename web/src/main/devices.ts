@@ -67,6 +67,19 @@ export function inspectMicrophone(track: MediaStreamTrack): Problem[] {
   return problems;
 }
 
+/** Why an older Firefox cannot capture for a room of `rateHz`: whatever the microphone's own rate, it records at that of the system's output. */
+export function rateProblem(rateHz: number): Problem {
+  const context = new AudioContext();
+  const systemRateHz = context.sampleRate;
+  void context.close();
+  return {
+    id: "microphone",
+    severity: "error",
+    title: "This browser cannot send your sound into this room: nobody hears you.",
+    remedy: `It records at ${systemRateHz} Hz, and the room is at ${rateHz} Hz. Set the output in your system's sound settings to ${rateHz} Hz and start the browser anew, or use Chrome, Chromium, Edge or a newer Firefox. You still hear the others.`,
+  };
+}
+
 /** Why a microphone could not be opened. */
 export function microphoneFault(error: unknown): MicrophoneFault {
   // By name: Firefox's OverconstrainedError is no DOMException.

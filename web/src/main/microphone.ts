@@ -1,6 +1,12 @@
 /** One's own microphone: opened, followed while it is unplugged and plugged in again, and closed. */
 
-import { inspectMicrophone, microphoneFault, microphoneProblem, openMicrophone } from "./devices";
+import {
+  inspectMicrophone,
+  microphoneFault,
+  microphoneProblem,
+  openMicrophone,
+  rateProblem,
+} from "./devices";
 import type { Device } from "./model";
 import type { Store } from "./store";
 
@@ -109,7 +115,8 @@ export class Microphone {
     }
     this.#stream = null;
     this.#input = null;
-    this.#store.clear("microphone", "microphone-ended", "input-gone", "input-bluetooth", "input-processed");
+    this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
+    this.#store.end("input-gone");
   }
 
   /**
@@ -121,7 +128,8 @@ export class Microphone {
     if (input === null) return false;
     const isOn = this.#store.state.microphone === "on";
     // Which one that is, or was, no browser says there.
-    if (isOn && input.id === "default" && gone.length > 0)
+    if (isOn && input.id === "default" && gone.length > 0) {
+      this.#store.end("input-gone");
       this.#store.raise({
         id: "input-gone",
         severity: "warning",
@@ -129,6 +137,7 @@ export class Microphone {
         remedy:
           "Look at your level. Or choose your input under Sound settings: then the page knows when it has gone.",
       });
+    }
     const isThere = inputs.some(({ id }) => id === input.id);
     // None at all are listed where the browser names none.
     if (isOn && !isThere && inputs.length > 0) {
@@ -139,6 +148,17 @@ export class Microphone {
     const isBack = isThere && input.isMissing;
     input.isMissing = !isThere;
     return isBack;
+  }
+
+  /** Closes one that opened and cannot be captured, and says why. */
+  giveUp(error: unknown, rateHz: number): void {
+    this.close();
+    if (!(error instanceof DOMException && error.name === "NotSupportedError")) {
+      this.#failed(error);
+      return;
+    }
+    this.#store.set({ microphone: "mismatched" });
+    this.#store.raise(rateProblem(rateHz));
   }
 
   #failed(error: unknown): void {

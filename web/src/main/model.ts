@@ -100,7 +100,8 @@ export interface StudioState {
   inputs: Device[];
   outputs: Device[];
   outputSelectable: boolean;
-  microphone: "unasked" | "asking" | "on" | MicrophoneFault | "ended";
+  /** Mismatched: recorded at another rate than the room's, by a browser that cannot resample. */
+  microphone: "unasked" | "asking" | "on" | MicrophoneFault | "mismatched" | "ended";
   selfMuted: boolean;
   looping: boolean;
   isOwner: boolean;

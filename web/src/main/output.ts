@@ -27,7 +27,7 @@ export class Output {
   /** The chosen one is there, as far as is known. */
   presume(): void {
     this.#missingMs = null;
-    this.#store.clear("output-gone");
+    this.#store.end("output-gone");
   }
 
   /** Plays on the system's own while the chosen one is not there. `again` is called when to look once more, for some changes have to wait. */

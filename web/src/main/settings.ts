@@ -7,6 +7,8 @@ import { QUANTA, type Settings } from "./model";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
+/** The server's limit (docs/protocol.md). */
+const MAX_NAME_CHARACTERS = 64;
 
 const DEFAULTS: Settings = {
   name: "",
@@ -52,6 +54,12 @@ export function loadSettings(search: string): { settings: Settings; automation: 
   };
 }
 
+/** As the server takes it: without control characters and halves of others, and at most 64 of what it counts, code points. */
+export function nameOf(text: string): string {
+  const plain = text.replace(/[\p{Cc}\p{Cs}\s]+/gu, " ").trim();
+  return Array.from(plain).slice(0, MAX_NAME_CHARACTERS).join("").trim();
+}
+
 /** Remembers what was changed by hand, and so nothing that only the address asked for. */
 export function storeSettings(changed: Partial<Settings>): void {
   try {
@@ -72,13 +80,11 @@ function readStored(): Record<string, unknown> {
 /** The valid ones among loosely typed settings; the rest is ignored. */
 function pick(raw: Record<string, unknown>): Partial<Settings> {
   const settings: Partial<Settings> = {};
-  const text = (key: "name" | "inputDeviceId" | "outputDeviceId", most: number) => {
+  if (typeof raw.name === "string") settings.name = nameOf(raw.name);
+  for (const key of ["inputDeviceId", "outputDeviceId"] as const) {
     const value = raw[key];
-    if (typeof value === "string" && value.length <= most) settings[key] = value;
-  };
-  text("name", 64);
-  text("inputDeviceId", 256);
-  text("outputDeviceId", 256);
+    if (typeof value === "string" && value.length <= 256) settings[key] = value;
+  }
   const channels = whole(raw.channels, 1, 8);
   if (channels !== null) settings.channels = channels;
   const bits = Number(raw.bits);

@@ -75,9 +75,16 @@ export const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const
 let engine: Promise<WebAssembly.Module> | undefined;
 
 function loadEngine(): Promise<WebAssembly.Module> {
-  engine ??= WebAssembly.compileStreaming(fetch(engineUrl));
+  engine ??= WebAssembly.compileStreaming(fetch(engineUrl)).catch((error) => {
+    // To be tried again.
+    engine = undefined;
+    throw error;
+  });
   return engine;
 }
+
+/** The sound's code did not come: a matter of the network or the server, and not of the sound system. */
+export class NotLoaded extends Error {}
 
 export interface SoundOptions {
   /** How records pass between threads. */
@@ -108,6 +115,8 @@ function portsOf(...channels: Channel[]): Transferable[] {
 
 export class Sound {
   readonly context: AudioContext;
+  /** In frames, as it was asked of the browser. */
+  readonly quantum: number;
   /** Who is heard in the server's mix. */
   readonly mixing: Mixing;
   readonly #worker: Worker;
@@ -123,10 +132,10 @@ export class Sound {
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   #rateHz: number;
-  /** Called when the audio thread's code has failed: it is silent from then on. */
+  /** Called when the audio thread's code has failed, or the worker's did not come: it is silent from then on. */
   stopped: () => void = () => {};
 
-  /** *Errors* whatever the browser throws if it has no audio output or no such rate. */
+  /** *Errors* `NotLoaded`, and whatever the browser throws if it has no audio output or no such rate. */
   static async start(options: SoundOptions, receive: (message: FromWorker) => void): Promise<Sound> {
     const contextOptions: AudioContextOptions = {
       latencyHint: 0,
@@ -138,7 +147,10 @@ export class Sound {
     }
     const context = new AudioContext(contextOptions);
     try {
-      const [module] = await Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
+      const loaded = Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
+      const [module] = await loaded.catch((error) => {
+        throw new NotLoaded(String(error));
+      });
       return new Sound(context, module, options, receive);
     } catch (error) {
       void context.close();
@@ -149,10 +161,11 @@ export class Sound {
   private constructor(
     context: AudioContext,
     module: WebAssembly.Module,
-    { transport, rateHz, sender }: SoundOptions,
+    { transport, rateHz, quantum, sender }: SoundOptions,
     receive: (message: FromWorker) => void,
   ) {
     this.context = context;
+    this.quantum = quantum;
     this.mixing = new Mixing(module);
     this.#rateHz = rateHz;
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
@@ -187,7 +200,10 @@ export class Sound {
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
+    // Until it speaks for the first time: from then on it is there, whatever else may fail in it.
+    this.#worker.onerror = () => this.stopped();
     this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
+      this.#worker.onerror = null;
       if (data.type === "capture-wanted") void this.#captureAgain?.(data);
       else if (data.type === "capture-unneeded") this.#captures.end(data.capture);
       else receive(data);
@@ -198,7 +214,11 @@ export class Sound {
     );
   }
 
-  /** Captures from `stream`: from its track in the worker where that is possible, else through the audio graph. */
+  /**
+   * Captures from `stream`: from its track in the worker where that is possible, else through the audio graph.
+   *
+   * *Errors* whatever the browser throws: `NotSupportedError` where it does not resample what was recorded at another rate (older Firefox; version 153 does).
+   */
   capture(stream: MediaStream, channels: number, throughGraph = false): void {
     this.stopCapture();
     const [track] = stream.getAudioTracks();
@@ -222,8 +242,8 @@ export class Sound {
       };
       return;
     }
-    this.#tell({ type: "worklet" });
     this.#source = this.context.createMediaStreamSource(stream);
+    this.#tell({ type: "worklet" });
     this.#source.connect(this.#node);
     this.#inputWatch.opened(performance.now(), this.#ran());
   }

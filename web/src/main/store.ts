@@ -26,7 +26,7 @@ export class Store {
   }
 
   raise(problem: Problem): void {
-    // Advice that was dismissed stays away; an error may come again.
+    // What was dismissed stays away until it has ended; an error may come again.
     if (problem.severity !== "error" && this.#dismissed.has(problem.id)) return;
     const others = this.#state.problems.filter(({ id }) => id !== problem.id);
     this.set({ problems: [...others, problem] });
@@ -35,6 +35,12 @@ export class Store {
   clear(...problemIds: string[]): void {
     const problems = this.#state.problems.filter(({ id }) => !problemIds.includes(id));
     if (problems.length < this.#state.problems.length) this.set({ problems });
+  }
+
+  /** The same for what happens and is over: it is said when it happens again, though it was dismissed. */
+  end(...problemIds: string[]): void {
+    for (const id of problemIds) this.#dismissed.delete(id);
+    this.clear(...problemIds);
   }
 
   dismiss(problemId: string): void {

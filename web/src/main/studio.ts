@@ -20,6 +20,8 @@ import type { Setup } from "./calibration";
 import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
+import { accepted } from "./ice";
+import { wasLaunched } from "./launcher";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
@@ -29,7 +31,7 @@ import { mouthToEar } from "./mouth-to-ear";
 import { Output } from "./output";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
-import { type Automation, storeSettings } from "./settings";
+import { type Automation, nameOf, storeSettings } from "./settings";
 import {
   type FromServer,
   type RemoteParticipant,
@@ -37,7 +39,7 @@ import {
   type Trouble,
   type Welcome,
 } from "./signalling";
-import { BUDGET_SHARES, Sound, TELLS_OUTPUT, type Transport } from "./sound";
+import { BUDGET_SHARES, NotLoaded, Sound, TELLS_OUTPUT, type Transport } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
 import { type StreamNumber, streamNumber } from "./stream-number";
@@ -77,6 +79,7 @@ export class Studio implements StudioApi {
   readonly #loopBack: LoopBack;
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
+  readonly #isLaunched = wasLaunched();
   #sound: Sound | null = null;
   #starting: Promise<void> | null = null;
   #rateHz: number;
@@ -158,6 +161,8 @@ export class Studio implements StudioApi {
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
+    // A browser that waits for the user to do something waits for anything.
+    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
   }
 
   get state(): StudioState {
@@ -183,18 +188,20 @@ export class Studio implements StudioApi {
     if (await this.#microphone.renew(this.#rateHz)) this.#capture(true);
   }
 
-  async change(settings: Partial<Settings>): Promise<void> {
+  async change(asked: Partial<Settings>): Promise<void> {
+    const settings = asked.name === undefined ? asked : { ...asked, name: nameOf(asked.name) };
     const before = this.#state.settings;
     const after = { ...before, ...settings };
     this.#set({ settings: after });
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#output.choose();
+    if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
-    if (changed("quantum") && this.#sound !== null && this.#state.phase === "lobby")
-      await this.#restartSound();
-    if ((changed("inputDeviceId") || changed("channels")) && this.#state.microphone === "on")
+    if (changed("quantum")) await this.#started().then(() => this.#followQuantum());
+    const { microphone } = this.#state;
+    const isOpened = microphone === "on" || microphone === "asking";
+    if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
@@ -271,6 +278,11 @@ export class Studio implements StudioApi {
     return this.#starting;
   }
 
+  /** Once the sound that is being started runs or has failed: what was chosen meanwhile, it does not know. */
+  async #started(): Promise<void> {
+    await this.#starting?.catch(() => {});
+  }
+
   async #makeSound(): Promise<void> {
     if (this.#sound !== null) return;
     const { quantum, outputDeviceId } = this.#state.settings;
@@ -285,7 +297,7 @@ export class Studio implements StudioApi {
     try {
       this.#sound = await Sound.start(options, receive);
     } catch (error) {
-      if (outputDeviceId === "") throw error;
+      if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
       // The remembered output is not there today.
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
@@ -304,14 +316,24 @@ export class Studio implements StudioApi {
   #capture(throughGraph = false): void {
     const { stream } = this.#microphone;
     if (stream === null) return;
-    this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
-    this.#adviseLauncher();
+    try {
+      this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
+      this.#adviseLauncher();
+    } catch (error) {
+      this.#microphone.giveUp(error, this.#rateHz);
+    }
   }
 
   async #restartSound(): Promise<void> {
     await this.#stopSound();
     await this.#startSound();
     this.#capture();
+  }
+
+  /** In the lobby only: lanes would end with their worker. */
+  async #followQuantum(): Promise<void> {
+    const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
+    if (!isCurrent && this.#state.phase === "lobby") await this.#restartSound();
   }
 
   #soundStopped(): void {
@@ -510,28 +532,36 @@ export class Studio implements StudioApi {
       severity: "error",
       title: "The browser has not started the sound.",
       remedy: "It waits for a click on the page.",
-      action: { label: "Start the sound", run: () => void context.resume() },
+      action: { label: "Start the sound", run: () => this.#resume() },
     });
   }
 
-  /** What the browser reports of its input tells whether it was started with short buffers. */
+  #resume(): void {
+    const context = this.#sound?.context;
+    if (context?.state === "suspended") void context.resume();
+  }
+
+  /** To start the browser with short buffers, unless it was. Chromium's report of its input tells; Firefox has none, nor has who only listens. */
   #adviseLauncher(): void {
+    const { userAgent } = navigator;
     const inputMs = milliseconds(this.#microphone.settings?.latency);
-    const isLong = inputMs !== null && inputMs > LONG_INPUT_LATENCY_MS;
-    if (!isLong || /Android|iPhone|iPad|CrOS/.test(navigator.userAgent)) {
+    const isShort = this.#isLaunched || (inputMs !== null && inputMs <= LONG_INPUT_LATENCY_MS);
+    const isPossible = /Chrome\/|Firefox\//.test(userAgent) && !/Android|iPhone|iPad|CrOS/.test(userAgent);
+    if (isShort || !isPossible) {
       this.#clear("launcher");
       return;
     }
+    const browser = userAgent.includes("Firefox/") ? "--browser firefox " : "";
     this.#raise({
       id: "launcher",
       severity: "advice",
-      title: "This browser runs with its ordinary, slow sound settings.",
+      title: `This browser ${inputMs === null ? "probably runs" : "runs"} with its ordinary, slow sound settings.`,
       remedy:
         "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
-      command: `antiphon open ${this.#state.link}`,
+      command: `antiphon open ${browser}${this.#state.link}`,
       otherwise: {
         summary: "Without the program",
-        ...startByHand(this.#state.link, navigator.userAgent, brands()),
+        ...startByHand(this.#state.link, userAgent, brands()),
       },
     });
   }
@@ -586,8 +616,8 @@ export class Studio implements StudioApi {
     if (passphrase !== undefined) this.#passphrase = passphrase;
     this.#clear("server");
     this.#set({ phase: "joining" });
-    if (microphone) await this.enableMicrophone();
     try {
+      if (microphone) await this.enableMicrophone();
       await this.#startSound();
     } catch (error) {
       this.#set({ phase: "lobby" });
@@ -605,7 +635,7 @@ export class Studio implements StudioApi {
       (message) => {
         this.#inbox = this.#inbox
           .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
-          .catch((error) => this.#soundFailed(error));
+          .catch((error) => this.#messageFailed(error));
       },
       (status, trouble) => this.#handleStatus(status, trouble),
     );
@@ -613,11 +643,31 @@ export class Studio implements StudioApi {
   }
 
   #soundFailed(error: unknown): void {
+    if (error instanceof NotLoaded) {
+      this.#raise({
+        id: "sound",
+        severity: "error",
+        title: "A part of this page could not be loaded: there is no sound.",
+        remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
+      });
+      return;
+    }
     this.#raise({
       id: "sound",
       severity: "error",
       title: "The browser could not start its sound.",
       remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
+    });
+  }
+
+  /** What the server said could not be done: who is not in yet can try again. */
+  #messageFailed(error: unknown): void {
+    this.stopJoining();
+    this.#raise({
+      id: "server",
+      severity: "error",
+      title: "This page could not do what the server said.",
+      remedy: `Reload it, or take another browser. The browser says: ${String(error)}`,
     });
   }
 
@@ -631,7 +681,6 @@ export class Studio implements StudioApi {
 
   stopJoining(): void {
     if (this.#state.phase !== "joining" || this.#signalling === null) return;
-    this.#signalling.leave();
     this.#backToLobby(this.#state.passphrase);
   }
 
@@ -645,17 +694,17 @@ export class Studio implements StudioApi {
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
-    this.#clear("server-gone");
+    this.#store.end("server-gone");
   }
 
   #displayName(): string {
-    return this.#state.settings.name.trim().slice(0, 64) || DEFAULT_NAME;
+    return this.#state.settings.name || DEFAULT_NAME;
   }
 
   #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
     this.#set({ signalling });
     if (signalling === "connecting") this.#sound?.holdRelay();
-    if (signalling === "online") this.#clear("server-gone");
+    if (signalling === "online") this.#store.end("server-gone");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({
         id: "server-gone",
@@ -713,13 +762,20 @@ export class Studio implements StudioApi {
 
   async #handleWelcome(welcome: Welcome): Promise<void> {
     this.#selfId = welcome.id;
-    this.#iceServers = welcome.ice_servers;
+    this.#setIceServers(welcome.ice_servers);
     if (welcome.sample_rate_hz !== this.#rateHz) {
       this.#rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-      if (this.#state.microphone === "on") await this.#microphone.open(this.#rateHz);
-      await this.#restartSound();
+      const { microphone } = this.#state;
+      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#rateHz);
+      try {
+        await this.#restartSound();
+      } catch (error) {
+        this.#backToLobby("none");
+        this.#soundFailed(error);
+        return;
+      }
     }
     if (!welcome.locked) this.#passphrase = null;
     this.#setRelay(welcome.relay);
@@ -730,10 +786,11 @@ export class Studio implements StudioApi {
       else this.#waitFor(id);
     }
     for (const { peer } of this.#members.values())
-      if (peer instanceof Peer) peer.iceServers = welcome.ice_servers;
+      if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
-    if (!isFirst) this.#sound?.doubtLanes();
+    if (isFirst) this.#adviseLauncher();
+    else this.#sound?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
     this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
@@ -771,11 +828,27 @@ export class Studio implements StudioApi {
 
   /** With the microphone on. */
   #backToLobby(passphrase: StudioState["passphrase"]): void {
+    this.#signalling?.leave();
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#clear("server-gone");
+    this.#store.end("server-gone");
+  }
+
+  #setIceServers(servers: RTCIceServer[]): void {
+    this.#iceServers = accepted(servers);
+    if (this.#iceServers.length === servers.length) {
+      this.#clear("ice");
+      return;
+    }
+    this.#raise({
+      id: "ice",
+      severity: "warning",
+      title: "This browser refuses something that the server offers to find ways through firewalls.",
+      remedy:
+        "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
+    });
   }
 
   #setRelay(offer: RelayOffer | null): void {

@@ -6,7 +6,7 @@ import { WORKLET_STATS } from "../../src/shared/snapshot";
 
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
-  context: { state: "running" },
+  context: { state: "running", resume: vi.fn(async () => {}) },
   setHeard: () => {},
   setListen: () => {},
   setMuted: () => {},
@@ -14,6 +14,7 @@ const sound = vi.hoisted(() => ({
   stopCapture: vi.fn(),
   setRelay: () => {},
   holdRelay: () => {},
+  doubtLanes: () => {},
   capture: vi.fn(),
   close: async () => {},
   addStream: () => {},
@@ -34,6 +35,13 @@ const sound = vi.hoisted(() => ({
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
 }));
+const NotLoaded = vi.hoisted(() => class extends Error {});
+const startSound = vi.hoisted(() =>
+  vi.fn(async ({ quantum }: { quantum: number; outputDeviceId: string }) =>
+    Object.assign(sound, { quantum }),
+  ),
+);
+const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {
     connection = "failed";
@@ -41,6 +49,9 @@ vi.mock("../../src/main/mesh", () => ({
   },
   Peer: class {
     connection = "connecting";
+    constructor(_self: string, _id: string, _stream: number, _lanes: unknown, iceServers: unknown) {
+      peers.push({ iceServers });
+    }
     close(): void {}
     retry(): void {}
   },
@@ -48,7 +59,8 @@ vi.mock("../../src/main/mesh", () => ({
 vi.mock("../../src/main/sound", () => ({
   BUDGET_SHARES: {},
   TELLS_OUTPUT: true,
-  Sound: { start: async () => sound },
+  NotLoaded,
+  Sound: { start: startSound },
 }));
 
 /** Those to the server, which the test speaks for. */
@@ -56,17 +68,20 @@ class Socket {
   static readonly OPEN = 1;
   static last: Socket | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
+  onclose: (() => void) | null = null;
   constructor() {
     Socket.last = this;
   }
   close(): void {}
 }
 
-const trackSettings = { sampleRate: 48_000, deviceId: "usb in" };
+const trackSettings: MediaTrackSettings & { latency?: number } = { sampleRate: 48_000, deviceId: "usb in" };
 const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => trackSettings) };
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
+/** What the page does when something is done to it. */
+const gestures = new Map<string, () => void>();
 const page = { visibilityState: "visible" };
 /** What is plugged in changes to these. */
 let plug: (inputs: string[], outputs: string[]) => Promise<void>;
@@ -74,6 +89,7 @@ let plug: (inputs: string[], outputs: string[]) => Promise<void>;
 beforeEach(() => {
   vi.useFakeTimers();
   vi.clearAllMocks();
+  peers.length = 0;
   plugged.mockResolvedValue([]);
   Socket.last = null;
   vi.stubGlobal("WebSocket", Socket);
@@ -86,7 +102,8 @@ beforeEach(() => {
   vi.stubGlobal("crossOriginIsolated", true);
   vi.stubGlobal("document", page);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example", origin: "https://play.example" });
-  vi.stubGlobal("addEventListener", () => {});
+  gestures.clear();
+  vi.stubGlobal("addEventListener", (type: string, listener: () => void) => gestures.set(type, listener));
   vi.stubGlobal("removeEventListener", () => {});
   vi.stubGlobal("localStorage", { getItem: () => null, setItem: () => {} });
   vi.stubGlobal("navigator", {
@@ -132,12 +149,21 @@ const participant = (stream: number, name: string) => ({
   muted: false,
 });
 
+const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
+const welcomed = {
+  type: "welcome",
+  version: 1,
+  ...room,
+  id: "id 9",
+  resumed: false,
+  ice_servers: [],
+  relay: null,
+};
+
 /** Comes in, and finds these there. */
-async function enter(studio: Studio, participants: object[]): Promise<void> {
+async function enter(studio: Studio, participants: object[], welcome: object = {}): Promise<void> {
   await studio.join();
-  const room = { room: "room", sample_rate_hz: 48_000, owner: "id 9", locked: false, muted: false };
-  const oneself = { id: "id 9", resumed: false, ice_servers: [], relay: null };
-  await serverSays({ type: "welcome", version: 1, ...room, ...oneself, participants });
+  await serverSays({ ...welcomed, participants, ...welcome });
 }
 
 it("remembers what was chosen by hand, and nothing that only the address asked for", async () => {
@@ -179,6 +205,9 @@ it("warns when a card has gone that may have been the system's default", async (
   expect(problems(studio)).not.toContain("input-gone");
   await plug(["default", "built in"], []);
   expect(studio.state.microphone).toBe("on");
+  expect(problems(studio)).toContain("input-gone");
+  studio.dismiss("input-gone");
+  await plug(["default"], []);
   expect(problems(studio)).toContain("input-gone");
   await studio.enableMicrophone();
   expect(problems(studio)).not.toContain("input-gone");
@@ -345,6 +374,34 @@ it.each([
   expect(studio.state.problems).toEqual([]);
 });
 
+it("says that a browser which cannot resample records at another rate than the room's", async () => {
+  const close = vi.fn(async () => {});
+  vi.stubGlobal(
+    "AudioContext",
+    class {
+      sampleRate = 44_100;
+      close = close;
+    },
+  );
+  sound.capture.mockImplementationOnce(() => {
+    throw new DOMException("different sample-rate", "NotSupportedError");
+  });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("mismatched");
+  expect(track.stop).toHaveBeenCalled();
+  expect(close).toHaveBeenCalled();
+  expect(studio.state.problems).toMatchObject([{ id: "microphone" }]);
+  expect(studio.state.problems[0].remedy).toMatch(/44100 Hz.*48000 Hz/);
+  sound.capture.mockImplementationOnce(() => {
+    throw new TypeError("no track");
+  });
+  await studio.enableMicrophone();
+  expect(studio.state.microphone).toBe("failed");
+  await studio.enableMicrophone();
+  expect(studio.state).toMatchObject({ microphone: "on", problems: [] });
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
@@ -427,4 +484,213 @@ it("keeps peaks for each reader until it asks, though those who publish them beg
   await publish(0, 0);
   expect([told(), drawn()]).toEqual([[[0.75, 0]], [0.75, 0]]);
   sound.numbers.mockReturnValue(undefined);
+});
+
+it("goes back to the lobby when it cannot even ask for the devices", async () => {
+  const studio = newStudio();
+  plugged.mockResolvedValueOnce([]).mockRejectedValueOnce(new Error("no devices"));
+  await studio.join({ microphone: true });
+  expect(studio.state.phase).toBe("lobby");
+  expect(studio.state.problems[0].remedy).toContain("no devices");
+});
+
+it("goes back to the lobby when the sound does not start at the room's rate", async () => {
+  const studio = newStudio();
+  await studio.join();
+  startSound.mockRejectedValueOnce(new Error("no such rate"));
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "sound" }] });
+  expect(studio.state.problems[0].remedy).toContain("no such rate");
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({ phase: "joined", problems: [] });
+});
+
+it("goes back to the lobby when it cannot do what the server says", async () => {
+  const studio = newStudio();
+  await enter(studio, [], { participants: null });
+  expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "server" }] });
+});
+
+it("comes in as a listener when the microphone does not open at the room's rate", async () => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state).toMatchObject({
+    phase: "joined",
+    microphone: "busy",
+    problems: [{ id: "microphone" }],
+  });
+});
+
+it("opens a microphone again at the room's rate that did not go with the one before", async () => {
+  const studio = newStudio();
+  vi.stubGlobal(
+    "AudioContext",
+    class {
+      sampleRate = 44_100;
+      async close() {}
+    },
+  );
+  sound.capture.mockImplementationOnce(() => {
+    throw new DOMException("different sample-rate", "NotSupportedError");
+  });
+  await studio.enableMicrophone();
+  await enter(studio, [], { sample_rate_hz: 44_100 });
+  expect(studio.state).toMatchObject({ phase: "joined", microphone: "on", problems: [] });
+});
+
+it("does without an ICE server that the browser refuses, and says so", async () => {
+  vi.stubGlobal(
+    "RTCPeerConnection",
+    class {
+      constructor({ iceServers }: { iceServers: { urls: string[] }[] }) {
+        if (iceServers[0].urls[0] === "stun://wrong") throw new SyntaxError("refused");
+      }
+      close(): void {}
+    },
+  );
+  const studio = newStudio();
+  const [wrong, right] = [{ urls: ["stun://wrong"] }, { urls: ["stun:right"] }];
+  await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
+  expect(studio.state.phase).toBe("joined");
+  expect(peers).toEqual([{ iceServers: [right] }]);
+  expect(problems(studio)).toEqual(["ice"]);
+});
+
+it.each(["asking", "busy", "ended"])(
+  "opens another microphone that is chosen while one is %s",
+  async (state) => {
+    const studio = newStudio();
+    if (state === "busy") askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+    const enabled = studio.enableMicrophone();
+    if (state !== "asking") await enabled;
+    if (state === "ended") await plug(["built in"], []);
+    expect(studio.state.microphone).toBe(state);
+    track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "built in" });
+    await studio.change({ inputDeviceId: "built in" });
+    await enabled;
+    track.getSettings.mockReturnValue(trackSettings);
+    expect(studio.state.microphone).toBe("on");
+    expect(askForMicrophone).toHaveBeenLastCalledWith({
+      audio: expect.objectContaining({ deviceId: { exact: "built in" } }),
+    });
+  },
+);
+
+it("takes the quantum and the output that are chosen while the sound is started", async () => {
+  const studio = newStudio();
+  let start = () => {};
+  startSound.mockImplementationOnce(async ({ quantum }) => {
+    await new Promise<void>((resolve) => {
+      start = resolve;
+    });
+    return Object.assign(sound, { quantum });
+  });
+  const enabled = studio.enableMicrophone();
+  await vi.advanceTimersByTimeAsync(0);
+  const changed = [studio.change({ outputDeviceId: "usb out" })];
+  for (const quantum of [128, 256] as const) changed.push(studio.change({ quantum }));
+  start();
+  await Promise.all([enabled, ...changed]);
+  expect(sound.setOutput).toHaveBeenCalledWith("usb out");
+  expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256, outputDeviceId: "usb out" });
+  expect(startSound).toHaveBeenCalledTimes(2);
+});
+
+it("says of code that did not come that it is not the loudspeaker's fault, and tries again when told to", async () => {
+  const studio = newStudio();
+  startSound.mockRejectedValueOnce(new NotLoaded("404"));
+  await studio.join();
+  expect(studio.state).toMatchObject({ phase: "lobby", problems: [{ id: "sound" }] });
+  expect(studio.state.problems[0].remedy).toMatch(/try again.*404/);
+  await studio.join();
+  expect(studio.state).toMatchObject({ phase: "joining", problems: [] });
+});
+
+it("says again what happens again, though it was dismissed", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  for (let n = 0; n < 2; n++) {
+    Socket.last?.onclose?.();
+    expect(problems(studio)).toEqual(["server-gone"]);
+    studio.dismiss("server-gone");
+    Socket.last?.onclose?.();
+    expect(problems(studio)).toEqual([]);
+    await serverSays({ ...welcomed, participants: [] });
+  }
+});
+
+it("starts sound that the browser holds back by any click, also after its card was dismissed", async () => {
+  sound.context.state = "suspended";
+  const studio = newStudio();
+  await studio.join();
+  studio.dismiss("suspended");
+  for (const gesture of ["click", "keydown"]) {
+    sound.context.resume.mockClear();
+    gestures.get(gesture)?.();
+    expect(sound.context.resume).toHaveBeenCalledTimes(1);
+  }
+  sound.context.state = "running";
+  gestures.get("click")?.();
+  expect(sound.context.resume).toHaveBeenCalledTimes(1);
+});
+
+it.each([
+  ["Ann\tSmith", "Ann Smith"],
+  [" Ann \u0085\n Smith ", "Ann Smith"],
+  ["\u{1f3bb}".repeat(65), "\u{1f3bb}".repeat(64)],
+  ["Ann\ud83c", "Ann"],
+  ["\t", "Musician"],
+])("makes of the name %j one that the server takes", async (typed, name) => {
+  const studio = newStudio();
+  await studio.change({ name: typed });
+  expect(studio.stats().name).toBe(name);
+  const stored = JSON.stringify({ name: typed });
+  vi.stubGlobal("localStorage", { getItem: () => stored, setItem: () => {} });
+  expect(newStudio().stats().name).toBe(name);
+});
+
+const CHROME = "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0 Safari/537.36";
+const FIREFOX = "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/153.0";
+const ANDROID = "Mozilla/5.0 (Android 16; Mobile) Gecko/153.0 Firefox/153.0";
+
+it.each([
+  [CHROME, 0.02, "This browser runs"],
+  [CHROME, 0.005, null],
+  // Who only listens.
+  [CHROME, null, "This browser probably runs"],
+  [FIREFOX, undefined, "This browser probably runs"],
+  [FIREFOX, null, "This browser probably runs"],
+  [ANDROID, undefined, null],
+])("advises a start with short buffers, for %s with an input of %j s", async (userAgent, latency, title) => {
+  Object.assign(navigator, { userAgent });
+  track.getSettings.mockReturnValue(latency ? { ...trackSettings, latency } : trackSettings);
+  const studio = newStudio();
+  if (latency !== null) await studio.enableMicrophone();
+  expect(problems(studio)).toEqual(title === null || latency === null ? [] : ["launcher"]);
+  await enter(studio, []);
+  track.getSettings.mockReturnValue(trackSettings);
+  expect(studio.state.problems.map(({ title }) => title.slice(0, title.indexOf(" with")))).toEqual(
+    title === null ? [] : [title],
+  );
+});
+
+it("advises no other start to a browser that was started so, not even later in its profile", async () => {
+  Object.assign(navigator, { userAgent: FIREFOX });
+  const kept = new Map<string, string>();
+  vi.stubGlobal("localStorage", {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  });
+  const replaceState = vi.fn();
+  vi.stubGlobal("history", { replaceState });
+  Object.assign(location, { hash: "#launched", pathname: "/r/room", search: "?name=Ann" });
+  for (const hash of ["#launched", ""]) {
+    Object.assign(location, { hash });
+    const studio = newStudio();
+    await studio.enableMicrophone();
+    expect(studio.state.problems).toEqual([]);
+  }
+  expect(replaceState).toHaveBeenCalledExactlyOnceWith(null, "", "/r/room?name=Ann");
 });

@@ -24,6 +24,7 @@ export const unheardWords: Record<StudioState["microphone"], string> = {
   none: "there is no such microphone.",
   busy: "the microphone is in use elsewhere, or does not answer.",
   failed: "the microphone could not be opened.",
+  mismatched: "the browser records at another rate than the room's.",
   ended: "the microphone is gone.",
 };
 

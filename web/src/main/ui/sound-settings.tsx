@@ -48,7 +48,10 @@ export function NameField() {
         maxlength="64"
         placeholder="As the others know you"
         value={settings().name}
-        onChange={(event) => change({ name: event.currentTarget.value.trim() })}
+        onChange={(event) => {
+          change({ name: event.currentTarget.value });
+          event.currentTarget.value = settings().name;
+        }}
       />
     </div>
   );

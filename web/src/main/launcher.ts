@@ -1,0 +1,20 @@
+/** Whether this browser was started for low latency: whoever does that opens links with a mark (crates/cli/src/open.rs), in a profile that is used for nothing else. */
+
+const MARK = "#launched";
+const KEY = "antiphon.launched";
+
+/** The link that such a browser is to open. */
+export const launchLink = (link: string): string => link + MARK;
+
+/** Takes the mark off the address, where it would be passed on, and remembers it. */
+export function wasLaunched(): boolean {
+  const isMarked = location.hash === MARK;
+  if (isMarked) history.replaceState(null, "", location.pathname + location.search);
+  try {
+    if (isMarked) localStorage.setItem(KEY, "1");
+    return isMarked || localStorage.getItem(KEY) !== null;
+  } catch {
+    // A browser that keeps nothing: it holds for this visit.
+    return isMarked;
+  }
+}
