@@ -673,7 +673,12 @@ impl Stream {
         }
         let is_news_of_restart = path.restarts == self.restarts;
         let is_starved = self.jitter.is_starved() || !is_news_of_restart;
-        let arrival = path.sequence.handle(header.sequence, is_starved);
+        let mut arrival = path.sequence.handle(header.sequence, is_starved);
+        let is_newer = |newest: u64| end.wrapping_sub(newest) as i64 > 0;
+        if arrival == Arrival::Duplicate && is_starved && path.newest_end.is_some_and(is_newer) {
+            path.sequence.restart(header.sequence);
+            arrival = Arrival::Restart;
+        }
         if matches!(arrival, Arrival::New | Arrival::Restart) {
             path.newest_end = Some(end);
         }

@@ -132,6 +132,14 @@ impl SequenceTracker {
         Arrival::Overtaken
     }
 
+    /// The last one, which was judged a [`Arrival::Duplicate`], is of newer sound than any: the sender started anew, with numbers that were seen.
+    ///
+    /// RT: no alloc, no lock, O(window).
+    pub fn restart(&mut self, sequence: u32) {
+        self.counts.duplicate -= 1;
+        self.start(sequence);
+    }
+
     /// Judges the copy of the datagram of that number, after the datagram that carried it, and counts it if nothing else has come:
     /// [`Arrival::Copied`], [`Arrival::Duplicate`] or [`Arrival::Ancient`].
     ///

@@ -88,6 +88,31 @@ fn loss_after_a_restart_to_an_earlier_media_time_is_counted() {
 }
 
 #[test]
+fn a_sender_that_begins_anew_with_numbers_that_were_seen_is_heard_at_once() {
+    let mut player = fixed(64);
+    for n in 0..500 {
+        send(&mut player, n, 64 * u64::from(n), 64);
+        quantum(&mut player, 64);
+    }
+    for _ in 0..200 {
+        quantum(&mut player, 64);
+    }
+    for n in 0..10 {
+        send(&mut player, n, 64 * (700 + u64::from(n)), 64);
+        quantum(&mut player, 64);
+    }
+    let stats = stats(&player, ID);
+    assert!(
+        stats.playhead.is_some_and(|playhead| playhead > 64 * 700),
+        "{stats:?}"
+    );
+    assert_eq!(
+        (stats.sequence.received, stats.sequence.duplicate),
+        (510, 0)
+    );
+}
+
+#[test]
 fn a_second_of_silence_is_no_reason_to_forget_what_was_needed() {
     let mut player = player(1, 1, 8_192);
     add(&mut player, Target::Auto);
