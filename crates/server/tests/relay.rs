@@ -511,6 +511,37 @@ async fn probes_and_reports_go_where_their_number_says() {
 }
 
 #[tokio::test]
+async fn nobody_is_flooded_with_probes_and_they_take_nothing_from_the_sound() {
+    let relay = Relay::start();
+    let (a, b, c) = (
+        relay.join(1).await,
+        relay.join(2).await,
+        relay.join(3).await,
+    );
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    const FLOOD: u32 = 5_000;
+    for id in 0..FLOOD {
+        a.send(&probe(2, id));
+        if id % 100 == 0 {
+            // The relay keeps up.
+            a.send(&probe(0, id));
+            a.receive().await;
+        }
+    }
+    a.send(&audio(1));
+    let mut passed_on = 0;
+    while b.receive().await != audio_from(1, 1) {
+        passed_on += 1;
+    }
+    assert!((50..FLOOD / 5).contains(&passed_on), "{passed_on}");
+    while a_control.hear("statistics").await["over_rate"] != FLOOD - passed_on {}
+    c.send(&probe(2, 1));
+    assert_eq!(b.receive().await[..], probe(3, 1), "others may still");
+}
+
+#[tokio::test]
 async fn what_does_not_match_the_protocol_is_dropped_and_the_rest_goes_on() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);

@@ -39,10 +39,12 @@ use crate::{
 /// Sessions of one participant.
 pub(super) const MAX_SESSIONS: usize = 4;
 /// Datagrams that a participant may send per second in the long run; half as many at once. The most that a page can be told to send is 6,000 of 16 frames at
-/// 96 kHz; beside them go probes, reports, and another format for the second in which it changes.
+/// 96 kHz; beside them go probes of the relay, and another format for the second in which it changes.
 const DATAGRAMS_PER_S: u32 = 8_000;
 /// Bytes that a participant may send per second in the long run; half as many at once. The most is 8 channels in 32 bits at 96 kHz, with copies: 3.7 MB.
 const BYTES_PER_S: u32 = 5_000_000;
+/// Probes, replies and reports that one participant may send another per second in the long run, and at once. A page sends 6.
+const PASSED_ON_PER_S: u32 = 50;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
 const DELIVERIES_PER_S: u32 = 48_000;
@@ -130,6 +132,8 @@ struct Allowance {
     deliveries: TokenBucket,
     messages: TokenBucket,
     mixes: TokenBucket,
+    /// What may be passed on to it, by the number of who sends it.
+    passed_on: BTreeMap<u16, TokenBucket>,
 }
 
 impl Allowance {
@@ -140,7 +144,14 @@ impl Allowance {
             deliveries: TokenBucket::new(DELIVERIES_PER_S / 2, DELIVERIES_PER_S, now),
             messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
             mixes: TokenBucket::new(MIXES_AT_ONCE, MIXES_PER_S, now),
+            passed_on: BTreeMap::new(),
         }
+    }
+
+    fn pass_on(&mut self, from: u16, now: Duration) -> bool {
+        let new = || TokenBucket::new(PASSED_ON_PER_S, PASSED_ON_PER_S, now);
+        let passed_on = self.passed_on.entry(from).or_insert_with(new);
+        passed_on.take(1, now)
     }
 
     fn datagram(&mut self, bytes: usize, now: Duration) -> bool {
@@ -312,6 +323,9 @@ impl Room {
             for session in participant.sessions {
                 connections.close(session, CloseCode::Left);
             }
+        }
+        for participant in self.participants.values_mut() {
+            participant.allowance.passed_on.remove(&stream);
         }
         self.mixer.remove_listener(stream);
         self.connect_listeners(connections);
@@ -557,6 +571,13 @@ impl Room {
         {
             return;
         }
+        // Else whoever is probed would have less left for its sound: it answers.
+        if let Some((kind, to)) = routed
+            && kind != Kind::Audio
+            && (1..MIX_STREAM).contains(&to)
+        {
+            return self.pass_on(from, to, numbered(raw, kind, from), clock, connections);
+        }
         if !sender.allowance.datagram(raw.len(), clock) {
             sender.counts.over_rate += 1;
             return;
@@ -577,12 +598,26 @@ impl Room {
                 // A session that has just ended needs no reply.
                 connections.send_datagram(session, reply);
             }
-            Some((kind, to)) if kind != Kind::Audio && (1..MIX_STREAM).contains(&to) => {
-                if let Some(receiver) = self.participants.get_mut(&to) {
-                    receiver.send(numbered(raw, kind, from), connections);
-                }
-            }
             _ => sender.counts.malformed += 1,
+        }
+    }
+
+    /// A probe, reply or report goes to another participant, who may have left.
+    fn pass_on(
+        &mut self,
+        from: u16,
+        to: u16,
+        outgoing: Bytes,
+        clock: Duration,
+        connections: &mut Connections,
+    ) {
+        let Some(receiver) = self.participants.get_mut(&to) else {
+            return;
+        };
+        if receiver.allowance.pass_on(from, clock) {
+            receiver.send(outgoing, connections);
+        } else if let Some(sender) = self.participants.get_mut(&from) {
+            sender.counts.over_rate += 1;
         }
     }
 
