@@ -48,6 +48,8 @@ async fn people_join_talk_rename_and_leave() {
     let signal =
         json!({ "type": "signal", "from": ann_id, "data": { "kind": "lanes", "count": 4 } });
     assert_eq!(bob.hear().await, signal);
+    bob.say(json!({ "type": "rename", "name": "B\u{7}b" }))
+        .await;
     bob.say(json!({ "type": "rename", "name": "Bob" })).await;
     assert_eq!(
         ann.hear().await,
@@ -64,6 +66,7 @@ async fn people_join_talk_rename_and_leave() {
         "ann stayed after her mistake"
     );
     assert_eq!(server.dropped("unknown_peer").await, 1);
+    assert_eq!(server.dropped("bad_message").await, 1, "the name");
     assert_eq!(server.metric("antiphon_participants").await, 1);
     assert_eq!(
         server
