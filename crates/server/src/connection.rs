@@ -286,6 +286,11 @@ fn handle_text(
                 &error.to_string(),
             );
         }
+        // Nobody loses the connection for it, only the name.
+        Err(ParseError::BadName(_)) if *greeted => {
+            connection.hub.metrics.count_dropped(DropReason::BadMessage);
+            return ControlFlow::Continue(());
+        }
         Err(error) => {
             let oversized = text.len() > MAX_MESSAGE_BYTES;
             let reason = if oversized {

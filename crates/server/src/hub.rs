@@ -209,7 +209,12 @@ impl Hub {
             let Some(outbox) = state.outboxes.get(connection) else {
                 continue;
             };
-            if outbox.push(text.clone()) == Err(Full) {
+            if let ServerMessage::Signal { from, .. } = message {
+                // Whoever sends them shall not be able to cut the connection.
+                if outbox.push_signal(text.clone(), *from) == Err(Full) {
+                    self.metrics.count_dropped(DropReason::PeerSlow);
+                }
+            } else if outbox.push(text.clone()) == Err(Full) {
                 outbox.end(End::Abort);
                 state.outboxes.remove(connection);
                 self.metrics.count_dropped(DropReason::SlowClient);

@@ -27,6 +27,7 @@ mod connection;
 mod headers;
 mod hub;
 pub mod ice;
+mod listener;
 mod lock;
 pub mod media;
 mod metrics;

@@ -30,6 +30,8 @@ pub(crate) enum DropReason {
     SlowClient,
     /// Too much waits for a participant that is away.
     PeerAway,
+    /// Too much waits for a participant that is there: a signal to it was dropped.
+    PeerSlow,
     /// A binary message, or text that is not UTF-8.
     NotText,
     /// A message longer than the limit.
@@ -60,13 +62,14 @@ pub(crate) enum DropReason {
 
 impl DropReason {
     /// All of them.
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::ForeignOrigin,
         Self::TooManyConnections,
         Self::HelloTimeout,
         Self::Silent,
         Self::SlowClient,
         Self::PeerAway,
+        Self::PeerSlow,
         Self::NotText,
         Self::Oversized,
         Self::BadMessage,
@@ -91,6 +94,7 @@ impl DropReason {
             Self::Silent => "silent",
             Self::SlowClient => "slow_client",
             Self::PeerAway => "peer_away",
+            Self::PeerSlow => "peer_slow",
             Self::NotText => "not_text",
             Self::Oversized => "oversized",
             Self::BadMessage => "bad_message",

@@ -8,10 +8,17 @@ use std::{
 use axum::extract::ws::Utf8Bytes;
 use tokio::sync::Notify;
 
+use crate::signalling::ParticipantId;
+
 /// At most this many bytes wait. Twenty people offering eight lanes each to a newcomer come to about 0.4 MB.
 const MAX_BYTES: usize = 1 << 20;
 /// At most this many messages wait.
 const MAX_MESSAGES: usize = 4_096;
+/// Of both, signals of other participants may take three quarters: the rest is for the server's own messages.
+const MAX_SIGNAL_BYTES: usize = MAX_BYTES / 4 * 3;
+const MAX_SIGNALS: usize = MAX_MESSAGES / 4 * 3;
+/// At most this many bytes of one participant's signals wait.
+const MAX_BYTES_OF_ONE: usize = MAX_BYTES / 4;
 
 /// A bounded queue with an end. Anyone may put in; one task takes out.
 #[derive(Debug, Default)]
@@ -23,9 +30,16 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct Queue {
-    messages: VecDeque<Utf8Bytes>,
+    messages: VecDeque<Waiting>,
     bytes: usize,
     end: Option<End>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    text: Utf8Bytes,
+    /// Whose signal it is, if it is one.
+    from: Option<ParticipantId>,
 }
 
 /// How a connection ends.
@@ -44,22 +58,28 @@ pub(crate) enum Next {
     End(End),
 }
 
-/// The queue is full: abort the connection.
+/// There is no room. A signal may be dropped; for want of anything else the connection is to be aborted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
 impl Outbox {
-    /// Adds a message, unless the connection already ends.
-    pub(crate) fn push(&self, message: Utf8Bytes) -> Result<(), Full> {
+    /// Adds a message of the server's own, unless the connection already ends.
+    pub(crate) fn push(&self, text: Utf8Bytes) -> Result<(), Full> {
         let mut queue = self.lock();
-        if queue.end.is_some() {
-            return Ok(());
-        }
-        if queue.messages.len() >= MAX_MESSAGES || queue.bytes + message.len() > MAX_BYTES {
-            return Err(Full);
-        }
-        queue.bytes += message.len();
-        queue.messages.push_back(message);
+        let fits = queue.messages.len() < MAX_MESSAGES && queue.bytes + text.len() <= MAX_BYTES;
+        queue.add(Waiting { text, from: None }, fits)?;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Adds another participant's signal, unless the connection already ends.
+    pub(crate) fn push_signal(&self, text: Utf8Bytes, from: ParticipantId) -> Result<(), Full> {
+        let mut queue = self.lock();
+        let fits = queue.messages.len() < MAX_SIGNALS
+            && queue.bytes + text.len() <= MAX_SIGNAL_BYTES
+            && queue.bytes_from(from) + text.len() <= MAX_BYTES_OF_ONE;
+        let from = Some(from);
+        queue.add(Waiting { text, from }, fits)?;
         self.changed.notify_one();
         Ok(())
     }
@@ -97,15 +117,34 @@ impl Outbox {
         if queue.end == Some(End::Abort) {
             return Some(Next::End(End::Abort));
         }
-        if let Some(message) = queue.messages.pop_front() {
-            queue.bytes -= message.len();
-            return Some(Next::Send(message));
+        if let Some(Waiting { text, .. }) = queue.messages.pop_front() {
+            queue.bytes -= text.len();
+            return Some(Next::Send(text));
         }
         queue.end.map(Next::End)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn add(&mut self, message: Waiting, fits: bool) -> Result<(), Full> {
+        if self.end.is_some() {
+            return Ok(());
+        }
+        if !fits {
+            return Err(Full);
+        }
+        self.bytes += message.text.len();
+        self.messages.push_back(message);
+        Ok(())
+    }
+
+    fn bytes_from(&self, from: ParticipantId) -> usize {
+        let its = self.messages.iter().filter(|one| one.from == Some(from));
+        its.map(|one| one.text.len()).sum()
     }
 }
 
@@ -146,5 +185,30 @@ mod tests {
                 .count(),
             MAX_MESSAGES - 1
         );
+    }
+
+    #[tokio::test]
+    async fn signals_leave_room_for_each_other_and_for_what_the_server_says() {
+        let outbox = Outbox::default();
+        let [ann, ben, cleo] = [1, 2, 3].map(|n| ParticipantId::of_secret(&[n; 32]));
+        let large: Utf8Bytes = "x".repeat(MAX_BYTES_OF_ONE / 2).into();
+        let count = |from| {
+            let pushed = (0..10).map(|_| outbox.push_signal(large.clone(), from));
+            pushed.filter(Result::is_ok).count()
+        };
+        assert_eq!([count(ann), count(ben), count(cleo)], [2, 2, 2]);
+        let dan = ParticipantId::of_secret(&[4; 32]);
+        assert_eq!(outbox.push_signal("x".into(), dan), Err(Full));
+        assert_eq!(outbox.push(large.clone()), Ok(()));
+        assert_eq!(outbox.next().await, Next::Send(large.clone()));
+        assert_eq!(
+            outbox.push_signal("x".into(), ann),
+            Err(Full),
+            "too much in all"
+        );
+        for _ in 0..2 {
+            assert_eq!(outbox.next().await, Next::Send(large.clone()));
+        }
+        assert_eq!(count(ann), 2);
     }
 }

@@ -13,7 +13,11 @@ use axum::{
     Router, middleware,
     routing::{any, get},
 };
-use axum_server::{Handle, tls_rustls::RustlsConfig};
+use axum_server::{
+    Handle,
+    accept::DefaultAcceptor,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
 use hyper_util::rt::TokioTimer;
 use prometheus_client::{
     metrics::gauge::Gauge,
@@ -28,6 +32,7 @@ use crate::{
     connection,
     headers::{secure, secure_tls},
     hub::Hub,
+    listener::{Listener, Prompt, Visitor},
     media::Media,
     metrics::Metrics,
     relay::{BoundRelay, Lifetime},
@@ -39,6 +44,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a client that speaks HTTP/2 has to show that it is there.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +187,8 @@ impl Server {
         background.spawn(async move { followers.follow_relay().await });
         if let Some((listener, _)) = metrics {
             let app = operator_app(Arc::clone(&hub));
-            let server = impatient(axum_server::from_tcp(listener)?);
+            let listener = Listener::operator(listener, Arc::clone(&hub))?;
+            let server = impatient(listener, DefaultAcceptor);
             background.spawn(async move {
                 if let Err(error) = server.serve(app.into_make_service()).await {
                     tracing::error!(%error, "metrics are no longer served");
@@ -202,16 +211,17 @@ impl Server {
         let handle = Handle::new();
         let app = app(Arc::clone(&hub), tls.is_some())
             .into_make_service_with_connect_info::<SocketAddr>();
+        let listener = Listener::public(listener, Arc::clone(&hub))?;
         let serving = async {
             match tls {
                 Some(tls) => {
-                    impatient(axum_server::from_tcp_rustls(listener, tls)?)
+                    impatient(listener, RustlsAcceptor::new(tls))
                         .handle(handle.clone())
                         .serve(app)
                         .await
                 }
                 None => {
-                    impatient(axum_server::from_tcp(listener)?)
+                    impatient(listener, DefaultAcceptor)
                         .handle(handle.clone())
                         .serve(app)
                         .await
@@ -248,15 +258,16 @@ async fn log_panics(background: &mut JoinSet<()>) -> Infallible {
     future::pending().await
 }
 
-/// A client that opens connections and never finishes asking cannot hold them.
-fn impatient<A>(
-    mut server: axum_server::Server<SocketAddr, A>,
-) -> axum_server::Server<SocketAddr, A> {
-    server
-        .http_builder()
-        .http1()
+/// A client that opens connections and says nothing, never finishes asking, or has gone without a word cannot hold them.
+fn impatient<A>(listener: Listener, acceptor: A) -> axum_server::Server<Visitor, Prompt<A>> {
+    let mut server = axum_server::Server::from_listener(listener).acceptor(Prompt(acceptor));
+    let http = server.http_builder();
+    http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT);
+    http.http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL);
     server
 }
 

@@ -283,6 +283,9 @@ pub enum ParseError {
     /// Correct the message.
     #[error("{0}")]
     BadMessage(String),
+    /// Take another name.
+    #[error("{0}")]
+    BadName(&'static str),
     /// Reload the page: server and page are of different versions.
     #[error("this server speaks version {VERSION}; reload the page")]
     BadVersion,
@@ -333,7 +336,8 @@ pub fn parse(text: &str) -> Result<ClientMessage, ParseError> {
         }
         "rename" => {
             let fields: RenameFields = serde_json::from_str(text)?;
-            Ok(ClientMessage::Rename { name: fields.name })
+            let name = Name::try_from(fields.name).map_err(ParseError::BadName)?;
+            Ok(ClientMessage::Rename { name })
         }
         "moderate" => {
             let fields: ModerateFields = serde_json::from_str(text)?;
@@ -401,7 +405,7 @@ struct SignalFields {
 struct RenameFields {
     #[serde(rename = "type")]
     _kind: IgnoredAny,
-    name: Name,
+    name: String,
 }
 
 #[derive(Deserialize)]

@@ -48,6 +48,8 @@ async fn people_join_talk_rename_and_leave() {
     let signal =
         json!({ "type": "signal", "from": ann_id, "data": { "kind": "lanes", "count": 4 } });
     assert_eq!(bob.hear().await, signal);
+    bob.say(json!({ "type": "rename", "name": "B\u{7}b" }))
+        .await;
     bob.say(json!({ "type": "rename", "name": "Bob" })).await;
     assert_eq!(
         ann.hear().await,
@@ -64,6 +66,7 @@ async fn people_join_talk_rename_and_leave() {
         "ann stayed after her mistake"
     );
     assert_eq!(server.dropped("unknown_peer").await, 1);
+    assert_eq!(server.dropped("bad_message").await, 1, "the name");
     assert_eq!(server.metric("antiphon_participants").await, 1);
     assert_eq!(
         server
@@ -357,8 +360,12 @@ async fn a_silent_connection_is_dropped_and_a_living_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_page_that_does_not_read_is_dropped_and_delays_nobody() {
-    let server = Running::start(|config| config.connections.bytes_per_s = 1 << 24).await;
+async fn a_page_that_does_not_read_is_dropped_by_what_the_server_says_and_delays_nobody() {
+    let server = Running::start(|config| {
+        config.connections.bytes_per_s = 1 << 24;
+        config.connections.messages_per_s = 1_000;
+    })
+    .await;
     let (mut ann, _) = server.join(1).await;
     let (_deaf, welcome) = server.join(2).await;
     let deaf = welcome["id"].clone();
@@ -367,6 +374,14 @@ async fn a_page_that_does_not_read_is_dropped_and_delays_nobody() {
     let large = json!({ "type": "signal", "to": deaf, "data": { "x": "x".repeat(60_000) } });
     for _ in 0..300 {
         ann.say(large.clone()).await;
+    }
+    ann.say(json!({ "type": "signal", "to": "0".repeat(32), "data": {} }))
+        .await;
+    let heard = ann.hear().await;
+    assert_eq!(heard["code"], "unknown_peer", "signals cut nobody");
+    assert!(server.dropped("peer_slow").await > 0);
+    for _ in 0..4_096 {
+        ann.say(json!({ "type": "rename", "name": "A" })).await;
     }
     assert_eq!(ann.hear().await, json!({ "type": "away", "id": deaf }));
     assert_eq!(server.dropped("slow_client").await, 1);

@@ -180,9 +180,8 @@ async fn files_have_types_tags_and_ages() {
 }
 
 #[tokio::test]
-async fn who_never_finishes_asking_is_not_waited_for() {
+async fn who_says_nothing_or_never_finishes_asking_is_not_waited_for() {
     let plain = Running::start(|_| {}).await;
-    let plain = TcpStream::connect(plain.address).await.expect("connects");
     let folder = tempfile::tempdir().expect("a folder");
     let files = TlsFiles {
         cert: folder.path().join("cert.pem"),
@@ -190,16 +189,72 @@ async fn who_never_finishes_asking_is_not_waited_for() {
     };
     let trusted = new_certificate(&files);
     let tls = Running::start(|config| config.tls = Some(Tls::Files(files))).await;
-    let tls = connect_tls(&tls, trusted).await.expect("trusted");
-    tokio::join!(is_dropped(plain), is_dropped(tls));
+    let (mut page, _) = plain.join(1).await;
+    let sayings: [&[u8]; 4] = [
+        b"",
+        b"PRI ",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ];
+    let mut held = Vec::new();
+    for saying in sayings {
+        let stream = TcpStream::connect(plain.address).await.expect("connects");
+        let by_tls = connect_tls(&tls, trusted.clone()).await.expect("trusted");
+        held.push(async move {
+            tokio::join!(is_dropped(stream, saying), is_dropped(by_tls, saying));
+        });
+    }
+    let deaf = TcpStream::connect(tls.address).await.expect("connects");
+    tokio::join!(futures_util::future::join_all(held), is_dropped(deaf, b""));
+    page.say(json!({ "type": "signal", "to": "0".repeat(32), "data": {} }))
+        .await;
+    assert_eq!(page.hear().await["code"], "unknown_peer", "it stays");
 }
 
-async fn is_dropped(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let asked = stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n");
-    asked.await.expect("sent");
+async fn is_dropped(mut stream: impl AsyncRead + AsyncWrite + Unpin, saying: &[u8]) {
+    stream.write_all(saying).await.expect("sent");
+    stream.flush().await.expect("sent");
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
     assert!(ended.is_ok(), "the server keeps the connection");
+}
+
+#[tokio::test]
+async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
+    let hold = async |server: &Running, count| {
+        let mut held = Vec::new();
+        for _ in 0..count {
+            held.push(TcpStream::connect(server.address).await.expect("connects"));
+        }
+        held
+    };
+    // Four times as many.
+    let server = Running::start(|config| config.connections.per_address = 2).await;
+    let refused = "antiphon_dropped_total{reason=\"too_many_connections\"}";
+    let held = hold(&server, 9).await;
+    server.expect_metric(refused, 1).await;
+    drop(held);
+    let again = async {
+        let mut answer = [0];
+        loop {
+            let mut stream = TcpStream::connect(server.address).await.expect("connects");
+            let _ = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await;
+            if stream.read(&mut answer).await.is_ok_and(|read| read > 0) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(20), again).await;
+    again.expect("its places are free again");
+
+    let behind_proxy = Running::start(|config| {
+        config.connections.per_address = 2;
+        config.trusted_proxies = vec![[127, 0, 0, 1].into()];
+    })
+    .await;
+    let _held = hold(&behind_proxy, 20).await;
+    assert_eq!(behind_proxy.get("/healthz", &[]).await.status, 200);
 }
 
 #[tokio::test]

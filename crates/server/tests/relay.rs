@@ -511,6 +511,37 @@ async fn probes_and_reports_go_where_their_number_says() {
 }
 
 #[tokio::test]
+async fn nobody_is_flooded_with_probes_and_they_take_nothing_from_the_sound() {
+    let relay = Relay::start();
+    let (a, b, c) = (
+        relay.join(1).await,
+        relay.join(2).await,
+        relay.join(3).await,
+    );
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    const FLOOD: u32 = 5_000;
+    for id in 0..FLOOD {
+        a.send(&probe(2, id));
+        if id % 100 == 0 {
+            // The relay keeps up.
+            a.send(&probe(0, id));
+            a.receive().await;
+        }
+    }
+    a.send(&audio(1));
+    let mut passed_on = 0;
+    while b.receive().await != audio_from(1, 1) {
+        passed_on += 1;
+    }
+    assert!((50..FLOOD / 5).contains(&passed_on), "{passed_on}");
+    while a_control.hear("statistics").await["over_rate"] != FLOOD - passed_on {}
+    c.send(&probe(2, 1));
+    assert_eq!(b.receive().await[..], probe(3, 1), "others may still");
+}
+
+#[tokio::test]
 async fn what_does_not_match_the_protocol_is_dropped_and_the_rest_goes_on() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);
@@ -997,7 +1028,7 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
 }
 
 #[tokio::test]
-async fn the_server_mixes_so_much_and_says_so_to_who_asks_for_more() {
+async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
     const ADMITTED: u16 = 128;
     const MIXES: u16 = 32;
     let relay = Relay::start();
@@ -1021,20 +1052,31 @@ async fn the_server_mixes_so_much_and_says_so_to_who_asks_for_more() {
         mixed.push(join(stream).await);
         first.wanted(mixed.len() as u64).await;
     }
-    let (refused, _) = join(100).await;
-    assert_eq!(closed(&refused).await, 6);
+    let is_refused = async |control: &mut Control, refused: bool| {
+        let told = async { while control.hear("statistics").await["mix_refused"] != refused {} };
+        timeout(SOON, told).await.expect("it is told");
+    };
+    is_refused(&mut mixed[0].1, false).await;
+    let (instead, mut instead_control) = join(100).await;
+    first.wanted(u64::from(MIXES) + 1).await;
+    is_refused(&mut instead_control, true).await;
+    // More often than it might change a mix.
+    for _ in 0..10 {
+        instead_control.say(listen(mix.clone())).await;
+    }
     // What one takes no longer, or took with a session that has ended, is there for others.
     let nothing = json!({"type": "listen", "forward": [], "mix": null, "opus": true});
     mixed[0].1.say(nothing).await;
-    first.wanted(u64::from(MIXES) - 1).await;
-    let instead = join(100).await;
     first.wanted(MIXES.into()).await;
-    instead.0.close(0, b"");
-    first.wanted(u64::from(MIXES) - 1).await;
-    let _instead = join(101).await;
+    instead_control.say(listen(mix.clone())).await;
+    is_refused(&mut instead_control, false).await;
+    let (_refused, mut refused_control) = join(101).await;
+    is_refused(&mut refused_control, true).await;
+    first.wanted(u64::from(MIXES) + 1).await;
+    instead.close(0, b"");
     first.wanted(MIXES.into()).await;
-    let (refused, _) = join(102).await;
-    assert_eq!(closed(&refused).await, 6);
+    refused_control.say(listen(mix.clone())).await;
+    is_refused(&mut refused_control, false).await;
 }
 
 #[tokio::test]

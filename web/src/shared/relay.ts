@@ -44,6 +44,8 @@ export interface RelayStatistics {
   missing: number;
   mix_us: number | null;
   mixed: MixedSource[];
+  /** We asked for a mix, and the server mixes enough already; servers of before do not say. */
+  mix_refused?: boolean;
 }
 
 /** How many take our stream by the relay, and whether Opus is of use to all to whom it is forwarded. */

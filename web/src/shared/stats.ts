@@ -60,6 +60,8 @@ export interface RelayStats {
   /** Of our datagrams of the last 4 s, the share that reached it neither the first time nor as a copy. */
   missingShare: number | Unknown;
   mixMs: number | Unknown;
+  /** Whether we asked for a mix that the server did not take on: it mixes enough already. */
+  mixRefused: boolean;
 }
 
 /** One lane: a peer connection's data channel, or a session with the relay. */

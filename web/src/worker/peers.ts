@@ -920,6 +920,7 @@ export class Peers {
       lost: said?.lost ?? null,
       missingShare: this.#lostToRelay(),
       mixMs: said?.mix_us == null ? null : said.mix_us / 1000,
+      mixRefused: said?.mix_refused === true,
     };
   }
 

@@ -149,18 +149,26 @@ impl Rotation {
 
     /// How long the one in use stays so.
     pub(crate) fn remaining(&self, now: SystemTime) -> Duration {
+        if self.is_early(now) {
+            return Duration::ZERO;
+        }
         self.turn.duration_since(now).unwrap_or_default()
     }
 
-    /// Goes on to the next one. A host that slept over several turns gets one that is made for now.
+    /// Goes on to the next one. A host that slept over several turns, or whose clock was ahead, gets one that is made for now.
     pub(crate) fn advance(&mut self, now: SystemTime) {
-        if now >= self.turn + self.lifetime.used {
+        if self.is_early(now) || now >= self.turn + self.lifetime.used {
             *self = Self::new(self.lifetime, now);
             return;
         }
         self.turn += self.lifetime.used;
         let after = made_for(self.lifetime, self.turn);
         self.current = std::mem::replace(&mut self.next, after);
+    }
+
+    /// Whether the clock was ahead when the one in use was made, and has been set so far back that browsers may not take it yet.
+    fn is_early(&self, now: SystemTime) -> bool {
+        now + self.lifetime.used + self.lifetime.margin / 2 < self.turn
     }
 }
 
@@ -203,5 +211,23 @@ mod tests {
             !rotation.hashes().contains(&fourth),
             "it has expired long ago"
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_gets_one_that_is_valid_now() {
+        let start = SystemTime::UNIX_EPOCH + 20_000 * DAY;
+        let mut rotation = Rotation::new(Lifetime::default(), start);
+        let made_early = rotation.hashes();
+        let little = start - Duration::from_secs(60);
+        assert!(
+            rotation.remaining(little) > 11 * DAY,
+            "the margin is for that"
+        );
+        let back = start - 2 * DAY;
+        assert_eq!(rotation.remaining(back), Duration::ZERO);
+        rotation.advance(back);
+        assert_eq!(rotation.remaining(back), 11 * DAY);
+        let hashes = rotation.hashes();
+        assert!(made_early.iter().all(|early| !hashes.contains(early)));
     }
 }

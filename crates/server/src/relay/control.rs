@@ -66,9 +66,6 @@ pub enum ControlError {
     /// More messages than the limit.
     #[error("too many messages")]
     TooFast,
-    /// A mix more than the server takes on.
-    #[error("the server mixes enough already")]
-    ServerFull,
 }
 
 /// Reads one line, without its `\n`. Never panics, whatever the bytes.
@@ -164,6 +161,8 @@ pub struct Statistics {
     pub mix_us: Option<u32>,
     /// Who plays in its mix.
     pub mixed: Vec<MixedSource>,
+    /// Whether it asked for a mix, and the server mixed enough already.
+    pub mix_refused: bool,
 }
 
 /// A source of a mix.
@@ -309,10 +308,11 @@ mod tests {
                 lead_frames: -9,
                 concealed_share: 0.25,
             }],
+            mix_refused: true,
         };
         assert_eq!(
             RelayMessage::Statistics(statistics).to_line(),
-            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null,\"mixed\":[{\"stream\":8,\"lead_frames\":-9,\"concealed_share\":0.25}]}\n"
+            b"{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":2,\"aged\":3,\"over_rate\":4,\"lost\":5,\"received\":6,\"missing\":7,\"mix_us\":null,\"mixed\":[{\"stream\":8,\"lead_frames\":-9,\"concealed_share\":0.25}],\"mix_refused\":true}\n"
         );
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(super) lag: Latencies,
     /// Sessions of addresses that had as many as they may, or opened them too fast.
     pub(super) refused: u64,
+    /// Mixes that were one too many for the server.
+    pub(super) mixes_refused: u64,
 }
 
 /// One participant's datagrams.
@@ -57,10 +59,21 @@ impl Collector for RelayMetrics {
                 counter.encode(family.encode_family(&labels)?)?;
             }
         }
-        let help = "Sessions refused because their address had too many, or opened them too fast";
-        let refused =
-            encoder.encode_descriptor("relay_sessions_refused", help, None, MetricType::Counter)?;
-        ConstCounter::new(snapshot.refused).encode(refused)?;
+        for (name, help, refused) in [
+            (
+                "relay_sessions_refused",
+                "Sessions refused because their address had too many, or opened them too fast",
+                snapshot.refused,
+            ),
+            (
+                "relay_mixes_refused",
+                "Mixes refused because the server mixed enough already",
+                snapshot.mixes_refused,
+            ),
+        ] {
+            let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(refused).encode(counter)?;
+        }
         for (name, help, latencies) in [
             (
                 "relay_forward_latency",

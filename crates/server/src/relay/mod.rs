@@ -55,7 +55,7 @@ use self::{
     latency::Latencies,
     metrics::Snapshot,
     quic::CloseCode,
-    room::Room,
+    room::{AllMixes, Room},
     session::Seat,
 };
 use crate::{
@@ -232,7 +232,7 @@ impl BoundRelay {
             public_origin,
             mixes_changed: Rc::default(),
             mix_due: None,
-            mixed: Rc::default(),
+            all_mixes: Rc::default(),
             encoding: Rc::new(encoding),
             seats: HashMap::new(),
             rooms: HashMap::new(),
@@ -328,8 +328,7 @@ struct Relay {
     mixes_changed: Rc<Cell<bool>>,
     /// When the first mix is due, unless that has changed.
     mix_due: Option<Instant>,
-    /// Sources of all mixes.
-    mixed: Rc<Cell<usize>>,
+    all_mixes: Rc<AllMixes>,
     encoding: Rc<Encoding>,
     seats: HashMap<Token, Seat>,
     rooms: HashMap<RoomName, Rc<RefCell<Room>>>,
@@ -493,7 +492,7 @@ impl Relay {
                         sample_rate_hz,
                         self.start,
                         Rc::clone(&self.mixes_changed),
-                        Rc::clone(&self.mixed),
+                        Rc::clone(&self.all_mixes),
                         Rc::clone(&self.encoding),
                     );
                     Rc::new(RefCell::new(room))
@@ -618,6 +617,7 @@ impl Relay {
             mix: self.mix.clone(),
             lag: lag.clone(),
             refused: self.refused,
+            mixes_refused: self.all_mixes.refused.get(),
         };
         self.report = Some(Report {
             elapsed,

@@ -32,7 +32,6 @@ pub(super) enum CloseCode {
     TooManySessions = 3,
     Left = 4,
     Stopping = 5,
-    ServerFull = 6,
 }
 
 impl CloseCode {
@@ -44,7 +43,6 @@ impl CloseCode {
             Self::TooManySessions => "too many sessions",
             Self::Left => "the participant has left",
             Self::Stopping => "the server stops",
-            Self::ServerFull => "the server mixes enough already",
         }
     }
 }

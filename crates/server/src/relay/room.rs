@@ -39,16 +39,18 @@ use crate::{
 /// Sessions of one participant.
 pub(super) const MAX_SESSIONS: usize = 4;
 /// Datagrams that a participant may send per second in the long run; half as many at once. The most that a page can be told to send is 6,000 of 16 frames at
-/// 96 kHz; beside them go probes, reports, and another format for the second in which it changes.
+/// 96 kHz; beside them go probes of the relay, and another format for the second in which it changes.
 const DATAGRAMS_PER_S: u32 = 8_000;
 /// Bytes that a participant may send per second in the long run; half as many at once. The most is 8 channels in 32 bits at 96 kHz, with copies: 3.7 MB.
 const BYTES_PER_S: u32 = 5_000_000;
+/// Probes, replies and reports that one participant may send another per second in the long run, and at once. A page sends 6.
+const PASSED_ON_PER_S: u32 = 50;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
 const DELIVERIES_PER_S: u32 = 48_000;
 /// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are, 372,000.
 const ROOM_DELIVERIES_PER_S: u32 = 400_000;
-/// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone.
+/// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone. Who asks for more is not mixed for.
 const MAX_MIXED: usize = 4_096;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
@@ -74,8 +76,7 @@ pub(super) struct Room {
     start: Instant,
     /// Datagrams that its audio may still cause.
     deliveries: TokenBucket,
-    /// Sources of all mixes of the server.
-    mixed: Rc<Cell<usize>>,
+    all_mixes: Rc<AllMixes>,
     /// Set when [`Room::poll_timeout`] may be another than before.
     mixes_changed: Rc<Cell<bool>>,
     participants: BTreeMap<u16, Participant>,
@@ -109,6 +110,8 @@ struct Participant {
     wanted: Wanted,
     allowance: Allowance,
     mix_share: MixShare,
+    /// Whether it asked for a mix, and the server mixed enough already.
+    mix_refused: bool,
     uplink: Uplink,
     /// Its own sound, in the mixes of others.
     mixed: Mixed,
@@ -130,6 +133,8 @@ struct Allowance {
     deliveries: TokenBucket,
     messages: TokenBucket,
     mixes: TokenBucket,
+    /// What may be passed on to it, by the number of who sends it.
+    passed_on: BTreeMap<u16, TokenBucket>,
 }
 
 impl Allowance {
@@ -140,7 +145,14 @@ impl Allowance {
             deliveries: TokenBucket::new(DELIVERIES_PER_S / 2, DELIVERIES_PER_S, now),
             messages: TokenBucket::new(MESSAGES_PER_S, MESSAGES_PER_S, now),
             mixes: TokenBucket::new(MIXES_AT_ONCE, MIXES_PER_S, now),
+            passed_on: BTreeMap::new(),
         }
+    }
+
+    fn pass_on(&mut self, from: u16, now: Duration) -> bool {
+        let new = || TokenBucket::new(PASSED_ON_PER_S, PASSED_ON_PER_S, now);
+        let passed_on = self.passed_on.entry(from).or_insert_with(new);
+        passed_on.take(1, now)
     }
 
     fn datagram(&mut self, bytes: usize, now: Duration) -> bool {
@@ -157,20 +169,28 @@ fn room_deliveries(now: Duration) -> TokenBucket {
     TokenBucket::new(ROOM_DELIVERIES_PER_S / 2, ROOM_DELIVERIES_PER_S, now)
 }
 
+/// What the server mixes in all rooms together.
+#[derive(Debug, Default)]
+pub(super) struct AllMixes {
+    sources: Cell<usize>,
+    /// Mixes that were one too many, since the start.
+    pub(super) refused: Cell<u64>,
+}
+
 /// A participant's part of all sources that the server mixes.
 #[derive(Debug)]
 struct MixShare {
-    all: Rc<Cell<usize>>,
+    all: Rc<AllMixes>,
     sources: usize,
 }
 
 impl MixShare {
     /// Changes it, unless the server would mix too much.
     fn set(&mut self, sources: usize) -> bool {
-        let all = self.all.get() - self.sources + sources;
+        let all = self.all.sources.get() - self.sources + sources;
         let fits = sources <= self.sources || all <= MAX_MIXED;
         if fits {
-            self.all.set(all);
+            self.all.sources.set(all);
             self.sources = sources;
         }
         fits
@@ -252,7 +272,7 @@ impl Room {
         sample_rate_hz: SampleRateHz,
         start: Instant,
         mixes_changed: Rc<Cell<bool>>,
-        mixed: Rc<Cell<usize>>,
+        all_mixes: Rc<AllMixes>,
         encoding: Rc<Encoding>,
     ) -> Self {
         let rate = SampleRate::from_hz(sample_rate_hz.hz()).expect("rooms have the engine's rates");
@@ -260,7 +280,7 @@ impl Room {
             name,
             start,
             deliveries: room_deliveries(start.elapsed()),
-            mixed,
+            all_mixes,
             mixes_changed,
             participants: BTreeMap::new(),
             mixer: Mixer::new(rate),
@@ -292,9 +312,10 @@ impl Room {
             },
             allowance: Allowance::new(self.start.elapsed()),
             mix_share: MixShare {
-                all: Rc::clone(&self.mixed),
+                all: Rc::clone(&self.all_mixes),
                 sources: 0,
             },
+            mix_refused: false,
             uplink: Uplink::default(),
             mixed: Mixed::default(),
             downlink: Downlink::default(),
@@ -312,6 +333,9 @@ impl Room {
             for session in participant.sessions {
                 connections.close(session, CloseCode::Left);
             }
+        }
+        for participant in self.participants.values_mut() {
+            participant.allowance.passed_on.remove(&stream);
         }
         self.mixer.remove_listener(stream);
         self.connect_listeners(connections);
@@ -362,6 +386,7 @@ impl Room {
             participant.uplink = Uplink::default();
             participant.downlink = Downlink::default();
             participant.mix_share.set(0);
+            participant.mix_refused = false;
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
             self.connect_listeners(connections);
@@ -371,11 +396,11 @@ impl Room {
     /// A page said what its participant takes from now on.
     ///
     /// # Errors
-    /// It says too much, asks for too many mixes, or the server mixes enough already.
+    /// It says too much, or asks for too many mixes.
     pub(super) fn handle_listen(
         &mut self,
         stream: u16,
-        listen: Listen,
+        mut listen: Listen,
         connections: &mut Connections,
     ) -> Result<(), ControlError> {
         let now = self.start.elapsed();
@@ -383,18 +408,21 @@ impl Room {
         let Some(participant) = self.participants.get_mut(&stream) else {
             return Ok(());
         };
-        let Allowance {
-            messages, mixes, ..
-        } = &mut participant.allowance;
-        let shape = participant.listen.mix.as_ref().map(Mix::shape);
-        let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
-        if !messages.take(1, now) || (other.is_some() && !mixes.take(1, now)) {
+        if !participant.allowance.messages.take(1, now) {
             return Err(ControlError::TooFast);
         }
         // Those it names who are nobody take no work.
         let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
-        if !participant.mix_share.set(mixed.min(present)) {
-            return Err(ControlError::ServerFull);
+        if participant.mix_share.set(mixed.min(present)) {
+            participant.mix_refused = false;
+        } else {
+            listen.mix = None;
+            participant.refuse_mix();
+        }
+        let shape = participant.listen.mix.as_ref().map(Mix::shape);
+        let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
+        if other.is_some() && !participant.allowance.mixes.take(1, now) {
+            return Err(ControlError::TooFast);
         }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
@@ -530,6 +558,7 @@ impl Room {
             missing,
             mix_us: (mixes > 0).then(|| (mixing / mixes).as_micros() as u32),
             mixed,
+            mix_refused: participant.mix_refused,
         })
     }
 
@@ -557,6 +586,13 @@ impl Room {
         {
             return;
         }
+        // Else whoever is probed would have less left for its sound: it answers.
+        if let Some((kind, to)) = routed
+            && kind != Kind::Audio
+            && (1..MIX_STREAM).contains(&to)
+        {
+            return self.pass_on(from, to, numbered(raw, kind, from), clock, connections);
+        }
         if !sender.allowance.datagram(raw.len(), clock) {
             sender.counts.over_rate += 1;
             return;
@@ -577,12 +613,26 @@ impl Room {
                 // A session that has just ended needs no reply.
                 connections.send_datagram(session, reply);
             }
-            Some((kind, to)) if kind != Kind::Audio && (1..MIX_STREAM).contains(&to) => {
-                if let Some(receiver) = self.participants.get_mut(&to) {
-                    receiver.send(numbered(raw, kind, from), connections);
-                }
-            }
             _ => sender.counts.malformed += 1,
+        }
+    }
+
+    /// A probe, reply or report goes to another participant, who may have left.
+    fn pass_on(
+        &mut self,
+        from: u16,
+        to: u16,
+        outgoing: Bytes,
+        clock: Duration,
+        connections: &mut Connections,
+    ) {
+        let Some(receiver) = self.participants.get_mut(&to) else {
+            return;
+        };
+        if receiver.allowance.pass_on(from, clock) {
+            receiver.send(outgoing, connections);
+        } else if let Some(sender) = self.participants.get_mut(&from) {
+            sender.counts.over_rate += 1;
         }
     }
 
@@ -834,6 +884,21 @@ impl Room {
 }
 
 impl Participant {
+    /// It asked for more than the server takes on. It is told, and forwards go on: who waits for a mix takes those whom it shall hold as they are.
+    fn refuse_mix(&mut self) {
+        self.mix_share.set(0);
+        if std::mem::replace(&mut self.mix_refused, true) {
+            return;
+        }
+        let refused = &self.mix_share.all.refused;
+        if refused.get() == 0 {
+            tracing::warn!(
+                "the server mixes enough already: listeners beyond that hear what is forwarded to them"
+            );
+        }
+        refused.set(refused.get() + 1);
+    }
+
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that
     /// waits on that session. Answers which it was, and what room it had, in bytes.
     fn send(

@@ -220,11 +220,7 @@ impl Relay {
             WebEvent::Received(bytes) => {
                 if let Err(error) = self.hear(handle, &bytes) {
                     tracing::info!(%error, "closed a session");
-                    let code = match error {
-                        ControlError::ServerFull => CloseCode::ServerFull,
-                        _ => CloseCode::MalformedControl,
-                    };
-                    self.connections.close(handle, code);
+                    self.connections.close(handle, CloseCode::MalformedControl);
                 }
             }
             WebEvent::Writable => {
@@ -307,7 +303,7 @@ impl Relay {
         connection.say();
     }
 
-    /// A page that breaks the rules, or asks for more than the server has, loses the session.
+    /// A page that breaks the rules loses the session.
     fn hear(&mut self, handle: ConnectionHandle, bytes: &[u8]) -> Result<(), ControlError> {
         let mut heard = bytes;
         loop {

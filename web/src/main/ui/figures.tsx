@@ -476,11 +476,12 @@ function phrase(...notes: string[]): string {
 function serverNote(relay: RelayStats | null): string {
   const open = relay?.sessions.filter(({ state }) => state === "open").length ?? 0;
   if (relay === null || open === 0) return "carries no sound";
-  const { missingShare, overRate } = relay;
+  const { missingShare, overRate, mixRefused } = relay;
   return phrase(
     `${plural(relay.wanted, "listener")} by it`,
     missingShare ? `${formatShare(missingShare)} lost on the way there` : "",
     overRate ? `${plural(overRate, "packet")} refused: send larger ones` : "",
+    mixRefused ? "mixes enough already, so each comes as it is" : "",
   );
 }
 

@@ -1,0 +1,237 @@
+//! A web port's connections: so many of one address, and none that says nothing.
+
+use std::{
+    io, net,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::extract::connect_info::Connected;
+use axum_server::{AddrListener, Address, accept::Accept};
+use futures_util::future::BoxFuture;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time,
+};
+
+use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::TokenBucket};
+
+/// Connections of an address, for each signalling connection that it may have: pages also load their files by some.
+const PER_SIGNALLING_CONNECTION: u32 = 4;
+/// How long a client may take for its first words.
+const FIRST_WORDS: Duration = Duration::from_secs(5);
+/// So long they are, in bytes: hyper waits for them without a timer, as they tell HTTP/2 from HTTP/1 (RFC 9113, section 3.4).
+const FIRST_WORDS_BYTES: usize = 24;
+
+/// Accepts what comes to a port.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    listener: TcpListener,
+    hub: Arc<Hub>,
+    /// Where addresses have limits.
+    admission: Option<Arc<Mutex<Admission>>>,
+    /// What it may log.
+    lines: Mutex<TokenBucket>,
+}
+
+impl Listener {
+    /// For everyone: with limits for each address, but not for proxies.
+    pub(crate) fn public(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
+        let signalling = hub.config.connections.per_address;
+        let limit = signalling.saturating_mul(PER_SIGNALLING_CONNECTION);
+        let admission = Arc::new(Mutex::new(Admission::new(limit)));
+        Ok(Self {
+            admission: Some(admission),
+            ..Self::operator(listener, hub)?
+        })
+    }
+
+    /// For the operator alone.
+    pub(crate) fn operator(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
+        Ok(Self {
+            listener: TcpListener::from_std(listener)?,
+            lines: Mutex::new(TokenBucket::new(1, 1, hub.now())),
+            hub,
+            admission: None,
+        })
+    }
+
+    /// The place of a connection that may come in.
+    fn admit(&self, address: IpAddr) -> Option<Place> {
+        let proxies = &self.hub.config.trusted_proxies;
+        let admission = self.admission.as_ref();
+        let admission = admission.filter(|_| !proxies.contains(&address.to_canonical()));
+        let is_admitted = admission.is_none_or(|admission| {
+            let mut admission = admission.lock().unwrap_or_else(PoisonError::into_inner);
+            admission.handle_opened(address, self.hub.now())
+        });
+        is_admitted.then(|| Place {
+            admission: admission.cloned(),
+            address,
+        })
+    }
+
+    fn may_log(&self) -> bool {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.take(1, self.hub.now())
+    }
+}
+
+impl AddrListener<Visit, Visitor> for Listener {
+    async fn bind_to(_: Visitor) -> io::Result<Self> {
+        // It is made of one that is bound.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn accept_stream(&self) -> io::Result<(Visit, Visitor)> {
+        loop {
+            let accepted = self.listener.accept().await;
+            let (stream, address) = accepted.inspect_err(|error| {
+                if self.may_log() {
+                    tracing::error!(%error, "cannot accept connections");
+                }
+            })?;
+            if let Some(place) = self.admit(address.ip()) {
+                return Ok((Visit { stream, place }, Visitor(address)));
+            }
+            self.hub
+                .metrics
+                .count_dropped(DropReason::TooManyConnections);
+            if self.may_log() {
+                tracing::warn!(
+                    "refused to talk: an address has too many connections, or opens them too fast"
+                );
+            }
+        }
+    }
+
+    fn get_local_addr(&self) -> io::Result<Visitor> {
+        self.listener.local_addr().map(Visitor)
+    }
+}
+
+/// Who connects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Visitor(SocketAddr);
+
+impl Address for Visitor {
+    type Stream = Visit;
+    type Listener = Listener;
+}
+
+impl Connected<Visitor> for SocketAddr {
+    fn connect_info(Visitor(address): Visitor) -> Self {
+        address
+    }
+}
+
+/// A connection that was let in.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    stream: TcpStream,
+    place: Place,
+}
+
+/// Counts among those of its address, until it is dropped.
+#[derive(Debug)]
+struct Place {
+    admission: Option<Arc<Mutex<Admission>>>,
+    address: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(admission) = &self.admission {
+            let mut admission = admission.lock().unwrap_or_else(PoisonError::into_inner);
+            admission.handle_closed(self.address);
+        }
+    }
+}
+
+/// Goes on to HTTP as another acceptor does, which has a timer of its own if it is for TLS.
+#[derive(Debug, Clone)]
+pub(crate) struct Prompt<A>(pub(crate) A);
+
+impl<A, S> Accept<Visit, S> for Prompt<A>
+where
+    A: Accept<TcpStream, S, Future: Send + 'static>,
+{
+    type Stream = PromptStream<A::Stream>;
+    type Service = A::Service;
+    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+
+    fn accept(&self, Visit { stream, place }: Visit, service: S) -> Self::Future {
+        let accepted = self.0.accept(stream, service);
+        Box::pin(async move {
+            let (stream, service) = accepted.await?;
+            let prompt = PromptStream {
+                stream,
+                missing: FIRST_WORDS_BYTES,
+                deadline: Box::pin(time::sleep(FIRST_WORDS)),
+                _place: place,
+            };
+            Ok((prompt, service))
+        })
+    }
+}
+
+/// Ends if the first words do not come in time.
+#[derive(Debug)]
+pub(crate) struct PromptStream<S> {
+    stream: S,
+    /// Bytes until they are complete.
+    missing: usize,
+    deadline: Pin<Box<time::Sleep>>,
+    _place: Place,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for PromptStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_pending() && self.missing > 0 {
+            ready!(self.deadline.as_mut().poll(context));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        self.missing = self.missing.saturating_sub(buffer.filled().len() - before);
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for PromptStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
