@@ -474,7 +474,11 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                     _ => {}
                 },
                 RelayEvent::Wanted(listeners, _) => bot.listeners.set(Some(listeners)),
-                RelayEvent::Changed => bot.listeners.set(None),
+                RelayEvent::Changed => {
+                    if !bot.relay.borrow().as_ref().is_some_and(Relay::is_open) {
+                        bot.listeners.set(None);
+                    }
+                }
                 RelayEvent::Statistics(_) => {}
             },
             event = signals.recv() => {

@@ -670,11 +670,10 @@ impl Network {
             }
             RelayEvent::Statistics(statistics) => self.statistics = Some(statistics),
             RelayEvent::Changed => {
-                // Who listens is said anew on the next control stream.
-                self.listeners = None;
                 let open = self.relay.as_ref().map(|(_, relay)| relay.open_sessions());
+                // Otherwise there is a control stream, or another one will be: it need not say again what has not changed.
                 if open.as_ref().is_none_or(Vec::is_empty) {
-                    self.statistics = None;
+                    (self.listeners, self.statistics) = (None, None);
                 }
                 self.relay_rtt_ns
                     .retain(|session, _| open.iter().flatten().any(|open| open == session));
@@ -1802,6 +1801,60 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn who_is_listened_to_by_the_relay_goes_on_when_one_of_its_sessions_is_made_again() {
+        let run = async {
+            let (mut server, mut config) = relay::tests::server();
+            config.sessions = 2;
+            let (events, mut told) = mpsc::channel(16);
+            let endpoint = relay::endpoint(config.server).expect("a socket");
+            let opened = Relay::open(&endpoint, &config, Listen::default(), events);
+            let (mut network, ..) = network(Path::Relay);
+            network.relay = Some((config, opened.expect("a relay")));
+            let mut sessions = VecDeque::new();
+            for _ in 0..2 {
+                sessions.push_back(relay::tests::accept(&mut server).await);
+            }
+            let [first, second] = [0, 1].map(|at| sessions[at].accept_bi());
+            let (at, control) = tokio::select! {
+                control = first => (0, control),
+                control = second => (1, control),
+            };
+            let (mut says, _hears) = control.expect("a control stream");
+            let wanted = b"{\"type\":\"wanted\",\"listeners\":1,\"opus\":true}\n";
+            says.write_all(wanted).await.expect("it is there");
+            let mut until = async |network: &mut Network, sessions, listeners| {
+                let seen = async {
+                    loop {
+                        let (_, relay) = network.relay.as_ref().expect("a relay");
+                        if (relay.open_sessions().len(), network.listeners) == (sessions, listeners)
+                        {
+                            break;
+                        }
+                        network.handle_relay(told.recv().await.expect("it goes on"));
+                    }
+                    // What else there is to be heard of it.
+                    while let Ok(event) = told.try_recv() {
+                        network.handle_relay(event);
+                    }
+                    network.listeners
+                };
+                let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+                assert_eq!(seen.expect("that many sessions"), listeners);
+            };
+            until(&mut network, 2, Some(1)).await;
+            sessions[1 - at].close(1, b"");
+            until(&mut network, 1, Some(1)).await;
+            let again = relay::tests::accept(&mut server).await;
+            until(&mut network, 2, Some(1)).await;
+            for session in sessions.into_iter().chain([again]) {
+                session.close(4, b"");
+            }
+            until(&mut network, 0, None).await;
+        };
+        LocalSet::new().run_until(run).await;
     }
 
     #[tokio::test]

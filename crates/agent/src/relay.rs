@@ -519,7 +519,7 @@ fn close_code(error: &web_transport_quinn::SessionError) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use ring::digest::{SHA256, digest};
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use tokio::task::LocalSet;
@@ -529,19 +529,19 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    async fn accept(server: &mut Server) -> Session {
+    pub(crate) async fn accept(server: &mut Server) -> Session {
         let request = timeout(PATIENCE, server.accept()).await;
         let request = request.expect("another attempt").expect("a request");
         request.ok().await.expect("a session")
     }
 
-    #[tokio::test]
-    async fn a_session_that_was_refused_is_made_again_until_the_participant_has_left() {
+    /// A relay, and how one session with it is made.
+    pub(crate) fn server() -> (Server, RelayConfig) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
         let rcgen::CertifiedKey { cert, signing_key } = made.expect("a certificate");
         let hash = digest(&SHA256, cert.der());
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
-        let mut server = ServerBuilder::new()
+        let server = ServerBuilder::new()
             .with_addr((Ipv4Addr::LOCALHOST, 0).into())
             .with_certificate(vec![cert.der().clone()], key.into())
             .expect("a server");
@@ -555,6 +555,12 @@ mod tests {
             },
             sessions: 1,
         };
+        (server, config)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_refused_is_made_again_until_the_participant_has_left() {
+        let (mut server, config) = server();
         let trying = async {
             let socket = endpoint(config.server).expect("a socket");
             let (events, _told) = mpsc::channel(16);
