@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::{Message, protocol::WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
@@ -362,6 +362,7 @@ pub async fn run(
                     &mut outgoing,
                     &events,
                     &mut welcomed,
+                    SILENCE_TIMEOUT,
                 )
                 .await;
                 if welcomed {
@@ -430,6 +431,7 @@ async fn talk(
     outgoing: &mut mpsc::Receiver<ToServer>,
     events: &mpsc::Sender<SignallingEvent>,
     welcomed: &mut bool,
+    silence: Duration,
 ) -> End {
     let mut first = serde_json::json!({
         "type": "hello",
@@ -447,9 +449,12 @@ async fn talk(
     if let Err(error) = socket.send(Message::text(first.to_string())).await {
         return End::Broken(error.to_string());
     }
+    let mut heard_at = Instant::now();
     loop {
         tokio::select! {
-            message = timeout(SILENCE_TIMEOUT, socket.next()) => {
+            // What is said to it meanwhile proves nothing.
+            message = timeout_at(heard_at + silence, socket.next()) => {
+                heard_at = Instant::now();
                 let text = match message {
                     Err(_) => return End::Broken("the server is silent".into()),
                     Ok(None) => return End::Broken("the server closed the connection".into()),
@@ -605,6 +610,51 @@ mod tests {
         };
         let all = async { tokio::join!(talking, listening, serving) };
         timeout(SILENCE_TIMEOUT, all).await.expect("it leaves");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_silent_is_gone_however_much_is_said_to_it() {
+        const SILENCE: Duration = Duration::from_secs(1);
+        let (here, there) = tokio::io::duplex(1 << 20);
+        let wire: Box<dyn Wire> = Box::new(here);
+        let (near, far) = tokio::join!(
+            client_async_with_config("ws://localhost/", wire, None),
+            accept_async(there)
+        );
+        let mut far = far.expect("a WebSocket");
+        let (to_server, mut outgoing) = mpsc::channel(1);
+        let (events, _told) = mpsc::channel(16);
+        let (mut hello, mut welcomed) = (hello(), false);
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let talking = talk(
+            near.expect("a WebSocket").0,
+            address,
+            &mut hello,
+            &mut outgoing,
+            &events,
+            &mut welcomed,
+            SILENCE,
+        );
+        let saying = async {
+            let welcome = Message::text(welcome(false).to_string());
+            far.send(welcome).await.expect("it is there");
+            loop {
+                let signal = ToServer::Signal {
+                    to: "01".into(),
+                    data: Value::Null,
+                };
+                to_server.send(signal).await.expect("it is there");
+                tokio::time::sleep(SILENCE / 8).await;
+            }
+        };
+        let both = async {
+            tokio::select! {
+                end = talking => end,
+                () = saying => unreachable!("it never ends"),
+            }
+        };
+        let end = timeout(10 * SILENCE, both).await.expect("it notices");
+        assert!(matches!(end, End::Broken(why) if why == "the server is silent"));
     }
 
     #[test]
