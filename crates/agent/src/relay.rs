@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 /// Application close codes after which another session would fare no better.
 const FINAL_CODES: [u32; 2] = [0, 4];
-/// Those after which one may, later: 1, unknown token: a newer one may be on its way; 3, too many sessions: the server may not have
-/// noticed yet that old ones are gone.
-const REFUSED_CODES: [u32; 2] = [1, 3];
+/// A session that ended sooner was as good as refused, and another one may fare no better yet: 1, unknown token: a newer one may be on its
+/// way; 3, too many sessions: the server may not have noticed yet that old ones are gone.
+const STEADY: Duration = Duration::from_secs(5);
 
 /// What one takes from the relay: all of it, each time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -406,6 +406,7 @@ impl Lane {
             if let Ok(Ok(session)) = timeout(CONNECT_TIMEOUT, self.connect()).await {
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
                 let _ = self.events.try_send(RelayEvent::Changed);
+                let opened = Instant::now();
                 self.serve(&session).await;
                 self.sessions.borrow_mut()[self.index] = None;
                 if self.control.get() == Some(self.index) {
@@ -416,7 +417,7 @@ impl Lane {
                 if code.is_some_and(|code| FINAL_CODES.contains(&code)) {
                     return;
                 }
-                if !code.is_some_and(|code| REFUSED_CODES.contains(&code)) {
+                if opened.elapsed() >= STEADY {
                     wait = FIRST_RETRY;
                 }
             }
@@ -566,12 +567,16 @@ pub(crate) mod tests {
             let (events, _told) = mpsc::channel(16);
             let mut relay =
                 Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
-            for code in [3, 1, 3] {
+            let began = Instant::now();
+            // 6: of a server that mixed enough already.
+            for code in [3, 6, 6] {
                 let session = accept(&mut server).await;
                 session.close(code, b"");
                 session.closed().await;
             }
             let session = accept(&mut server).await;
+            let (least, waited) = (7 * FIRST_RETRY, began.elapsed());
+            assert!(waited >= least, "{waited:?}: as if each had been of use");
             session.accept_bi().await.expect("its control stream");
             session.close(4, b"");
             let ended = timeout(PATIENCE, &mut relay.tasks[0]).await;
