@@ -1389,6 +1389,15 @@ impl Network {
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
+            trouble: match relay {
+                Some(relay) => relay.trouble(),
+                None if status.id.is_some()
+                    && matches!(self.config.path, Path::Relay | Path::Mix) =>
+                {
+                    Some("this server has no relay: take --path direct or auto".into())
+                }
+                None => None,
+            },
             rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
             listeners: self.listeners,
             dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
@@ -1853,6 +1862,21 @@ mod tests {
                 session.close(4, b"");
             }
             until(&mut network, 0, None).await;
+        };
+        LocalSet::new().run_until(run).await;
+    }
+
+    #[tokio::test]
+    async fn who_needs_a_relay_is_told_that_there_is_none() {
+        let run = async {
+            for (path, is_told) in [(Path::Auto, false), (Path::Relay, true), (Path::Mix, true)] {
+                let (mut network, ..) = network(path);
+                network.tell(0);
+                assert_eq!(network.status.relay.trouble, None, "not known yet");
+                hear(&mut network, welcome(false, &[]));
+                network.tell(0);
+                assert_eq!(network.status.relay.trouble.is_some(), is_told, "{path:?}");
+            }
         };
         LocalSet::new().run_until(run).await;
     }

@@ -191,6 +191,7 @@ pub struct Relay {
     turn: Cell<usize>,
     listen: watch::Sender<Listen>,
     tasks: Vec<JoinHandle<()>>,
+    trouble: Rc<RefCell<Option<String>>>,
     /// Datagrams that no session took.
     pub dropped: Cell<u64>,
 }
@@ -224,6 +225,7 @@ impl Relay {
         let sessions = Rc::new(RefCell::new(vec![None; count]));
         let (listen, wanted) = watch::channel(listen);
         let control = Rc::new(Cell::new(None));
+        let trouble = Rc::new(RefCell::new(None));
         let tasks = (0..count)
             .map(|index| {
                 let lane = Lane {
@@ -232,6 +234,7 @@ impl Relay {
                     target: target.clone(),
                     sessions: sessions.clone(),
                     control: control.clone(),
+                    trouble: trouble.clone(),
                     listen: wanted.clone(),
                     events: events.clone(),
                 };
@@ -244,6 +247,7 @@ impl Relay {
             turn: Cell::new(0),
             listen,
             tasks,
+            trouble,
             dropped: Cell::new(0),
         })
     }
@@ -306,6 +310,15 @@ impl Relay {
     /// Whether any session is open.
     pub fn is_open(&self) -> bool {
         self.sessions.borrow().iter().any(Option::is_some)
+    }
+
+    /// Why the last attempt at a session failed, for people; `None` while one is open, or before that.
+    pub fn trouble(&self) -> Option<String> {
+        let why = self.trouble.borrow().clone().filter(|_| !self.is_open())?;
+        let port = self.target.borrow().server.port();
+        Some(format!(
+            "the server's relay does not answer on UDP {port}: {why}"
+        ))
     }
 
     /// Which sessions are open.
@@ -395,6 +408,8 @@ struct Lane {
     sessions: Rc<RefCell<Vec<Option<Session>>>>,
     /// Which session has the control stream.
     control: Rc<Cell<Option<usize>>>,
+    /// Of all lanes: why the last attempt failed, if it did.
+    trouble: Rc<RefCell<Option<String>>>,
     listen: watch::Receiver<Listen>,
     events: mpsc::Sender<RelayEvent>,
 }
@@ -403,7 +418,10 @@ impl Lane {
     async fn run(self) {
         let mut wait = FIRST_RETRY;
         loop {
-            if let Ok(Ok(session)) = timeout(CONNECT_TIMEOUT, self.connect()).await {
+            let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+            let connected = connected.unwrap_or_else(|_| Err("timed out".into()));
+            *self.trouble.borrow_mut() = connected.as_ref().err().cloned();
+            if let Ok(session) = connected {
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
                 let _ = self.events.try_send(RelayEvent::Changed);
                 let opened = Instant::now();
@@ -581,6 +599,34 @@ pub(crate) mod tests {
             session.close(4, b"");
             let ended = timeout(PATIENCE, &mut relay.tasks[0]).await;
             ended.expect("it ends").expect("without a panic");
+        };
+        LocalSet::new().run_until(trying).await;
+    }
+
+    #[tokio::test]
+    async fn why_there_is_no_session_is_said_until_there_is_one() {
+        let (mut server, mut config) = server();
+        let right = std::mem::replace(&mut config.address.certificate_hashes, vec!["0".repeat(64)]);
+        let trying = async {
+            let socket = endpoint(config.server).expect("a socket");
+            let (events, mut told) = mpsc::channel(16);
+            let relay = Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
+            assert_eq!(relay.trouble(), None, "before the first attempt");
+            while relay.trouble().is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let why = relay.trouble().expect("trouble");
+            let words = format!(
+                "the server's relay does not answer on UDP {}: ",
+                config.address.port
+            );
+            assert!(why.starts_with(&words), "{why}");
+            config.address.certificate_hashes = right;
+            relay.update(&config).expect("an address");
+            let _session = accept(&mut server).await;
+            let opened = timeout(PATIENCE, told.recv()).await;
+            opened.expect("it opens").expect("it goes on");
+            assert_eq!(relay.trouble(), None);
         };
         LocalSet::new().run_until(trying).await;
     }

@@ -66,6 +66,8 @@ pub enum Signalling {
 pub struct RelayStatus {
     /// Sessions that are open.
     pub sessions: usize,
+    /// Why none is, for people, where it should be.
+    pub trouble: Option<String>,
     /// Least round-trip time of the sessions' last probes, ms.
     pub rtt_ms: Option<f64>,
     /// How many take our stream from the relay; `None` before it said so.

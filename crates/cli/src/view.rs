@@ -300,6 +300,10 @@ fn server_words(status: &Status) -> String {
         }
     };
     let relay = &status.relay;
+    if let Some(why) = (relay.trouble.as_ref()).filter(|_| status.signalling == Signalling::Online)
+    {
+        return format!("{signalling} · {why}");
+    }
     let is_carried = status.signalling == Signalling::Online && relay.sessions > 0;
     let Some(rtt_ms) = relay.rtt_ms.filter(|_| is_carried) else {
         return signalling.to_owned();
@@ -752,6 +756,11 @@ mod tests {
         let here = screen(&View::default(), &status, 80, 24);
         assert!(here.contains("Nobody else is here yet."), "{here}");
         assert!(!here.contains("0 Hz"), "{here}");
+        status.relay.trouble =
+            Some("the server's relay does not answer on UDP 443: timed out".into());
+        let mute = screen(&View::default(), &status, 80, 24);
+        let words = "online · the server's relay does not answer on UDP 443: timed out";
+        assert!(mute.contains(words), "{mute}");
         status.signalling = Signalling::Connecting;
         let gone = screen(&View::default(), &status, 80, 24);
         assert!(gone.contains("the server is gone, trying again"), "{gone}");
