@@ -921,8 +921,10 @@ impl Network {
             address,
             sessions: self.config.sessions,
         };
-        if let Some((_, relay)) = &mut self.relay
+        // The socket is of one family of addresses.
+        if let Some((old, relay)) = &mut self.relay
             && !is_new
+            && old.server.is_ipv4() == server.is_ipv4()
         {
             if let Err(why) = relay.update(&config) {
                 self.status.notice = Some(why);
