@@ -1,6 +1,8 @@
 //! What `antiphon join` shows in a terminal.
 
 use std::io;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use antiphon_agent::participant::{Order, Participant};
@@ -48,6 +50,9 @@ mouth to ear  from their microphone to your ear, measured by both clocks;
 pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let mut view = View::default();
+    // On a thread of its own: reading a terminal that was closed never ends.
+    let (say, told) = mpsc::channel();
+    thread::spawn(move || while say.send(event::read()).is_ok() {});
     let result = loop {
         let status = participant.status.borrow().clone();
         if participant.has_ended() || is_over() {
@@ -56,13 +61,10 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &status)) {
             break Err(error);
         }
-        match event::poll(Duration::from_millis(50)) {
-            Ok(false) => continue,
-            Ok(true) => {}
-            Err(error) => break Err(error),
-        }
-        let Ok(Event::Key(key)) = event::read() else {
-            continue;
+        let key = match told.recv_timeout(Duration::from_millis(50)) {
+            Ok(Ok(Event::Key(key))) => key,
+            Ok(Err(error)) => break Err(error),
+            Ok(Ok(_)) | Err(_) => continue,
         };
         if key.kind == KeyEventKind::Release {
             continue;
@@ -76,7 +78,10 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
             let _ = participant.orders.try_send(order);
         }
     };
-    ratatui::restore();
+    if ratatui::try_restore().is_err() {
+        // It was closed: its destructor would complain there, and panic because that fails.
+        std::mem::forget(terminal);
+    }
     result
 }
 
