@@ -26,6 +26,7 @@ use crate::clock::{CaptureClock, Recent, now_ns};
 use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
+use crate::numbering::Numbering;
 use crate::priority;
 use crate::relay::{
     self, Listen, Mix, MixSource, MixedSource, Relay, RelayConfig, RelayEvent, RelayStatistics,
@@ -255,6 +256,7 @@ struct Peer {
 struct Way {
     /// When any last came.
     audio_ns: Option<u64>,
+    numbering: Numbering,
     opus: Receiver,
 }
 
@@ -773,8 +775,15 @@ impl Network {
                 } else {
                     &mut peer.by_lanes
                 };
+                // The relay passes on what was asked for, of whom the owner has not muted.
+                if lane == 0 && !way.is_heard(now) {
+                    way.numbering.interrupt();
+                }
                 way.audio_ns = Some(now);
-                give(&mut self.far, &mut way.opus, peer.stream, bytes);
+                let number = way.numbering.apply(wire::sequence(bytes));
+                let mut numbered = bytes.to_vec();
+                numbered[8..12].copy_from_slice(&number.to_le_bytes());
+                give(&mut self.far, &mut way.opus, peer.stream, &numbered);
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {
@@ -1881,6 +1890,28 @@ mod tests {
             }
         };
         LocalSet::new().run_until(run).await;
+    }
+
+    #[test]
+    fn what_the_relay_did_not_pass_on_is_not_lost() {
+        let (mut network, mut duplex, _) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let second = 1_000_000_000;
+        for (sequence, at_ns) in [
+            (0, second),
+            (1, second),
+            // One is lost.
+            (3, second),
+            // Muted by the owner for a minute.
+            (22_503, 61 * second),
+            (22_504, 61 * second),
+        ] {
+            let datagram = audio(sequence * 128);
+            network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ns);
+        }
+        assert_eq!(played(&mut network, &mut duplex, "a"), 5);
+        let stats = network.peers[0].stats.expect("a stream");
+        assert_eq!(stats.sequence.lost, 1);
     }
 
     #[tokio::test]
