@@ -1391,6 +1391,8 @@ impl Network {
         let sends_to_relay = self.sends_to_relay();
         let status = &mut self.status;
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
+        status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
+        status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);

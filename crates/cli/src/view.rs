@@ -293,6 +293,13 @@ fn sound_words(status: &Status) -> String {
         words.push(format!("packet {}", status.packet_frames));
     }
     words.push(format!("xruns {}", status.xruns));
+    let missing = match (status.has_no_input, status.has_no_output) {
+        (true, true) => Some("no sound card is connected"),
+        (true, false) => Some("no microphone is connected"),
+        (false, true) => Some("no output is connected"),
+        (false, false) => None,
+    };
+    words.extend(missing.map(str::to_owned));
     words.join(" · ")
 }
 
@@ -761,6 +768,12 @@ mod tests {
         let here = screen(&View::default(), &status, 80, 24);
         assert!(here.contains("Nobody else is here yet."), "{here}");
         assert!(!here.contains("0 Hz"), "{here}");
+        (status.has_no_input, status.has_no_output) = (true, true);
+        let unplugged = screen(&View::default(), &status, 80, 24);
+        assert!(
+            unplugged.contains("xruns 0 · no sound card is connected"),
+            "{unplugged}"
+        );
         status.relay.trouble =
             Some("the server's relay does not answer on UDP 443: timed out".into());
         let mute = screen(&View::default(), &status, 80, 24);
