@@ -32,7 +32,7 @@ use crate::participant::Path;
 use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent};
 use crate::runtime;
-use crate::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServer};
+use crate::signalling::{self, FromServer, Hello, RelayAddress, Secret, SignallingEvent, ToServer};
 use crate::sound::file::sleep_until;
 use crate::wake::{self, Waker};
 
@@ -408,7 +408,7 @@ impl Band {
             bots: self
                 .bots
                 .iter()
-                .filter(|bot| bot.relay.borrow().is_some())
+                .filter(|bot| bot.relay.borrow().as_ref().is_some_and(Relay::is_open))
                 .count(),
             sent_packets: sum(|counts| counts.sent),
             dropped_packets: sum(|counts| counts.dropped),
@@ -422,6 +422,25 @@ impl Band {
             delay_p999_us: percentile(0.999),
             delay_max_us: (count > 0).then(|| self.longest_ns.get() as f64 / 1e3),
             trouble: self.trouble.borrow().clone(),
+        }
+    }
+
+    fn relay_config(&self, address: RelayAddress, host: &str, server: IpAddr) -> RelayConfig {
+        RelayConfig {
+            host: host.to_owned(),
+            server,
+            address,
+            sessions: self.config.sessions,
+        }
+    }
+
+    /// Where sessions that are made from now on go: the relay's own certificate changes every few days.
+    fn update_relay(&self, bot: &Bot, relay: Option<RelayAddress>, host: &str, server: IpAddr) {
+        let (Some(open), Some(address)) = (&*bot.relay.borrow(), relay) else {
+            return;
+        };
+        if let Err(why) = open.update(&self.relay_config(address, host, server)) {
+            *self.trouble.borrow_mut() = Some(why);
         }
     }
 
@@ -474,7 +493,11 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                     _ => {}
                 },
                 RelayEvent::Wanted(listeners, _) => bot.listeners.set(Some(listeners)),
-                RelayEvent::Changed => bot.listeners.set(None),
+                RelayEvent::Changed => {
+                    if !bot.relay.borrow().as_ref().is_some_and(Relay::is_open) {
+                        bot.listeners.set(None);
+                    }
+                }
                 RelayEvent::Statistics(_) => {}
             },
             event = signals.recv() => {
@@ -498,21 +521,17 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                         }
                         band.seats.borrow_mut().insert((room.clone(), welcome.stream), index);
                         others = welcome.participants.into_iter().map(|p| (p.id, p.stream)).collect();
-                        let is_open = bot.relay.borrow().is_some();
+                        let has_relay = bot.relay.borrow().is_some();
                         if welcome.sample_rate_hz != band.rate.hz() {
                             *band.trouble.borrow_mut() =
                                 Some(format!("the room is at {} Hz", welcome.sample_rate_hz));
-                        } else if welcome.resumed && is_open {
-                            // The sessions are what they were.
+                        } else if welcome.resumed && has_relay {
+                            // The sessions are what they were; those to come may not be.
+                            band.update_relay(bot, welcome.relay, &host, address);
                         } else if let (Some(relay), Some(endpoint)) =
                             (welcome.relay, band.endpoint(address))
                         {
-                            let config = RelayConfig {
-                                host: host.clone(),
-                                server: address,
-                                address: relay,
-                                sessions: band.config.sessions,
-                            };
+                            let config = band.relay_config(relay, &host, address);
                             *bot.relay.borrow_mut() = None;
                             match Relay::open(&endpoint, &config, wanted(&band, &others), events.clone()) {
                                 Ok(relay) => {
@@ -527,6 +546,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                             *band.trouble.borrow_mut() = Some("the server has no relay".into());
                         }
                     }
+                    FromServer::Relay { relay } => band.update_relay(bot, relay, &host, address),
                     FromServer::Joined { participant } => {
                         others.insert(participant.id, participant.stream);
                     }
@@ -567,5 +587,51 @@ fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
             sources: sources.collect(),
         }),
         ..Listen::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_bot_is_in_once_it_has_a_session_if_need_be_by_a_newer_certificate() {
+        let (mut server, relay) = relay::tests::server();
+        let band = Band::new(
+            &BotsConfig {
+                link: "http://localhost/r/abcdefghijklmnop"
+                    .parse()
+                    .expect("a link"),
+                passphrase: None,
+                bots: 1,
+                rooms: 1,
+                path: Path::Relay,
+                packet_frames: 128,
+                channels: 2,
+                sessions: 1,
+                turns: 1,
+            },
+            SampleRate::Hz48000,
+        );
+        let bot = &band.bots[0];
+        let coming = async {
+            let socket = relay::endpoint(relay.server).expect("a socket");
+            let mut old = relay.clone();
+            old.address.certificate_hashes = vec!["0".repeat(64)];
+            let (events, _told) = mpsc::channel(16);
+            let opened = Relay::open(&socket, &old, Listen::default(), events);
+            *bot.relay.borrow_mut() = Some(opened.expect("a relay"));
+            assert_eq!(band.summary().bots, 0);
+            band.update_relay(bot, Some(relay.address), &relay.host, relay.server);
+            let _session = relay::tests::accept(&mut server).await;
+            while band.summary().bots == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let coming = timeout(Duration::from_secs(30), coming);
+        let came = LocalSet::new().run_until(coming).await;
+        came.expect("it is in");
     }
 }

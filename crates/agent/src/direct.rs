@@ -199,7 +199,7 @@ impl Direct {
             dropped: 0,
             is_wanted: true,
         };
-        direct.adjust(now_ns());
+        direct.meet(now_ns());
         direct
     }
 
@@ -214,13 +214,20 @@ impl Direct {
         self.wanted_by_peer = 1;
         if !alive {
             self.lanes.clear();
-            self.adjust(now_ns);
+        }
+        if !alive || !self.offers {
+            self.meet(now_ns);
         }
     }
 
     /// This end's wish, 1 to [`MAX_LANES`]; the greater of both ends' is granted.
     pub fn want_lanes(&mut self, count: usize, now_ns: u64) {
         self.wanted = count.clamp(1, MAX_LANES);
+        self.meet(now_ns);
+    }
+
+    /// Makes the lanes, or says how many this end wishes: the other does not know.
+    fn meet(&mut self, now_ns: u64) {
         if self.offers {
             self.adjust(now_ns);
         } else {
@@ -1319,20 +1326,38 @@ mod tests {
         let wish = async {
             let [mut offering, mut other] =
                 [("b", "a"), ("a", "b")].map(|(own, peer)| End::new(own, peer, &[], false));
-            offering.direct.want_lanes(3, 0);
+            offering.direct.want_lanes(3, now_ns());
             assert_eq!(offering.direct.lanes.len(), 3);
             let mut wish = |offering: &mut End, count| {
-                other.direct.want_lanes(count, 0);
+                other.direct.want_lanes(count, now_ns());
                 while let Ok(DirectEvent::Signal { data, .. }) = other.told.try_recv() {
-                    offering.direct.handle_signal(&data, 0);
+                    offering.direct.handle_signal(&data, now_ns());
                 }
                 offering.direct.lanes.len()
             };
             assert_eq!(wish(&mut offering, 5), 5);
-            offering.direct.want_lanes(1, 0);
+            offering.direct.want_lanes(1, now_ns());
             assert_eq!(offering.direct.lanes.len(), 5);
             assert_eq!(wish(&mut offering, 2), 2);
             assert_eq!(wish(&mut offering, 100), MAX_LANES);
+            // Both say so from the first, and again to one that may have forgotten it.
+            let begin = |own, peer, lanes| {
+                let (events, told) = mpsc::channel(64);
+                let direct = Direct::new(own, peer, lanes, &[], events);
+                End { direct, told }
+            };
+            let (mut offering, mut other) = (begin("b", "a", 2), begin("a", "b", 4));
+            let granted = |offering: &mut End, other: &mut End| {
+                while let Ok(DirectEvent::Signal { data, .. }) = other.told.try_recv() {
+                    offering.direct.handle_signal(&data, now_ns());
+                }
+                offering.direct.lanes.len()
+            };
+            assert_eq!(granted(&mut offering, &mut other), 4);
+            offering.direct.meet_again(true, now_ns());
+            offering.direct.want_lanes(2, now_ns());
+            other.direct.meet_again(true, now_ns());
+            assert_eq!(granted(&mut offering, &mut other), 4);
         };
         LocalSet::new().run_until(wish).await;
     }

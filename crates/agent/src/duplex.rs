@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
@@ -91,7 +91,7 @@ pub struct DeviceDelays {
     pub output_ns: Option<i64>,
 }
 
-/// Counts of what does not go as it should. Written by the audio thread and its device, read by all.
+/// What does not go as it should. Written by the audio thread and its device, read by all.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// Quanta that came late, as the device counts them.
@@ -100,6 +100,10 @@ pub struct Faults {
     pub lost_capture_frames: AtomicU64,
     /// Datagrams that found no room on their way to the audio thread.
     pub lost_datagrams: AtomicU64,
+    /// No card is connected to what is captured.
+    pub no_input: AtomicBool,
+    /// Nor to what is played.
+    pub no_output: AtomicBool,
 }
 
 /// Shape of the sound.

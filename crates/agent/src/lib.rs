@@ -16,6 +16,7 @@ pub mod duplex;
 mod gather;
 pub mod link;
 pub mod music;
+mod numbering;
 pub mod participant;
 pub mod priority;
 pub mod relay;

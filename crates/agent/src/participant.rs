@@ -26,6 +26,7 @@ use crate::clock::{CaptureClock, Recent, now_ns};
 use crate::direct::{Direct, DirectEvent, MAX_LANES};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
+use crate::numbering::Numbering;
 use crate::priority;
 use crate::relay::{
     self, Listen, Mix, MixSource, MixedSource, Relay, RelayConfig, RelayEvent, RelayStatistics,
@@ -255,6 +256,7 @@ struct Peer {
 struct Way {
     /// When any last came.
     audio_ns: Option<u64>,
+    numbering: Numbering,
     opus: Receiver,
 }
 
@@ -670,11 +672,10 @@ impl Network {
             }
             RelayEvent::Statistics(statistics) => self.statistics = Some(statistics),
             RelayEvent::Changed => {
-                // Who listens is said anew on the next control stream.
-                self.listeners = None;
                 let open = self.relay.as_ref().map(|(_, relay)| relay.open_sessions());
+                // Otherwise there is a control stream, or another one will be: it need not say again what has not changed.
                 if open.as_ref().is_none_or(Vec::is_empty) {
-                    self.statistics = None;
+                    (self.listeners, self.statistics) = (None, None);
                 }
                 self.relay_rtt_ns
                     .retain(|session, _| open.iter().flatten().any(|open| open == session));
@@ -774,8 +775,15 @@ impl Network {
                 } else {
                     &mut peer.by_lanes
                 };
+                // The relay passes on what was asked for, of whom the owner has not muted.
+                if lane == 0 && !way.is_heard(now) {
+                    way.numbering.interrupt();
+                }
                 way.audio_ns = Some(now);
-                give(&mut self.far, &mut way.opus, peer.stream, bytes);
+                let number = way.numbering.apply(wire::sequence(bytes));
+                let mut numbered = bytes.to_vec();
+                numbered[8..12].copy_from_slice(&number.to_le_bytes());
+                give(&mut self.far, &mut way.opus, peer.stream, &numbered);
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {
@@ -922,8 +930,10 @@ impl Network {
             address,
             sessions: self.config.sessions,
         };
-        if let Some((_, relay)) = &mut self.relay
+        // The socket is of one family of addresses.
+        if let Some((old, relay)) = &mut self.relay
             && !is_new
+            && old.server.is_ipv4() == server.is_ipv4()
         {
             if let Err(why) = relay.update(&config) {
                 self.status.notice = Some(why);
@@ -1381,6 +1391,8 @@ impl Network {
         let sends_to_relay = self.sends_to_relay();
         let status = &mut self.status;
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
+        status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
+        status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
@@ -1390,6 +1402,15 @@ impl Network {
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
+            trouble: match relay {
+                Some(relay) => relay.trouble(),
+                None if status.id.is_some()
+                    && matches!(self.config.path, Path::Relay | Path::Mix) =>
+                {
+                    Some("this server has no relay: take --path direct or auto".into())
+                }
+                None => None,
+            },
             rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
             listeners: self.listeners,
             dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
@@ -1802,6 +1823,97 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn who_is_listened_to_by_the_relay_goes_on_when_one_of_its_sessions_is_made_again() {
+        let run = async {
+            let (mut server, mut config) = relay::tests::server();
+            config.sessions = 2;
+            let (events, mut told) = mpsc::channel(16);
+            let endpoint = relay::endpoint(config.server).expect("a socket");
+            let opened = Relay::open(&endpoint, &config, Listen::default(), events);
+            let (mut network, ..) = network(Path::Relay);
+            network.relay = Some((config, opened.expect("a relay")));
+            let mut sessions = VecDeque::new();
+            for _ in 0..2 {
+                sessions.push_back(relay::tests::accept(&mut server).await);
+            }
+            let [first, second] = [0, 1].map(|at| sessions[at].accept_bi());
+            let (at, control) = tokio::select! {
+                control = first => (0, control),
+                control = second => (1, control),
+            };
+            let (mut says, _hears) = control.expect("a control stream");
+            let wanted = b"{\"type\":\"wanted\",\"listeners\":1,\"opus\":true}\n";
+            says.write_all(wanted).await.expect("it is there");
+            let mut until = async |network: &mut Network, sessions, listeners| {
+                let seen = async {
+                    loop {
+                        let (_, relay) = network.relay.as_ref().expect("a relay");
+                        if (relay.open_sessions().len(), network.listeners) == (sessions, listeners)
+                        {
+                            break;
+                        }
+                        network.handle_relay(told.recv().await.expect("it goes on"));
+                    }
+                    // What else there is to be heard of it.
+                    while let Ok(event) = told.try_recv() {
+                        network.handle_relay(event);
+                    }
+                    network.listeners
+                };
+                let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+                assert_eq!(seen.expect("that many sessions"), listeners);
+            };
+            until(&mut network, 2, Some(1)).await;
+            sessions[1 - at].close(1, b"");
+            until(&mut network, 1, Some(1)).await;
+            let again = relay::tests::accept(&mut server).await;
+            until(&mut network, 2, Some(1)).await;
+            for session in sessions.into_iter().chain([again]) {
+                session.close(4, b"");
+            }
+            until(&mut network, 0, None).await;
+        };
+        LocalSet::new().run_until(run).await;
+    }
+
+    #[tokio::test]
+    async fn who_needs_a_relay_is_told_that_there_is_none() {
+        let run = async {
+            for (path, is_told) in [(Path::Auto, false), (Path::Relay, true), (Path::Mix, true)] {
+                let (mut network, ..) = network(path);
+                network.tell(0);
+                assert_eq!(network.status.relay.trouble, None, "not known yet");
+                hear(&mut network, welcome(false, &[]));
+                network.tell(0);
+                assert_eq!(network.status.relay.trouble.is_some(), is_told, "{path:?}");
+            }
+        };
+        LocalSet::new().run_until(run).await;
+    }
+
+    #[test]
+    fn what_the_relay_did_not_pass_on_is_not_lost() {
+        let (mut network, mut duplex, _) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let second = 1_000_000_000;
+        for (sequence, at_ns) in [
+            (0, second),
+            (1, second),
+            // One is lost.
+            (3, second),
+            // Muted by the owner for a minute.
+            (22_503, 61 * second),
+            (22_504, 61 * second),
+        ] {
+            let datagram = audio(sequence * 128);
+            network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ns);
+        }
+        assert_eq!(played(&mut network, &mut duplex, "a"), 5);
+        let stats = network.peers[0].stats.expect("a stream");
+        assert_eq!(stats.sequence.lost, 1);
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 /// Application close codes after which another session would fare no better.
 const FINAL_CODES: [u32; 2] = [0, 4];
-/// Those after which one may, later: 1, unknown token: a newer one may be on its way; 3, too many sessions: the server may not have
-/// noticed yet that old ones are gone.
-const REFUSED_CODES: [u32; 2] = [1, 3];
+/// A session that ended sooner was as good as refused, and another one may fare no better yet: 1, unknown token: a newer one may be on its
+/// way; 3, too many sessions: the server may not have noticed yet that old ones are gone.
+const STEADY: Duration = Duration::from_secs(5);
 
 /// What one takes from the relay: all of it, each time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -191,6 +191,7 @@ pub struct Relay {
     turn: Cell<usize>,
     listen: watch::Sender<Listen>,
     tasks: Vec<JoinHandle<()>>,
+    trouble: Rc<RefCell<Option<String>>>,
     /// Datagrams that no session took.
     pub dropped: Cell<u64>,
 }
@@ -224,6 +225,7 @@ impl Relay {
         let sessions = Rc::new(RefCell::new(vec![None; count]));
         let (listen, wanted) = watch::channel(listen);
         let control = Rc::new(Cell::new(None));
+        let trouble = Rc::new(RefCell::new(None));
         let tasks = (0..count)
             .map(|index| {
                 let lane = Lane {
@@ -232,6 +234,7 @@ impl Relay {
                     target: target.clone(),
                     sessions: sessions.clone(),
                     control: control.clone(),
+                    trouble: trouble.clone(),
                     listen: wanted.clone(),
                     events: events.clone(),
                 };
@@ -244,6 +247,7 @@ impl Relay {
             turn: Cell::new(0),
             listen,
             tasks,
+            trouble,
             dropped: Cell::new(0),
         })
     }
@@ -306,6 +310,15 @@ impl Relay {
     /// Whether any session is open.
     pub fn is_open(&self) -> bool {
         self.sessions.borrow().iter().any(Option::is_some)
+    }
+
+    /// Why the last attempt at a session failed, for people; `None` while one is open, or before that.
+    pub fn trouble(&self) -> Option<String> {
+        let why = self.trouble.borrow().clone().filter(|_| !self.is_open())?;
+        let port = self.target.borrow().server.port();
+        Some(format!(
+            "the server's relay does not answer on UDP {port}: {why}"
+        ))
     }
 
     /// Which sessions are open.
@@ -395,6 +408,8 @@ struct Lane {
     sessions: Rc<RefCell<Vec<Option<Session>>>>,
     /// Which session has the control stream.
     control: Rc<Cell<Option<usize>>>,
+    /// Of all lanes: why the last attempt failed, if it did.
+    trouble: Rc<RefCell<Option<String>>>,
     listen: watch::Receiver<Listen>,
     events: mpsc::Sender<RelayEvent>,
 }
@@ -403,9 +418,13 @@ impl Lane {
     async fn run(self) {
         let mut wait = FIRST_RETRY;
         loop {
-            if let Ok(Ok(session)) = timeout(CONNECT_TIMEOUT, self.connect()).await {
+            let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+            let connected = connected.unwrap_or_else(|_| Err("timed out".into()));
+            *self.trouble.borrow_mut() = connected.as_ref().err().cloned();
+            if let Ok(session) = connected {
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
                 let _ = self.events.try_send(RelayEvent::Changed);
+                let opened = Instant::now();
                 self.serve(&session).await;
                 self.sessions.borrow_mut()[self.index] = None;
                 if self.control.get() == Some(self.index) {
@@ -416,7 +435,7 @@ impl Lane {
                 if code.is_some_and(|code| FINAL_CODES.contains(&code)) {
                     return;
                 }
-                if !code.is_some_and(|code| REFUSED_CODES.contains(&code)) {
+                if opened.elapsed() >= STEADY {
                     wait = FIRST_RETRY;
                 }
             }
@@ -519,7 +538,7 @@ fn close_code(error: &web_transport_quinn::SessionError) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use ring::digest::{SHA256, digest};
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use tokio::task::LocalSet;
@@ -529,19 +548,19 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    async fn accept(server: &mut Server) -> Session {
+    pub(crate) async fn accept(server: &mut Server) -> Session {
         let request = timeout(PATIENCE, server.accept()).await;
         let request = request.expect("another attempt").expect("a request");
         request.ok().await.expect("a session")
     }
 
-    #[tokio::test]
-    async fn a_session_that_was_refused_is_made_again_until_the_participant_has_left() {
+    /// A relay, and how one session with it is made.
+    pub(crate) fn server() -> (Server, RelayConfig) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
         let rcgen::CertifiedKey { cert, signing_key } = made.expect("a certificate");
         let hash = digest(&SHA256, cert.der());
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
-        let mut server = ServerBuilder::new()
+        let server = ServerBuilder::new()
             .with_addr((Ipv4Addr::LOCALHOST, 0).into())
             .with_certificate(vec![cert.der().clone()], key.into())
             .expect("a server");
@@ -555,21 +574,59 @@ mod tests {
             },
             sessions: 1,
         };
+        (server, config)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_refused_is_made_again_until_the_participant_has_left() {
+        let (mut server, config) = server();
         let trying = async {
             let socket = endpoint(config.server).expect("a socket");
             let (events, _told) = mpsc::channel(16);
             let mut relay =
                 Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
-            for code in [3, 1, 3] {
+            let began = Instant::now();
+            // 6: of a server that mixed enough already.
+            for code in [3, 6, 6] {
                 let session = accept(&mut server).await;
                 session.close(code, b"");
                 session.closed().await;
             }
             let session = accept(&mut server).await;
+            let (least, waited) = (7 * FIRST_RETRY, began.elapsed());
+            assert!(waited >= least, "{waited:?}: as if each had been of use");
             session.accept_bi().await.expect("its control stream");
             session.close(4, b"");
             let ended = timeout(PATIENCE, &mut relay.tasks[0]).await;
             ended.expect("it ends").expect("without a panic");
+        };
+        LocalSet::new().run_until(trying).await;
+    }
+
+    #[tokio::test]
+    async fn why_there_is_no_session_is_said_until_there_is_one() {
+        let (mut server, mut config) = server();
+        let right = std::mem::replace(&mut config.address.certificate_hashes, vec!["0".repeat(64)]);
+        let trying = async {
+            let socket = endpoint(config.server).expect("a socket");
+            let (events, mut told) = mpsc::channel(16);
+            let relay = Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
+            assert_eq!(relay.trouble(), None, "before the first attempt");
+            while relay.trouble().is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let why = relay.trouble().expect("trouble");
+            let words = format!(
+                "the server's relay does not answer on UDP {}: ",
+                config.address.port
+            );
+            assert!(why.starts_with(&words), "{why}");
+            config.address.certificate_hashes = right;
+            relay.update(&config).expect("an address");
+            let _session = accept(&mut server).await;
+            let opened = timeout(PATIENCE, told.recv()).await;
+            opened.expect("it opens").expect("it goes on");
+            assert_eq!(relay.trouble(), None);
         };
         LocalSet::new().run_until(trying).await;
     }

@@ -1,16 +1,17 @@
 //! The connection to the server: `docs/protocol.md`, "Signalling". Reconnects by itself, keeping the identity.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use futures_util::{SinkExt, StreamExt};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::{Message, protocol::WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
@@ -22,6 +23,8 @@ pub const VERSION: u32 = 1;
 /// Longest message from the server that is read, in bytes: signals are 64 KiB at most, and a room's participants far less.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between attempts at two of its addresses. RFC 8305, section 8.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The server pings every 10 s: one that is silent for longer is gone.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(25);
 /// The first retry is at once; then after so long, doubled each time up to the last. A server that was restarted has everybody
@@ -349,11 +352,13 @@ pub async fn run(
     events: mpsc::Sender<SignallingEvent>,
 ) {
     let mut failures = 0u32;
+    let mut server = None;
     loop {
-        let end = match timeout(CONNECT_TIMEOUT, connect(&link)).await {
+        let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
             Err(_) => End::Broken("the server does not answer".into()),
             Ok(Err(error)) => End::Broken(error.to_string()),
             Ok(Ok((socket, address))) => {
+                server = Some(address);
                 let mut welcomed = false;
                 let end = talk(
                     socket,
@@ -362,6 +367,7 @@ pub async fn run(
                     &mut outgoing,
                     &events,
                     &mut welcomed,
+                    SILENCE_TIMEOUT,
                 )
                 .await;
                 if welcomed {
@@ -405,8 +411,13 @@ fn retry_after(failures: u32) -> Duration {
     wait / 2 + wait * u32::from(random[0]) / 512
 }
 
-async fn connect(link: &RoomLink) -> io::Result<(Socket, IpAddr)> {
-    let tcp = TcpStream::connect((link.host_name(), link.port)).await?;
+/// `last`: where the server was.
+async fn connect(link: &RoomLink, last: Option<IpAddr>) -> io::Result<(Socket, IpAddr)> {
+    let addresses = lookup_host((link.host_name(), link.port)).await?;
+    let mut addresses: Vec<_> = addresses.collect();
+    // The same family again: the relay's sessions are of it.
+    addresses.sort_by_key(|address| last.is_some_and(|it| it.is_ipv4() != address.is_ipv4()));
+    let tcp = reach(&addresses).await?;
     tcp.set_nodelay(true)?;
     let address = tcp.peer_addr()?.ip();
     let wire: Box<dyn Wire> = if link.is_secure {
@@ -423,6 +434,21 @@ async fn connect(link: &RoomLink) -> io::Result<(Socket, IpAddr)> {
     Ok((socket, address))
 }
 
+/// Connects to the address that answers first. Each is tried a moment after the one before: a whole family of them may be a black hole.
+/// RFC 8305, section 5.
+async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    if addresses.is_empty() {
+        return Err(io::Error::other("the server's name has no address"));
+    }
+    let attempts = (0..).zip(addresses).map(|(n, &address)| {
+        Box::pin(async move {
+            tokio::time::sleep(n * ATTEMPT_DELAY).await;
+            TcpStream::connect(address).await
+        })
+    });
+    select_ok(attempts).await.map(|(tcp, _)| tcp)
+}
+
 async fn talk(
     mut socket: Socket,
     address: IpAddr,
@@ -430,6 +456,7 @@ async fn talk(
     outgoing: &mut mpsc::Receiver<ToServer>,
     events: &mpsc::Sender<SignallingEvent>,
     welcomed: &mut bool,
+    silence: Duration,
 ) -> End {
     let mut first = serde_json::json!({
         "type": "hello",
@@ -447,9 +474,12 @@ async fn talk(
     if let Err(error) = socket.send(Message::text(first.to_string())).await {
         return End::Broken(error.to_string());
     }
+    let mut heard_at = Instant::now();
     loop {
         tokio::select! {
-            message = timeout(SILENCE_TIMEOUT, socket.next()) => {
+            // What is said to it meanwhile proves nothing.
+            message = timeout_at(heard_at + silence, socket.next()) => {
+                heard_at = Instant::now();
                 let text = match message {
                     Err(_) => return End::Broken("the server is silent".into()),
                     Ok(None) => return End::Broken("the server closed the connection".into()),
@@ -605,6 +635,74 @@ mod tests {
         };
         let all = async { tokio::join!(talking, listening, serving) };
         timeout(SILENCE_TIMEOUT, all).await.expect("it leaves");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_silent_is_gone_however_much_is_said_to_it() {
+        const SILENCE: Duration = Duration::from_secs(1);
+        let (here, there) = tokio::io::duplex(1 << 20);
+        let wire: Box<dyn Wire> = Box::new(here);
+        let (near, far) = tokio::join!(
+            client_async_with_config("ws://localhost/", wire, None),
+            accept_async(there)
+        );
+        let mut far = far.expect("a WebSocket");
+        let (to_server, mut outgoing) = mpsc::channel(1);
+        let (events, _told) = mpsc::channel(16);
+        let (mut hello, mut welcomed) = (hello(), false);
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let talking = talk(
+            near.expect("a WebSocket").0,
+            address,
+            &mut hello,
+            &mut outgoing,
+            &events,
+            &mut welcomed,
+            SILENCE,
+        );
+        let saying = async {
+            let welcome = Message::text(welcome(false).to_string());
+            far.send(welcome).await.expect("it is there");
+            loop {
+                let signal = ToServer::Signal {
+                    to: "01".into(),
+                    data: Value::Null,
+                };
+                to_server.send(signal).await.expect("it is there");
+                tokio::time::sleep(SILENCE / 8).await;
+            }
+        };
+        let both = async {
+            tokio::select! {
+                end = talking => end,
+                () = saying => unreachable!("it never ends"),
+            }
+        };
+        let end = timeout(10 * SILENCE, both).await.expect("it notices");
+        assert!(matches!(end, End::Broken(why) if why == "the server is silent"));
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_holds_nobody_up() {
+        // Nobody accepts: once the queue is full, the system answers no more.
+        let hole = tokio::net::TcpSocket::new_v4().expect("a socket");
+        hole.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        let hole = hole.listen(1).expect("it listens");
+        let silent = hole.local_addr().expect("bound");
+        let mut waiting = Vec::new();
+        while let Ok(connected) = timeout(ATTEMPT_DELAY, TcpStream::connect(silent)).await {
+            waiting.push(connected.expect("it answers"));
+        }
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let answering = listener.local_addr().expect("bound");
+        let refusing = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let refused = refusing.local_addr().expect("bound");
+        drop(refusing);
+        let reached = reach(&[silent, refused, answering]).await;
+        let reached = reached.expect("it answers").peer_addr();
+        assert_eq!(reached.expect("connected"), answering);
+        assert!(reach(&[refused]).await.is_err());
+        assert!(reach(&[]).await.is_err());
     }
 
     #[test]

@@ -28,6 +28,10 @@ pub struct Status {
     pub packet_frames: usize,
     /// Quanta that came late, as the device counts them.
     pub xruns: u64,
+    /// No sound card is connected to what is captured, so that it is silence.
+    pub has_no_input: bool,
+    /// Nor to what is played, so that nothing is heard.
+    pub has_no_output: bool,
     /// Captured frames that were lost on their way to the network.
     pub overrun_frames: u64,
     /// Datagrams that did not fit the ring to the audio thread.
@@ -66,6 +70,8 @@ pub enum Signalling {
 pub struct RelayStatus {
     /// Sessions that are open.
     pub sessions: usize,
+    /// Why none is, for people, where it should be.
+    pub trouble: Option<String>,
     /// Least round-trip time of the sessions' last probes, ms.
     pub rtt_ms: Option<f64>,
     /// How many take our stream from the relay; `None` before it said so.

@@ -160,7 +160,7 @@ pub(crate) struct Join {
     )]
     tone: Option<u16>,
 
-    /// Write what is heard to this WAV file
+    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
@@ -356,11 +356,12 @@ impl Join {
                 || running.has_ended()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
         };
-        if self.plain || !io::stdout().is_terminal() {
+        let shown = if self.plain || !io::stdout().is_terminal() {
             print_lines(&participant, is_over);
+            Ok(())
         } else {
-            crate::view::show(&participant, is_over).map_err(Failure::running)?;
-        }
+            crate::view::show(&participant, is_over)
+        };
         let refused = status.borrow().ended.clone();
         // What it knew before it left: nothing is connected afterwards.
         let last = status.borrow().clone();
@@ -371,6 +372,7 @@ impl Join {
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
         }
         left.and(sounded).map_err(Failure::running)?;
+        shown.map_err(Failure::running)?;
         if let Some(why) = refused {
             return Err(Failure::running(why));
         }
@@ -484,7 +486,7 @@ fn write_json(path: &std::path::Path, figures: &impl Serialize) -> io::Result<()
     writeln!(file)
 }
 
-/// Set at the first SIGINT or SIGTERM.
+/// Set at the first SIGINT or SIGTERM, or when the terminal is closed.
 pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
@@ -493,12 +495,37 @@ pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
         .build()
         .map_err(Failure::running)?;
     thread::spawn(move || {
-        runtime.block_on(async { crate::serve::stopped().await });
+        runtime.block_on(async {
+            tokio::select! {
+                () = crate::serve::stopped() => {}
+                () = hung_up() => {}
+            }
+        });
         told.store(true, Ordering::Release);
         // The second one ends the process.
         runtime.block_on(std::future::pending::<()>());
     });
     Ok(stop)
+}
+
+/// The terminal was closed. Without one, as with nohup, that is nothing to us.
+#[cfg(unix)]
+async fn hung_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let has_terminal =
+        io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+    if !has_terminal {
+        return std::future::pending().await;
+    }
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangup) => _ = hangup.recv().await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn hung_up() {
+    std::future::pending().await
 }
 
 /// A line whenever somebody comes or goes, and figures every two seconds.

@@ -7,6 +7,7 @@ mod serve;
 mod settings;
 mod view;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -70,7 +71,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {}", failure.message);
+            // The terminal may be closed.
+            let _ = writeln!(io::stderr(), "error: {}", failure.message);
             ExitCode::from(failure.code)
         }
     }

@@ -1,6 +1,8 @@
 //! What `antiphon join` shows in a terminal.
 
 use std::io;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use antiphon_agent::participant::{Order, Participant};
@@ -48,6 +50,9 @@ mouth to ear  from their microphone to your ear, measured by both clocks;
 pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let mut view = View::default();
+    // On a thread of its own: reading a terminal that was closed never ends.
+    let (say, told) = mpsc::channel();
+    thread::spawn(move || while say.send(event::read()).is_ok() {});
     let result = loop {
         let status = participant.status.borrow().clone();
         if participant.has_ended() || is_over() {
@@ -56,13 +61,10 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &status)) {
             break Err(error);
         }
-        match event::poll(Duration::from_millis(50)) {
-            Ok(false) => continue,
-            Ok(true) => {}
-            Err(error) => break Err(error),
-        }
-        let Ok(Event::Key(key)) = event::read() else {
-            continue;
+        let key = match told.recv_timeout(Duration::from_millis(50)) {
+            Ok(Ok(Event::Key(key))) => key,
+            Ok(Err(error)) => break Err(error),
+            Ok(Ok(_)) | Err(_) => continue,
         };
         if key.kind == KeyEventKind::Release {
             continue;
@@ -76,7 +78,10 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
             let _ = participant.orders.try_send(order);
         }
     };
-    ratatui::restore();
+    if ratatui::try_restore().is_err() {
+        // It was closed: its destructor would complain there, and panic because that fails.
+        std::mem::forget(terminal);
+    }
     result
 }
 
@@ -288,6 +293,13 @@ fn sound_words(status: &Status) -> String {
         words.push(format!("packet {}", status.packet_frames));
     }
     words.push(format!("xruns {}", status.xruns));
+    let missing = match (status.has_no_input, status.has_no_output) {
+        (true, true) => Some("no sound card is connected"),
+        (true, false) => Some("no microphone is connected"),
+        (false, true) => Some("no output is connected"),
+        (false, false) => None,
+    };
+    words.extend(missing.map(str::to_owned));
     words.join(" · ")
 }
 
@@ -300,6 +312,10 @@ fn server_words(status: &Status) -> String {
         }
     };
     let relay = &status.relay;
+    if let Some(why) = (relay.trouble.as_ref()).filter(|_| status.signalling == Signalling::Online)
+    {
+        return format!("{signalling} · {why}");
+    }
     let is_carried = status.signalling == Signalling::Online && relay.sessions > 0;
     let Some(rtt_ms) = relay.rtt_ms.filter(|_| is_carried) else {
         return signalling.to_owned();
@@ -752,6 +768,17 @@ mod tests {
         let here = screen(&View::default(), &status, 80, 24);
         assert!(here.contains("Nobody else is here yet."), "{here}");
         assert!(!here.contains("0 Hz"), "{here}");
+        (status.has_no_input, status.has_no_output) = (true, true);
+        let unplugged = screen(&View::default(), &status, 80, 24);
+        assert!(
+            unplugged.contains("xruns 0 · no sound card is connected"),
+            "{unplugged}"
+        );
+        status.relay.trouble =
+            Some("the server's relay does not answer on UDP 443: timed out".into());
+        let mute = screen(&View::default(), &status, 80, 24);
+        let words = "online · the server's relay does not answer on UDP 443: timed out";
+        assert!(mute.contains(words), "{mute}");
         status.signalling = Signalling::Connecting;
         let gone = screen(&View::default(), &status, 80, 24);
         assert!(gone.contains("the server is gone, trying again"), "{gone}");

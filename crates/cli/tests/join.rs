@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use antiphon_agent::clock::now_ns;
 use antiphon_agent::core::wire::{self, Kind};
@@ -321,6 +321,46 @@ fn one_who_wants_nothing_directly_gets_it_through_the_server_alone_until_it_does
         listener.wait_for(&Way::Direct).await;
     };
     tokio::task::LocalSet::new().block_on(&runtime, listening);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_recording_is_whole_when_the_terminal_is_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let heard = folder.path().join("heard.wav");
+    let (_server, link) = serve();
+    let typed = format!(
+        "exec {} join --tone 440 --output {} {link}",
+        env!("CARGO_BIN_EXE_antiphon"),
+        heard.display()
+    );
+    let terminal = Command::new("script")
+        .args(["--quiet", "--command", &typed, "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    let terminal = Process(terminal.expect("script is there"));
+    // A quarter of a second, or so.
+    wait_until(|| std::fs::metadata(&heard).is_ok_and(|file| file.len() > 100_000));
+    drop(terminal);
+    let frames = || hound::WavReader::open(&heard).map_or(0, |reader| reader.duration());
+    wait_until(|| frames() > 10_000);
+    let written = frames();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(frames(), written, "it has ended");
+    assert!(
+        written < 4 * 48_000,
+        "{written}: not only by what is written every few seconds"
+    );
+}
+
+#[cfg(target_os = "linux")]
+fn wait_until(is_so: impl Fn() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < patience, "in vain");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +19,12 @@ use crate::priority;
 const TONE_PEAK: f32 = 0.125_892_54;
 /// After a take has ended, so that its last frames are heard and what others play is too.
 const AFTER_SECONDS: u64 = 1;
+/// Of a recording that was cut off no more than so much is missing.
+const FLUSH_SECONDS: u32 = 5;
+/// A WAV file's lengths have 32 bits, its header's share included.
+const MAX_FILE_BYTES: u32 = 4_000_000_000;
+/// Two samples of 32 bits.
+const FRAME_BYTES: u32 = 8;
 
 /// What is captured.
 #[derive(Debug)]
@@ -43,7 +49,77 @@ pub struct FileDevice {
     rate: SampleRate,
     quantum_frames: usize,
     input: Input,
-    output: Option<WavWriter<BufWriter<File>>>,
+    output: Option<Recording>,
+}
+
+/// What is heard, in WAV files: one holds less than 4 GiB.
+struct Recording {
+    path: PathBuf,
+    spec: WavSpec,
+    writer: WavWriter<BufWriter<File>>,
+    /// Of the file that is written, from 1.
+    number: u32,
+    /// In it.
+    frames: u32,
+    max_frames: u32,
+}
+
+impl Recording {
+    fn create(path: &Path, spec: WavSpec) -> Result<Self, String> {
+        Ok(Self {
+            path: path.to_owned(),
+            spec,
+            writer: create(path, spec)?,
+            number: 1,
+            frames: 0,
+            max_frames: MAX_FILE_BYTES / FRAME_BYTES,
+        })
+    }
+
+    /// One quantum, which is readable a few seconds later, whatever happens to this program.
+    fn write(&mut self, left: &[f32], right: &[f32]) -> Result<(), String> {
+        for (&left, &right) in left.iter().zip(right) {
+            if self.frames == self.max_frames {
+                self.begin_another()?;
+            }
+            let written = self.writer.write_sample(left);
+            (written.and_then(|()| self.writer.write_sample(right)))
+                .map_err(|why| self.failed(why))?;
+            self.frames += 1;
+            if self
+                .frames
+                .is_multiple_of(FLUSH_SECONDS * self.spec.sample_rate)
+            {
+                self.writer.flush().map_err(|why| self.failed(why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `heard-2.wav` after `heard.wav`.
+    fn begin_another(&mut self) -> Result<(), String> {
+        self.number += 1;
+        self.frames = 0;
+        let mut name = self.path.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{}.", self.number));
+        name.push(self.path.extension().unwrap_or("wav".as_ref()));
+        let next = create(&self.path.with_file_name(name), self.spec)?;
+        let full = std::mem::replace(&mut self.writer, next);
+        full.finalize().map_err(|why| self.failed(why))
+    }
+
+    fn finish(self) -> Result<(), String> {
+        let (path, finished) = (self.path, self.writer.finalize());
+        finished.map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    fn failed(&self, why: hound::Error) -> String {
+        format!("{}: {why}", self.path.display())
+    }
+}
+
+fn create(path: &Path, spec: WavSpec) -> Result<WavWriter<BufWriter<File>>, String> {
+    WavWriter::create(path, spec).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -117,14 +193,11 @@ impl FileDevice {
             bits_per_sample: 32,
             sample_format: SampleFormat::Float,
         };
-        let create = |path: &Path| {
-            WavWriter::create(path, spec).map_err(|error| format!("{}: {error}", path.display()))
-        };
         Ok(Self {
             rate,
             quantum_frames: quantum_frames.clamp(1, MAX_QUANTUM_FRAMES),
             input,
-            output: output.map(create).transpose()?,
+            output: (output.map(|path| Recording::create(path, spec))).transpose()?,
         })
     }
 }
@@ -170,19 +243,12 @@ impl Device for FileDevice {
             }
             self.capture(played - frames as u64, &mut captured);
             duplex.process(&captured, &mut heard);
-            if let Some(writer) = &mut self.output {
+            if let Some(recording) = &mut self.output {
                 let (left, right) = heard.split_at(frames);
-                for sample in left.iter().zip(right).flat_map(|(l, r)| [*l, *r]) {
-                    writer
-                        .write_sample(sample)
-                        .map_err(|error| error.to_string())?;
-                }
+                recording.write(left, right)?;
             }
         }
-        match self.output {
-            Some(writer) => writer.finalize().map_err(|error| error.to_string()),
-            None => Ok(()),
-        }
+        self.output.map_or(Ok(()), Recording::finish)
     }
 }
 
@@ -273,6 +339,36 @@ mod tests {
         assert_eq!(out, [0.2, 0.3, 0.1, 0.2, -0.2, -0.3, -0.1, -0.2]);
         assert!(take(false).has_ended(48_003) && !take(false).has_ended(48_002));
         assert!(!take(true).has_ended(u64::MAX / 2));
+    }
+
+    #[test]
+    fn a_recording_is_readable_while_it_is_made_and_goes_on_in_another_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("heard.wav");
+        let device = FileDevice::new(Input::Silence, Some(&path), SampleRate::Hz48000, 64);
+        let mut recording = device.expect("a device").output.expect("a recording");
+        let bytes = u64::from(recording.max_frames) * 8;
+        assert!((3_900_000_000..u64::from(u32::MAX) - 1_000).contains(&bytes));
+        recording.max_frames = FLUSH_SECONDS * 48_000 + 100;
+        let frames = |name: &str| {
+            let reader = WavReader::open(folder.path().join(name)).expect("a WAV file");
+            reader.duration()
+        };
+        let second = |recording: &mut Recording| {
+            let samples = vec![0.5; 48_000];
+            recording.write(&samples, &samples).expect("written");
+        };
+        for _ in 0..FLUSH_SECONDS {
+            second(&mut recording);
+        }
+        assert_eq!(frames("heard.wav"), FLUSH_SECONDS * 48_000);
+        for _ in 0..FLUSH_SECONDS + 1 {
+            second(&mut recording);
+        }
+        recording.finish().expect("finished");
+        assert_eq!(frames("heard.wav"), FLUSH_SECONDS * 48_000 + 100);
+        assert_eq!(frames("heard-2.wav"), FLUSH_SECONDS * 48_000 + 100);
+        assert_eq!(frames("heard-3.wav"), 48_000 - 200);
     }
 
     #[test]

@@ -32,6 +32,10 @@ unsafe impl Send for JackDevice {}
 /// In place of a card's name: connect nothing, somebody else will.
 pub const NO_CARD: &str = "none";
 
+/// Between two looks at the graph, and so many of them after the cards' ports have changed all are there.
+const LOOK: Duration = Duration::from_millis(50);
+const SETTLED_LOOKS: u32 = 6;
+
 /// Connects to the server.
 ///
 /// # Errors
@@ -106,28 +110,28 @@ impl Device for JackDevice {
             ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
             ports
         };
-        let microphones = of(&card.input, client.microphones());
-        let speakers = of(&card.output, client.speakers());
-        let mut links = Vec::new();
-        let (mut in_ports, mut in_names) = (Vec::new(), Vec::new());
-        for (n, &input) in inputs.iter().enumerate() {
+        // Of the card's ports, those for each of ours. A port that nothing is connected to hears silence; who has no card may connect
+        // something else.
+        let wanted = || -> Vec<_> {
+            let microphones = of(&card.input, client.microphones());
+            let speakers = of(&card.output, client.speakers());
+            let to_hear = inputs.iter().map(|&input| microphones.get(input).cloned());
+            let to_play = (0..2).map(|n| speakers.get(n).cloned());
+            to_hear.chain(to_play).collect()
+        };
+        let (mut in_ports, mut out_ports, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 0..inputs.len() {
             let (port, name) = client.in_port(&format!("capture_{}", n + 1))?;
             in_ports.push(port);
-            // A port that nothing is connected to hears silence; who has no card may connect something else.
-            links.extend(
-                microphones
-                    .get(input)
-                    .map(|card| (card.clone(), name.clone())),
-            );
-            in_names.push(name);
+            own.push(name);
         }
-        let (mut out_ports, mut out_names) = (Vec::new(), Vec::new());
         for n in 0..2 {
             let (port, name) = client.out_port(&format!("playback_{}", n + 1))?;
             out_ports.push(port);
-            links.extend(speakers.get(n).map(|card| (name.clone(), card.clone())));
-            out_names.push(name);
+            own.push(name);
         }
+        let (in_names, out_names) = own.split_at(inputs.len());
+        let mut links = Links::new(wanted());
         let latencies = Arc::new(Latencies::default());
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
         let process = Process {
@@ -140,16 +144,28 @@ impl Device for JackDevice {
             heard: vec![0.0; 2 * MAX_QUANTUM_FRAMES],
             events: Arc::new(Reported {
                 gone: gone.clone(),
-                faults,
+                faults: faults.clone(),
             }),
         };
         let (_, result) = client.run(process, || {
-            for (from, to) in &links {
-                client.connect(from, to)?;
-            }
+            let is_linked = |port: &String| client.capture_latency_frames(port).is_some();
+            let is_wanted = |card: &Option<String>| card.as_deref() != Some(NO_CARD);
             while !stop.load(Ordering::Acquire) {
                 if gone.load(Ordering::Acquire) {
                     return Err("the JACK server is gone".to_owned());
+                }
+                let wanted = wanted();
+                for n in links.review(&wanted, |n| is_linked(&own[n])) {
+                    let Some(port) = &wanted[n] else { continue };
+                    let (from, to) = if n < in_names.len() {
+                        (port, &own[n])
+                    } else {
+                        (&own[n], port)
+                    };
+                    if client.connect(from, to).is_err() {
+                        // It may be gone again already.
+                        links.linked[n] = None;
+                    }
                 }
                 // They change with the graph.
                 let capture = in_names
@@ -158,17 +174,75 @@ impl Device for JackDevice {
                 let playback = out_names
                     .iter()
                     .find_map(|port| client.playback_latency_frames(port));
+                let misses = [
+                    (
+                        &faults.no_input,
+                        capture.is_none() && is_wanted(&card.input),
+                    ),
+                    (
+                        &faults.no_output,
+                        playback.is_none() && is_wanted(&card.output),
+                    ),
+                ];
+                for (fault, is_missed) in misses {
+                    fault.store(is_missed, Ordering::Relaxed);
+                }
                 latencies
                     .capture
                     .store(capture.unwrap_or(UNKNOWN), Ordering::Relaxed);
                 latencies
                     .playback
                     .store(playback.unwrap_or(UNKNOWN), Ordering::Relaxed);
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(LOOK);
             }
             Ok(())
         })?;
         result
+    }
+}
+
+/// Which of a card's ports each of ours is linked to. Cards come and go.
+struct Links {
+    /// Last, while there was a port for it.
+    linked: Vec<Option<String>>,
+    /// At the last look, and since how many looks so.
+    seen: Vec<Option<String>>,
+    looks: u32,
+}
+
+impl Links {
+    /// What is there at first is there to stay.
+    fn new(seen: Vec<Option<String>>) -> Self {
+        Self {
+            linked: vec![None; seen.len()],
+            seen,
+            looks: SETTLED_LOOKS,
+        }
+    }
+
+    /// Which of ours to link now to what is `wanted` for them. What somebody has linked or unlinked otherwise stays so, as long as the
+    /// card does.
+    fn review(
+        &mut self,
+        wanted: &[Option<String>],
+        is_linked: impl Fn(usize) -> bool,
+    ) -> Vec<usize> {
+        if wanted == self.seen {
+            self.looks += 1;
+        } else {
+            // A card's ports come one by one.
+            (self.seen, self.looks) = (wanted.to_vec(), 0);
+        }
+        let mut due = Vec::new();
+        for (n, (port, linked)) in wanted.iter().zip(&mut self.linked).enumerate() {
+            if port.is_none() {
+                *linked = None;
+            } else if self.looks >= SETTLED_LOOKS && port != linked && !is_linked(n) {
+                linked.clone_from(port);
+                due.push(n);
+            }
+        }
+        due
     }
 }
 
@@ -258,6 +332,39 @@ impl Handler for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_that_is_back_is_linked_again_and_what_a_user_unlinked_is_not() {
+        let ports = |names: [&str; 2]| {
+            let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+            names.map(named).to_vec()
+        };
+        let (card, gone, other) = (ports(["a1", "a2"]), ports(["", ""]), ports(["b1", "b2"]));
+        let mut links = Links::new(card.clone());
+        let mut after = |wanted: &[Option<String>], is_linked: bool| {
+            let due = (0..=SETTLED_LOOKS).map(|_| links.review(wanted, |_| is_linked));
+            due.flatten().collect::<Vec<_>>()
+        };
+        assert_eq!(after(&card, false), [0, 1], "at first");
+        assert_eq!(after(&card, false), [0; 0], "a user unlinked it");
+        assert_eq!(after(&gone, false), [0; 0]);
+        assert_eq!(
+            after(&ports(["a2", ""]), true),
+            [0; 0],
+            "linked by something else"
+        );
+        assert_eq!(after(&gone, false), [0; 0]);
+        assert_eq!(after(&card, false), [0, 1], "it is back");
+        assert_eq!(after(&other, false), [0, 1], "another in its place");
+        assert_eq!(after(&card, true), [0; 0], "the first is back, too");
+        // One port comes after the other, and then the order is another.
+        let mut links = Links::new(gone);
+        for wanted in [ports(["a2", ""]), card.clone()] {
+            assert_eq!(links.review(&wanted, |_| false), [0; 0]);
+        }
+        let due = (0..SETTLED_LOOKS).flat_map(|_| links.review(&card, |_| false));
+        assert_eq!(due.collect::<Vec<_>>(), [0, 1]);
+    }
 
     #[test]
     fn a_card_s_latency_counts_the_quantum_that_a_block_s_time_leaves_out_already() {

@@ -1,0 +1,58 @@
+//! Sequence numbers of one way, without the gaps of what was not to come.
+
+/// A sender counts what it sends to the relay, whoever takes it there, and whether the relay passes it on. Such a gap is no loss.
+#[derive(Debug, Default)]
+pub(crate) struct Numbering {
+    offset: u32,
+    newest: Option<u32>,
+    is_interrupted: bool,
+}
+
+impl Numbering {
+    /// What came since the last datagram, if anything did, was not to be heard.
+    pub(crate) fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// The number that a datagram has in place of its own: after an interruption it goes on by one.
+    pub(crate) fn apply(&mut self, sequence: u32) -> u32 {
+        if let Some(newest) = self.newest.filter(|_| self.is_interrupted) {
+            self.offset = newest.wrapping_add(1).wrapping_sub(sequence);
+        }
+        self.is_interrupted = false;
+        let number = sequence.wrapping_add(self.offset);
+        // RFC 1982: newer, if the difference is positive in 32 bits.
+        let is_newer = |newest: u32| number.wrapping_sub(newest).cast_signed() > 0;
+        if self.newest.is_none_or(is_newer) {
+            self.newest = Some(number);
+        }
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_numbers_as_they_are_and_with_them_what_was_lost_or_overtaken() {
+        let mut numbering = Numbering::default();
+        numbering.interrupt();
+        for sequence in [7, 8, 11, 9, 12] {
+            assert_eq!(numbering.apply(sequence), sequence);
+        }
+    }
+
+    #[test]
+    fn goes_on_by_one_after_an_interruption_whatever_passed_meanwhile() {
+        let mut numbering = Numbering::default();
+        let mut seen = [u32::MAX - 1, u32::MAX]
+            .map(|sequence| numbering.apply(sequence))
+            .to_vec();
+        numbering.interrupt();
+        seen.extend([30_000, 30_001, 30_003, 30_002].map(|sequence| numbering.apply(sequence)));
+        numbering.interrupt();
+        seen.push(numbering.apply(5));
+        assert_eq!(seen, [u32::MAX - 1, u32::MAX, 0, 1, 3, 2, 4]);
+    }
+}
