@@ -1633,6 +1633,13 @@ mod tests {
         bytes
     }
 
+    /// The same with a sender's number, as the relay passes it on.
+    fn relayed(datagram: &[u8], number: u16) -> Vec<u8> {
+        let mut bytes = datagram.to_vec();
+        bytes[4..6].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+
     /// Datagrams of a peer that the player has had.
     fn played(network: &mut Network, duplex: &mut Duplex, id: &str) -> u64 {
         // More than a twentieth of a second: then it says so.
@@ -1686,6 +1693,7 @@ mod tests {
                                 .handle_datagram(at, 1, Kind::Audio, &bytes, self.now);
                         }
                         if forward.contains(&number) {
+                            let bytes = relayed(&bytes, number);
                             self.network
                                 .handle_datagram(at, 0, Kind::Audio, &bytes, self.now);
                         }
@@ -1908,7 +1916,7 @@ mod tests {
             (22_503, 61 * second),
             (22_504, 61 * second),
         ] {
-            let datagram = audio(sequence * 128);
+            let datagram = relayed(&audio(sequence * 128), 1);
             network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ns);
         }
         assert_eq!(played(&mut network, &mut duplex, "a"), 5);
