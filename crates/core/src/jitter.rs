@@ -316,9 +316,9 @@ impl JitterBuffer {
     }
 
     /// By how many frames the delay is longer (or, negative, shorter) than what is needed and kept, as of the last review, which was made
-    /// half a second ago or less; `None` before the first, and while nothing plays.
+    /// half a second ago or less; `None` before the first since the target was changed, and while nothing plays.
     pub fn excess_frames(&self) -> Option<i64> {
-        self.excess.filter(|_| self.playing)
+        self.excess.filter(|_| self.playing && !self.is_retargeted)
     }
 
     /// Tells by how many frames rendering is ahead of the host's clock, by which arrivals are timed. `None`, as at first, is a sound
@@ -352,12 +352,22 @@ impl JitterBuffer {
         }
     }
 
-    /// What plays ends. What starts next is what the stream needed so far.
+    /// What plays ends.
     fn stop(&mut self) {
-        if let (Target::Auto, Some(_)) = (self.target, self.spread_frames()) {
-            self.expected = self.target_frames() as i64;
-        }
+        self.remember();
         self.playing = false;
+    }
+
+    /// What starts next begins with the delay that the stream needed, unless it is known too shortly to say less than what was known before.
+    fn remember(&mut self) {
+        if let (Target::Auto, Some(_)) = (self.target, self.spread_frames()) {
+            let needed = self.target_frames() as i64;
+            self.expected = if self.reviews_per_turn > 1 {
+                needed
+            } else {
+                needed.max(self.expected)
+            };
+        }
     }
 
     /// Accounts for `frames` (negative: fewer) that were read beyond what the clocks account for, to trim the delay by them.
@@ -664,6 +674,7 @@ impl JitterBuffer {
     /// Starts anew from a packet that arrives now, aiming as deep as before.
     fn resync(&mut self, arrival_delay: i64, arrival: Arrival) {
         let target = self.target_frames() as i64;
+        self.remember();
         self.forget_arrivals();
         self.counts.resyncs += 1;
         self.delay = arrival_delay.wrapping_add(target);
@@ -691,6 +702,7 @@ impl JitterBuffer {
         let skipped = self.present.clear(self.playhead(), passed as usize);
         self.counts.skipped_frames += skipped as u64;
         self.counts.resyncs += 1;
+        self.remember();
         self.forget_spread();
         self.delay = delay;
         self.played_end = playhead;
@@ -783,12 +795,18 @@ impl JitterBuffer {
 
     /// Brings the delay to another target at once.
     fn retarget(&mut self) {
-        self.is_retargeted = false;
         let before = self.delay;
         self.find_spare();
-        let excess = self.excess.unwrap_or(0);
+        // What it was for the old target tells nobody anything.
+        let excess = self.excess.take().unwrap_or(0);
         self.lengthen_to(before.wrapping_sub(excess));
-        self.spare = excess.max(0) as usize;
+        // Until there are frames to skip over.
+        self.is_retargeted = excess > SPARE_FRAMES;
+        self.spare = if self.is_retargeted {
+            excess as usize
+        } else {
+            0
+        };
     }
 
     /// How much longer than needed the delay is, and whether that is worth a skip.
@@ -850,6 +868,7 @@ impl JitterBuffer {
                 done: 0,
             });
             self.spare = 0;
+            self.is_retargeted = false;
         }
     }
 

@@ -9,7 +9,7 @@ use crate::adpcm;
 use crate::conceal::{Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
 use crate::jitter::{JitterBuffer, JitterCounts, SPARE_FRAMES, Target};
-use crate::mix::{RAMP_SECONDS, Strip};
+use crate::mix::{MAX_GAIN, RAMP_SECONDS, Strip};
 use crate::resample::{HALF, Kernel, Resampler};
 use crate::sequence::{Arrival, SequenceCounts, SequenceTracker};
 use crate::slip::SlipWatch;
@@ -364,7 +364,8 @@ impl Player {
         match command {
             Command::Add(id) => self.add(id)?,
             Command::Remove(id) => {
-                let leaving_frames = (self.config.rate.hz() as f32 * RAMP_SECONDS) as usize;
+                let most_seconds = RAMP_SECONDS * MAX_GAIN;
+                let leaving_frames = (self.config.rate.hz() as f32 * most_seconds) as usize;
                 let stream = self.stream(id)?;
                 stream.id = None;
                 stream.leaving_frames = leaving_frames;

@@ -33,8 +33,8 @@ fn player() -> Player {
     })
 }
 
-/// Sends packet `n` of the tone, and renders as many frames.
-fn play(player: &mut Player, n: usize) -> Vec<f32> {
+/// Sends packet `n` of the tone.
+fn send(player: &mut Player, n: usize) {
     let header = header(n as u32, (PACKET * n) as u64, PACKET);
     let mut bytes = vec![0; header.datagram_bytes()];
     header.write(&mut bytes);
@@ -43,6 +43,11 @@ fn play(player: &mut Player, n: usize) -> Vec<f32> {
         sample.copy_from_slice(&tone(PACKET * n + index).to_le_bytes());
     }
     player.handle_datagram(ID, &bytes);
+}
+
+/// The same, and renders as many frames.
+fn play(player: &mut Player, n: usize) -> Vec<f32> {
+    send(player, n);
     support::quantum(player, PACKET)
 }
 
@@ -87,30 +92,59 @@ fn another_target_makes_no_step() {
 }
 
 #[test]
+fn a_shorter_target_is_reached_although_too_little_is_there_to_skip_at_first() {
+    // Whenever the delay is reviewed meanwhile.
+    for start in (300..500).step_by(5) {
+        let mut player = player();
+        command(&mut player, Command::Add(ID));
+        command(&mut player, Command::Target(ID, Target::Fixed(2_400)));
+        for n in 0..start {
+            play(&mut player, n);
+        }
+        // The sender is held up for 19 packets, most of what is there.
+        for n in 0..19 {
+            if n == 10 {
+                command(&mut player, Command::Target(ID, Target::Fixed(960)));
+            }
+            support::quantum(&mut player, PACKET);
+        }
+        (start..start + 19).for_each(|n| send(&mut player, n));
+        for n in start + 19..start + 400 {
+            play(&mut player, n);
+        }
+        let stats = support::stats(&player, ID);
+        let buffered = stats.buffered_frames.expect("plays");
+        assert!(buffered.abs_diff(960) < 200, "{start}: {buffered}");
+    }
+}
+
+#[test]
 fn a_stream_that_is_removed_fades_out() {
-    let mut player = player();
-    command(&mut player, Command::Add(ID));
-    let mut heard = Vec::new();
-    for n in 0..100 {
-        heard.extend(play(&mut player, n));
+    for gain in [1.0, 4.0] {
+        let mut player = player();
+        command(&mut player, Command::Add(ID));
+        command(&mut player, Command::Gain(ID, gain));
+        let mut heard = Vec::new();
+        for n in 0..100 {
+            heard.extend(play(&mut player, n));
+        }
+        command(&mut player, Command::Remove(ID));
+        assert!(player.stream_stats(ID).is_none());
+        let mut last = Vec::new();
+        for n in 100..130 {
+            last.extend(play(&mut player, n));
+        }
+        // A whole of 1 in 10 ms.
+        let most = 480 * gain as usize;
+        let fade = last.iter().rposition(|&sample| sample != 0.0);
+        assert!(
+            fade.is_some_and(|fade| (300..most).contains(&fade)),
+            "{fade:?}"
+        );
+        heard.extend(last);
+        let steepest = steepest(&heard[2_000..]);
+        assert!(steepest < gain * STEEP, "{steepest}");
     }
-    command(&mut player, Command::Remove(ID));
-    assert!(player.stream_stats(ID).is_none());
-    let mut last = Vec::new();
-    for n in 100..110 {
-        last.extend(play(&mut player, n));
-    }
-    let fade = last.iter().rposition(|&sample| sample != 0.0);
-    assert!(
-        fade.is_some_and(|fade| (300..480).contains(&fade)),
-        "{fade:?}"
-    );
-    heard.extend(last);
-    assert!(
-        steepest(&heard[1_500..]) < STEEP,
-        "{}",
-        steepest(&heard[1_500..])
-    );
 }
 
 #[test]

@@ -142,6 +142,17 @@ fn a_second_of_silence_is_no_reason_to_forget_what_was_needed() {
     hear(&mut player, 241..260);
     let after = stats(&player, ID).jitter;
     assert_eq!(after.late_frames, before.late_frames);
+    // A few that come alike after a longer pause say nothing of what is needed.
+    for n in 7_840..7_900 {
+        send(&mut player, n, 64 * (9_000 + u64::from(n)), 64);
+        quantum(&mut player, 64);
+    }
+    for _ in 0..1_200 {
+        quantum(&mut player, 64);
+    }
+    hear(&mut player, 300..301);
+    let third = stats(&player, ID).target_frames;
+    assert!(third.abs_diff(learnt) < 32, "{learnt}, then {third}");
 }
 
 /// A steady stream with an automatic target, for `quanta` quanta of 16 frames. The first target is much more than it

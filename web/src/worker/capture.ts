@@ -263,7 +263,8 @@ export class Capture {
   /** Captured, and lost on the way here: media time goes on, or all that follows would seem to come too late. */
   #lose(frames: number): void {
     this.#lostFrames += frames;
-    this.#pass(frames);
+    // Otherwise it was of the source before, and the clock tells.
+    if (!this.#isPaused) this.#pass(frames);
   }
 
   #pass(frames: number): void {

@@ -140,8 +140,8 @@ class AntiphonProcessor extends AudioWorkletProcessor {
 
   #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
     const channels = Math.min(input.length, 8);
-    if (this.#lostFrames > 0 && sink.push(captureTag(0, Math.min(this.#lostFrames, 65_535)), NOTHING))
-      this.#lostFrames = 0;
+    const lost = Math.min(this.#lostFrames, 65_535);
+    if (lost > 0 && sink.push(captureTag(0, lost), NOTHING)) this.#lostFrames -= lost;
     for (let channel = 0; channel < channels; channel++) {
       this.#captured.set(input[channel], channel * frames);
     }

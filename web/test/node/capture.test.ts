@@ -114,6 +114,12 @@ it("counts what was lost on the way to it, and lets media time pass for it", () 
   expect(sent[10]).toMatchObject({ sequence: 10, from: 10 * 128 + 1_000 });
   expect(sent).toHaveLength(20);
   expect(capture.stats()).toMatchObject({ overrunFrames: 1_000, capturedFrames: 20 * 128 });
+  capture.stop();
+  capture.fromWorklet();
+  lose(500);
+  play(1);
+  expect(sent.at(-1)?.from, "of the source before").toBe(20 * 128 + 1_000);
+  expect(capture.stats().overrunFrames).toBe(1_500);
 });
 
 it("sends nothing of the source before, should some have been left", () => {
