@@ -177,8 +177,8 @@ export class Studio implements StudioApi {
 
   async enableMicrophone(): Promise<void> {
     if (await this.#microphone.enable(this.#rateHz)) {
-      await this.#startSound().catch((error) => this.#soundFailed(error));
-      this.#capture();
+      if (this.#sound !== null) this.#capture();
+      else await this.#startSound().catch((error) => this.#soundFailed(error));
     }
     await this.#listDevices();
   }
@@ -270,7 +270,7 @@ export class Studio implements StudioApi {
     return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
   }
 
-  /** Once, though the microphone may be allowed and the room joined at the same time. */
+  /** With the microphone, if it is on. Once, though it may be allowed and the room joined at the same time. */
   #startSound(): Promise<void> {
     this.#starting ??= this.#makeSound().finally(() => {
       this.#starting = null;
@@ -310,6 +310,7 @@ export class Studio implements StudioApi {
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
+    this.#capture();
     void this.#listDevices();
   }
 
@@ -327,7 +328,6 @@ export class Studio implements StudioApi {
   async #restartSound(): Promise<void> {
     await this.#stopSound();
     await this.#startSound();
-    this.#capture();
   }
 
   /** In the lobby only: lanes would end with their worker. */

@@ -496,13 +496,15 @@ it("goes back to the lobby when it cannot even ask for the devices", async () =>
 
 it("goes back to the lobby when the sound does not start at the room's rate", async () => {
   const studio = newStudio();
-  await studio.join();
+  await studio.join({ microphone: true });
   startSound.mockRejectedValueOnce(new Error("no such rate"));
   await enter(studio, [], { sample_rate_hz: 96_000 });
   expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "sound" }] });
   expect(studio.state.problems[0].remedy).toContain("no such rate");
+  sound.capture.mockClear();
   await enter(studio, [], { sample_rate_hz: 96_000 });
-  expect(studio.state).toMatchObject({ phase: "joined", problems: [] });
+  expect(studio.state).toMatchObject({ phase: "joined", microphone: "on", problems: [] });
+  expect(sound.capture).toHaveBeenCalledTimes(1);
 });
 
 it("goes back to the lobby when it cannot do what the server says", async () => {
