@@ -86,7 +86,7 @@ export class Studio implements StudioApi {
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
-  /** One message of the server at a time: some wait for the sound. */
+  /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
@@ -198,7 +198,8 @@ export class Studio implements StudioApi {
     if (changed("name")) this.#signalling?.rename(this.#displayName());
     if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
-    if (changed("quantum")) await this.#started().then(() => this.#followQuantum());
+    // A welcome waits meanwhile: lanes need the sound.
+    if (changed("quantum")) await this.#inTurn(() => this.#started().then(() => this.#followQuantum()));
     const { microphone } = this.#state;
     const isOpened = microphone === "on" || microphone === "asking";
     if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
@@ -330,10 +331,14 @@ export class Studio implements StudioApi {
     await this.#startSound();
   }
 
-  /** In the lobby only: lanes would end with their worker. */
+  /** Not in a room: lanes would end with their worker. */
   async #followQuantum(): Promise<void> {
     const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
-    if (!isCurrent && this.#state.phase === "lobby") await this.#restartSound();
+    if (isCurrent || this.#state.phase === "joined") return;
+    await this.#restartSound().catch((error) => {
+      this.stopJoining();
+      this.#soundFailed(error);
+    });
   }
 
   #soundStopped(): void {
@@ -633,13 +638,19 @@ export class Studio implements StudioApi {
         ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
       },
       (message) => {
-        this.#inbox = this.#inbox
-          .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
-          .catch((error) => this.#messageFailed(error));
+        this.#inTurn(async () => {
+          if (this.#signalling === signalling) await this.#handleServer(message);
+        }).catch((error) => this.#messageFailed(error));
       },
       (status, trouble) => this.#handleStatus(status, trouble),
     );
     this.#signalling = signalling;
+  }
+
+  #inTurn(act: () => Promise<void>): Promise<void> {
+    const done = this.#inbox.then(act);
+    this.#inbox = done.catch(() => {});
+    return done;
   }
 
   #soundFailed(error: unknown): void {

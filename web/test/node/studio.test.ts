@@ -600,6 +600,36 @@ it("takes the quantum and the output that are chosen while the sound is started"
   expect(startSound).toHaveBeenCalledTimes(2);
 });
 
+it("takes the quantum that is chosen before the server has let one in, and makes lanes only then", async () => {
+  const studio = newStudio();
+  await studio.join();
+  let close = () => {};
+  vi.spyOn(sound, "close").mockReturnValueOnce(
+    new Promise<void>((resolve) => {
+      close = resolve;
+    }),
+  );
+  const changed = studio.change({ quantum: 256 });
+  await serverSays({ ...welcomed, participants: [participant(2, "Ann")] });
+  expect(peers).toEqual([]);
+  close();
+  await changed;
+  await vi.advanceTimersByTimeAsync(0);
+  expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256 });
+  expect(studio.state.phase).toBe("joined");
+  expect(peers).toHaveLength(1);
+  await studio.change({ quantum: 512 });
+  expect(startSound).toHaveBeenCalledTimes(2);
+});
+
+it("goes back to the lobby when the sound does not start with the quantum chosen at the door", async () => {
+  const studio = newStudio();
+  await studio.join();
+  startSound.mockRejectedValueOnce(new Error("no such quantum"));
+  await studio.change({ quantum: 256 });
+  expect(studio.state).toMatchObject({ phase: "lobby", problems: [{ id: "sound" }] });
+});
+
 it("says of code that did not come that it is not the loudspeaker's fault, and tries again when told to", async () => {
   const studio = newStudio();
   startSound.mockRejectedValueOnce(new NotLoaded("404"));
