@@ -184,8 +184,9 @@ export class Peer {
     else this.#restore(number);
   }
 
-  /** Signalling is back: what could not be said meanwhile is said now. */
+  /** Signalling is back: what could not be said meanwhile, or may have been lost, is said now. */
   retry(): void {
+    if (!this.#offers) this.#adjust();
     for (const [number, { lane }] of this.#slots) if (!lane.connected) this.#restore(number);
     this.#reach.begin();
     this.#host.changed();

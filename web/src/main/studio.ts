@@ -738,9 +738,11 @@ export class Studio implements StudioApi {
         this.#meet(message.participant, false);
         break;
       case "away":
+        this.#updateMember(message.id, { present: false });
+        break;
       case "back":
-        this.#updateMember(message.id, { present: message.type === "back" });
-        if (message.type === "back") this.#memberPeer(message.id)?.retry();
+        this.#updateMember(message.id, { present: true });
+        this.#sayAgain(message.id);
         break;
       case "renamed":
         this.#rename(message.id, message.name);
@@ -904,8 +906,9 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     clearTimeout(member.returnTimer);
+    const isKnown = resumed && member.number === stream;
     // It has been gone, whether we were told or not; or we have.
-    if (member.number !== null && !(resumed && member.number === stream)) {
+    if (member.number !== null && !isKnown) {
       member.wanted = { direct: true, relayed: true };
       this.#memberPeer(id)?.meetAgain();
     }
@@ -913,6 +916,13 @@ export class Studio implements StudioApi {
     this.#tellPeer(member);
     member.name = name;
     this.#updateMember(id, { present, mutedByOwner: muted });
+    if (isKnown) this.#sayAgain(id);
+  }
+
+  /** To a peer that has forgotten nothing: what was said into a connection that was dead already, the peer's or ours, is lost. */
+  #sayAgain(id: string): void {
+    const member = this.#members.get(id);
+    if (member !== undefined) member.wanted = { direct: null, relayed: null };
     this.#memberPeer(id)?.retry();
   }
 

@@ -232,6 +232,17 @@ it.each(["retry", "meetAgain"] as const)(
   },
 );
 
+it("says again how many lanes it wants, which may have been lost, unless it makes them itself", async () => {
+  const [offers, answers] = [end("b", "a", 3), end("a", "b", 3)];
+  await converse([offers, answers]);
+  for (const connection of Connection.made) connection.connectionState = "connected";
+  for (const { peer } of [offers, answers]) peer.retry();
+  expect(answers.said).toEqual([{ kind: "lanes", count: 3 }]);
+  expect(offers.said).toEqual([]);
+  offers.peer.close();
+  answers.peer.close();
+});
+
 it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
   const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn() };
   const loop = new Loop(1, 1, [], host);

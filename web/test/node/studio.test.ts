@@ -42,6 +42,7 @@ const startSound = vi.hoisted(() =>
   ),
 );
 const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
+const retried = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {
     connection = "failed";
@@ -53,7 +54,7 @@ vi.mock("../../src/main/mesh", () => ({
       peers.push({ iceServers });
     }
     close(): void {}
-    retry(): void {}
+    retry = retried;
   },
 }));
 vi.mock("../../src/main/sound", () => ({
@@ -69,8 +70,13 @@ class Socket {
   static last: Socket | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
+  readyState = 1;
+  said: { type: string; data?: unknown }[] = [];
   constructor() {
     Socket.last = this;
+  }
+  send(text: string): void {
+    this.said.push(JSON.parse(text));
   }
   close(): void {}
 }
@@ -638,6 +644,33 @@ it("says of code that did not come that it is not the loudspeaker's fault, and t
   expect(studio.state.problems[0].remedy).toMatch(/try again.*404/);
   await studio.join();
   expect(studio.state).toMatchObject({ phase: "joining", problems: [] });
+});
+
+it("says again what may have been lost, when a peer is back or the server has resumed oneself", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  const told = async () => {
+    await vi.advanceTimersByTimeAsync(200);
+    return Socket.last?.said.splice(0).map(({ type, data }) => (type === "signal" ? data : type));
+  };
+  expect(await told(), "what is so at first").toEqual([]);
+  expect(retried).not.toHaveBeenCalled();
+  const again = [
+    { kind: "relayed", wanted: false },
+    { kind: "direct", wanted: true },
+  ];
+  studio.setPin("id 2", "direct");
+  expect(await told()).toEqual([again[0]]);
+  for (const message of [
+    { type: "back", id: "id 2" },
+    { ...welcomed, resumed: true, participants: [participant(2, "Ann")] },
+  ]) {
+    retried.mockClear();
+    await serverSays(message);
+    expect(await told()).toEqual(again);
+    expect(retried).toHaveBeenCalledTimes(1);
+    expect(await told()).toEqual([]);
+  }
 });
 
 it("says again what happens again, though it was dismissed", async () => {
