@@ -58,6 +58,8 @@ const OBSERVE_MS = 100;
 const HEARD_MS = 450;
 /** How often it is looked for new peaks: more often than the audio thread publishes them. */
 const PEAKS_MS = 25;
+/** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
+const FORGET_PEAKS_MS = 1_000;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
@@ -112,7 +114,8 @@ export class Studio implements StudioApi {
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
   /** For the page's meters, and for the automation. */
-  readonly #meterPeaks = new Peaks();
+  #meterPeaks = new Peaks();
+  #levelsAtMs = performance.now();
   readonly #automationPeaks = new Peaks();
   #peaksObserver: ReturnType<typeof setInterval> | undefined;
   /** Which of the audio thread's publications was looked at last. */
@@ -1129,6 +1132,9 @@ export class Studio implements StudioApi {
   // ---- Figures ----
 
   levels(): Levels {
+    const nowMs = performance.now();
+    if (nowMs - this.#levelsAtMs > FORGET_PEAKS_MS) this.#meterPeaks = new Peaks();
+    this.#levelsAtMs = nowMs;
     this.#lookAtPeaks();
     const numbers = this.#sound?.numbers();
     return {
@@ -1138,8 +1144,8 @@ export class Studio implements StudioApi {
         if (member === undefined) return [];
         const channels = this.#number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
-        const [left, right] = this.#meterPeaks.take(id);
-        return channels === 1 ? [left, left] : [left, right];
+        const peaks = this.#meterPeaks.take(id);
+        return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
       },
     };
   }

@@ -489,6 +489,16 @@ it("keeps peaks for each reader until it asks, though those who publish them beg
   studio.stats();
   await publish(0, 0);
   expect([told(), drawn()]).toEqual([[[0.75, 0]], [0.75, 0]]);
+  // Nobody looked at the page.
+  await publish(1, 1);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(drawn(), "nothing new since").toEqual([]);
+  await publish(1, 1);
+  await vi.advanceTimersByTimeAsync(1_000);
+  await publish(0.25, 0);
+  expect([told(), drawn()]).toEqual([[[1, 1]], []]);
+  await publish(0.25, 0);
+  expect(drawn()).toEqual([0.25, 0]);
   sound.numbers.mockReturnValue(undefined);
 });
 
