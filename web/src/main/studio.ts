@@ -708,7 +708,7 @@ export class Studio implements StudioApi {
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone");
+    this.#store.end("server-gone", "ice");
   }
 
   #displayName(): string {
@@ -849,7 +849,7 @@ export class Studio implements StudioApi {
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#store.end("server-gone");
+    this.#store.end("server-gone", "ice");
   }
 
   #setIceServers(servers: RTCIceServer[]): void {

@@ -573,7 +573,16 @@ it("does without an ICE server that the browser refuses, and says so", async () 
   await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
   expect(studio.state.phase).toBe("joined");
   expect(peers).toEqual([{ iceServers: [right] }]);
-  expect(problems(studio)).toEqual(["ice"]);
+  for (const end of [() => studio.leave(), () => refuse("passphrase")]) {
+    expect(problems(studio)).toEqual(["ice"]);
+    studio.dismiss("ice");
+    await end();
+    await enter(studio, [], { ice_servers: [wrong] });
+    expect(problems(studio), "of another time in a room").toEqual(["ice"]);
+    await end();
+    expect(problems(studio)).toEqual([]);
+    await enter(studio, [], { ice_servers: [wrong] });
+  }
 });
 
 it.each(["asking", "busy", "ended"])(
