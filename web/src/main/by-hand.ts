@@ -25,7 +25,7 @@ export function startByHand(
   const product = PRODUCTS.find(({ brand }) => brands.includes(brand)) ?? PRODUCTS[2];
   // Without a profile of its own, a browser that runs already would take the link, and none of the settings.
   const flags = (home: string) =>
-    `--user-data-dir="${home}antiphon-browser" --audio-buffer-size=128 --no-first-run --app=${launchLink(link)}`;
+    `--user-data-dir="${home}antiphon-browser" --audio-buffer-size=128 --no-first-run --app="${launchLink(link)}"`;
   const what = `It starts ${product.brand} with a profile of its own, which asks for the microphone again.`;
   if (userAgent.includes("Windows"))
     return {
