@@ -1,4 +1,4 @@
-/** Whether this browser was started for low latency: whoever does that opens links with a mark (crates/cli/src/open.rs), in a profile that is used for nothing else. */
+/** Whether this browser was started for low latency: whoever does that opens links with a mark (crates/cli/src/open.rs), in a profile that is used for nothing else, or, in Firefox, once after it was set up by hand. */
 
 const MARK = "#launched";
 const KEY = "antiphon.launched";

@@ -17,8 +17,8 @@ export interface Member {
   number: number | null;
   /** Whether its own stream is played, as the engine was last told. */
   isSilent: boolean;
-  /** By which ways it shall send us its stream, as it was last told. */
-  wanted: Record<WayName, boolean>;
+  /** By which ways it shall send us its stream, as it was last told; null where that may have been lost. */
+  wanted: Record<WayName, boolean | null>;
   /** What the worker was last told of it. */
   told: string;
   /** So far, when its delay was last looked at. */

@@ -62,10 +62,8 @@ class Reach {
   /** After any change of a lane. */
   look(): void {
     if (this.#isConnected()) {
-      this.close();
-      this.#timer = undefined;
+      this.#forget();
       this.#wasConnected = true;
-      this.#isUnreachable = false;
       return;
     }
     this.#timer ??= setTimeout(() => {
@@ -74,8 +72,20 @@ class Reach {
     }, UNREACHABLE_MS);
   }
 
+  /** What kept them apart may be over: from now on they have as long as at first. */
+  begin(): void {
+    this.#forget();
+    this.look();
+  }
+
   close(): void {
     clearTimeout(this.#timer);
+  }
+
+  #forget(): void {
+    this.close();
+    this.#timer = undefined;
+    this.#isUnreachable = false;
   }
 }
 
@@ -174,9 +184,12 @@ export class Peer {
     else this.#restore(number);
   }
 
-  /** Signalling is back: what could not be said meanwhile is said now. */
+  /** Signalling is back: what could not be said meanwhile, or may have been lost, is said now. */
   retry(): void {
+    if (!this.#offers) this.#adjust();
     for (const [number, { lane }] of this.#slots) if (!lane.connected) this.#restore(number);
+    this.#reach.begin();
+    this.#host.changed();
   }
 
   /**
@@ -186,6 +199,7 @@ export class Peer {
     this.#wants = { direct: true, relayed: true };
     for (const [number, { lane }] of Array.from(this.#slots)) if (!lane.connected) this.#closeLane(number);
     this.#adjust();
+    this.#reach.begin();
     this.#host.changed();
   }
 

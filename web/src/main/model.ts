@@ -3,6 +3,7 @@
 import type { Pin } from "../shared/engine";
 import type { OpusKbps } from "../shared/rungs";
 import type { Stats } from "../shared/stats";
+import type { ByHand } from "./by-hand";
 import type { Stopped } from "./door";
 
 /** A problem in plain words: what happened, and what to do about it. `id` is stable, for tests and de-duplication. */
@@ -16,7 +17,7 @@ export interface Problem {
   /** A command to copy, if that is the remedy. */
   command?: string;
   /** The same for those who cannot do that. */
-  otherwise?: { summary: string; remedy: string; command: string };
+  otherwise?: ByHand & { summary: string };
   /** A button, if the page can do it itself. */
   action?: { label: string; run: () => void };
 }

@@ -58,6 +58,8 @@ const OBSERVE_MS = 100;
 const HEARD_MS = 450;
 /** How often it is looked for new peaks: more often than the audio thread publishes them. */
 const PEAKS_MS = 25;
+/** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
+const FORGET_PEAKS_MS = 1_000;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
@@ -86,7 +88,7 @@ export class Studio implements StudioApi {
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
-  /** One message of the server at a time: some wait for the sound. */
+  /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
@@ -112,7 +114,8 @@ export class Studio implements StudioApi {
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
   /** For the page's meters, and for the automation. */
-  readonly #meterPeaks = new Peaks();
+  #meterPeaks = new Peaks();
+  #levelsAtMs = performance.now();
   readonly #automationPeaks = new Peaks();
   #peaksObserver: ReturnType<typeof setInterval> | undefined;
   /** Which of the audio thread's publications was looked at last. */
@@ -177,8 +180,8 @@ export class Studio implements StudioApi {
 
   async enableMicrophone(): Promise<void> {
     if (await this.#microphone.enable(this.#rateHz)) {
-      await this.#startSound().catch((error) => this.#soundFailed(error));
-      this.#capture();
+      if (this.#sound !== null) this.#capture();
+      else await this.#startSound().catch((error) => this.#soundFailed(error));
     }
     await this.#listDevices();
   }
@@ -198,7 +201,8 @@ export class Studio implements StudioApi {
     if (changed("name")) this.#signalling?.rename(this.#displayName());
     if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
-    if (changed("quantum")) await this.#started().then(() => this.#followQuantum());
+    // A welcome waits meanwhile: lanes need the sound.
+    if (changed("quantum")) await this.#inTurn(() => this.#started().then(() => this.#followQuantum()));
     const { microphone } = this.#state;
     const isOpened = microphone === "on" || microphone === "asking";
     if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
@@ -270,7 +274,7 @@ export class Studio implements StudioApi {
     return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
   }
 
-  /** Once, though the microphone may be allowed and the room joined at the same time. */
+  /** With the microphone, if it is on. Once, though it may be allowed and the room joined at the same time. */
   #startSound(): Promise<void> {
     this.#starting ??= this.#makeSound().finally(() => {
       this.#starting = null;
@@ -310,6 +314,7 @@ export class Studio implements StudioApi {
     const { context } = this.#sound;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
+    this.#capture();
     void this.#listDevices();
   }
 
@@ -327,13 +332,16 @@ export class Studio implements StudioApi {
   async #restartSound(): Promise<void> {
     await this.#stopSound();
     await this.#startSound();
-    this.#capture();
   }
 
-  /** In the lobby only: lanes would end with their worker. */
+  /** Not in a room: lanes would end with their worker. */
   async #followQuantum(): Promise<void> {
     const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
-    if (!isCurrent && this.#state.phase === "lobby") await this.#restartSound();
+    if (isCurrent || this.#state.phase === "joined") return;
+    await this.#restartSound().catch((error) => {
+      this.stopJoining();
+      this.#soundFailed(error);
+    });
   }
 
   #soundStopped(): void {
@@ -633,13 +641,19 @@ export class Studio implements StudioApi {
         ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
       },
       (message) => {
-        this.#inbox = this.#inbox
-          .then(() => (this.#signalling === signalling ? this.#handleServer(message) : undefined))
-          .catch((error) => this.#messageFailed(error));
+        this.#inTurn(async () => {
+          if (this.#signalling === signalling) await this.#handleServer(message);
+        }).catch((error) => this.#messageFailed(error));
       },
       (status, trouble) => this.#handleStatus(status, trouble),
     );
     this.#signalling = signalling;
+  }
+
+  #inTurn(act: () => Promise<void>): Promise<void> {
+    const done = this.#inbox.then(act);
+    this.#inbox = done.catch(() => {});
+    return done;
   }
 
   #soundFailed(error: unknown): void {
@@ -694,7 +708,7 @@ export class Studio implements StudioApi {
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone");
+    this.#store.end("server-gone", "ice");
   }
 
   #displayName(): string {
@@ -727,9 +741,11 @@ export class Studio implements StudioApi {
         this.#meet(message.participant, false);
         break;
       case "away":
+        this.#updateMember(message.id, { present: false });
+        break;
       case "back":
-        this.#updateMember(message.id, { present: message.type === "back" });
-        if (message.type === "back") this.#memberPeer(message.id)?.retry();
+        this.#updateMember(message.id, { present: true });
+        this.#sayAgain(message.id);
         break;
       case "renamed":
         this.#rename(message.id, message.name);
@@ -833,7 +849,7 @@ export class Studio implements StudioApi {
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#store.end("server-gone");
+    this.#store.end("server-gone", "ice");
   }
 
   #setIceServers(servers: RTCIceServer[]): void {
@@ -893,8 +909,9 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     clearTimeout(member.returnTimer);
+    const isKnown = resumed && member.number === stream;
     // It has been gone, whether we were told or not; or we have.
-    if (member.number !== null && !(resumed && member.number === stream)) {
+    if (member.number !== null && !isKnown) {
       member.wanted = { direct: true, relayed: true };
       this.#memberPeer(id)?.meetAgain();
     }
@@ -902,6 +919,13 @@ export class Studio implements StudioApi {
     this.#tellPeer(member);
     member.name = name;
     this.#updateMember(id, { present, mutedByOwner: muted });
+    if (isKnown) this.#sayAgain(id);
+  }
+
+  /** To a peer that has forgotten nothing: what was said into a connection that was dead already, the peer's or ours, is lost. */
+  #sayAgain(id: string): void {
+    const member = this.#members.get(id);
+    if (member !== undefined) member.wanted = { direct: null, relayed: null };
     this.#memberPeer(id)?.retry();
   }
 
@@ -1108,6 +1132,9 @@ export class Studio implements StudioApi {
   // ---- Figures ----
 
   levels(): Levels {
+    const nowMs = performance.now();
+    if (nowMs - this.#levelsAtMs > FORGET_PEAKS_MS) this.#meterPeaks = new Peaks();
+    this.#levelsAtMs = nowMs;
     this.#lookAtPeaks();
     const numbers = this.#sound?.numbers();
     return {
@@ -1117,8 +1144,8 @@ export class Studio implements StudioApi {
         if (member === undefined) return [];
         const channels = this.#number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
-        const [left, right] = this.#meterPeaks.take(id);
-        return channels === 1 ? [left, left] : [left, right];
+        const peaks = this.#meterPeaks.take(id);
+        return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
       },
     };
   }

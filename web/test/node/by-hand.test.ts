@@ -27,11 +27,14 @@ it.each([
   const { command } = startByHand(link, `Mozilla/5.0 (${system})`, brands);
   expect(command.slice(0, beginning.length)).toBe(beginning);
   expect(command).toContain(` --audio-buffer-size=128 `);
-  expect(command.endsWith(` --app=${link}#launched`)).toBe(true);
+  // Some shells take a # for a pattern.
+  expect(command.endsWith(` --app="${link}#launched"`)).toBe(true);
 });
 
-it("tells those who have Firefox what to set in it", () => {
-  const { command, remedy } = startByHand(link, "Mozilla/5.0 (X11; Linux x86_64) Firefox/153.0", []);
+it("tells those who have Firefox what to set in it, and how the page learns of it", () => {
+  const { command, what, remedy } = startByHand(link, "Mozilla/5.0 (X11; Linux x86_64) Firefox/153.0", []);
   expect(command).toBe("media.cubeb_latency_mtg_frames");
+  expect(what).toBe("name");
   expect(remedy).toContain("about:config");
+  expect(remedy).toContain(`${link}#launched`);
 });

@@ -210,6 +210,39 @@ it("says that one is out of reach after 20 s without a lane, be it for the first
   expect(vi.getTimerCount()).toBe(0);
 });
 
+it.each(["retry", "meetAgain"] as const)(
+  "does not take one for lost that has just come back: %s",
+  async (back) => {
+    const { peer, changed } = end("b", "a");
+    Connection.made[0]!.becomes("connected");
+    Connection.made[0]!.becomes("failed");
+    await vi.advanceTimersByTimeAsync(20_000);
+    expect(peer.connection).toBe("failed");
+    const seen: string[] = [];
+    changed.mockImplementation(() => seen.push(peer.connection));
+    peer[back]();
+    expect(seen.at(-1)).toBe("interrupted");
+    await vi.advanceTimersByTimeAsync(19_900);
+    expect(peer.connection).toBe("interrupted");
+    await vi.advanceTimersByTimeAsync(100);
+    expect(seen.at(-1)).toBe("failed");
+    peer.close();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(vi.getTimerCount()).toBe(0);
+  },
+);
+
+it("says again how many lanes it wants, which may have been lost, unless it makes them itself", async () => {
+  const [offers, answers] = [end("b", "a", 3), end("a", "b", 3)];
+  await converse([offers, answers]);
+  for (const connection of Connection.made) connection.connectionState = "connected";
+  for (const { peer } of [offers, answers]) peer.retry();
+  expect(answers.said).toEqual([{ kind: "lanes", count: 3 }]);
+  expect(offers.said).toEqual([]);
+  offers.peer.close();
+  answers.peer.close();
+});
+
 it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
   const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn() };
   const loop = new Loop(1, 1, [], host);

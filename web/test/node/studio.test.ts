@@ -42,6 +42,7 @@ const startSound = vi.hoisted(() =>
   ),
 );
 const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
+const retried = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {
     connection = "failed";
@@ -53,7 +54,7 @@ vi.mock("../../src/main/mesh", () => ({
       peers.push({ iceServers });
     }
     close(): void {}
-    retry(): void {}
+    retry = retried;
   },
 }));
 vi.mock("../../src/main/sound", () => ({
@@ -69,8 +70,13 @@ class Socket {
   static last: Socket | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
+  readyState = 1;
+  said: { type: string; data?: unknown }[] = [];
   constructor() {
     Socket.last = this;
+  }
+  send(text: string): void {
+    this.said.push(JSON.parse(text));
   }
   close(): void {}
 }
@@ -483,6 +489,16 @@ it("keeps peaks for each reader until it asks, though those who publish them beg
   studio.stats();
   await publish(0, 0);
   expect([told(), drawn()]).toEqual([[[0.75, 0]], [0.75, 0]]);
+  // Nobody looked at the page.
+  await publish(1, 1);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(drawn(), "nothing new since").toEqual([]);
+  await publish(1, 1);
+  await vi.advanceTimersByTimeAsync(1_000);
+  await publish(0.25, 0);
+  expect([told(), drawn()]).toEqual([[[1, 1]], []]);
+  await publish(0.25, 0);
+  expect(drawn()).toEqual([0.25, 0]);
   sound.numbers.mockReturnValue(undefined);
 });
 
@@ -496,13 +512,15 @@ it("goes back to the lobby when it cannot even ask for the devices", async () =>
 
 it("goes back to the lobby when the sound does not start at the room's rate", async () => {
   const studio = newStudio();
-  await studio.join();
+  await studio.join({ microphone: true });
   startSound.mockRejectedValueOnce(new Error("no such rate"));
   await enter(studio, [], { sample_rate_hz: 96_000 });
   expect(studio.state).toMatchObject({ phase: "lobby", signalling: "offline", problems: [{ id: "sound" }] });
   expect(studio.state.problems[0].remedy).toContain("no such rate");
+  sound.capture.mockClear();
   await enter(studio, [], { sample_rate_hz: 96_000 });
-  expect(studio.state).toMatchObject({ phase: "joined", problems: [] });
+  expect(studio.state).toMatchObject({ phase: "joined", microphone: "on", problems: [] });
+  expect(sound.capture).toHaveBeenCalledTimes(1);
 });
 
 it("goes back to the lobby when it cannot do what the server says", async () => {
@@ -555,7 +573,16 @@ it("does without an ICE server that the browser refuses, and says so", async () 
   await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
   expect(studio.state.phase).toBe("joined");
   expect(peers).toEqual([{ iceServers: [right] }]);
-  expect(problems(studio)).toEqual(["ice"]);
+  for (const end of [() => studio.leave(), () => refuse("passphrase")]) {
+    expect(problems(studio)).toEqual(["ice"]);
+    studio.dismiss("ice");
+    await end();
+    await enter(studio, [], { ice_servers: [wrong] });
+    expect(problems(studio), "of another time in a room").toEqual(["ice"]);
+    await end();
+    expect(problems(studio)).toEqual([]);
+    await enter(studio, [], { ice_servers: [wrong] });
+  }
 });
 
 it.each(["asking", "busy", "ended"])(
@@ -598,6 +625,36 @@ it("takes the quantum and the output that are chosen while the sound is started"
   expect(startSound).toHaveBeenCalledTimes(2);
 });
 
+it("takes the quantum that is chosen before the server has let one in, and makes lanes only then", async () => {
+  const studio = newStudio();
+  await studio.join();
+  let close = () => {};
+  vi.spyOn(sound, "close").mockReturnValueOnce(
+    new Promise<void>((resolve) => {
+      close = resolve;
+    }),
+  );
+  const changed = studio.change({ quantum: 256 });
+  await serverSays({ ...welcomed, participants: [participant(2, "Ann")] });
+  expect(peers).toEqual([]);
+  close();
+  await changed;
+  await vi.advanceTimersByTimeAsync(0);
+  expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256 });
+  expect(studio.state.phase).toBe("joined");
+  expect(peers).toHaveLength(1);
+  await studio.change({ quantum: 512 });
+  expect(startSound).toHaveBeenCalledTimes(2);
+});
+
+it("goes back to the lobby when the sound does not start with the quantum chosen at the door", async () => {
+  const studio = newStudio();
+  await studio.join();
+  startSound.mockRejectedValueOnce(new Error("no such quantum"));
+  await studio.change({ quantum: 256 });
+  expect(studio.state).toMatchObject({ phase: "lobby", problems: [{ id: "sound" }] });
+});
+
 it("says of code that did not come that it is not the loudspeaker's fault, and tries again when told to", async () => {
   const studio = newStudio();
   startSound.mockRejectedValueOnce(new NotLoaded("404"));
@@ -606,6 +663,33 @@ it("says of code that did not come that it is not the loudspeaker's fault, and t
   expect(studio.state.problems[0].remedy).toMatch(/try again.*404/);
   await studio.join();
   expect(studio.state).toMatchObject({ phase: "joining", problems: [] });
+});
+
+it("says again what may have been lost, when a peer is back or the server has resumed oneself", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  const told = async () => {
+    await vi.advanceTimersByTimeAsync(200);
+    return Socket.last?.said.splice(0).map(({ type, data }) => (type === "signal" ? data : type));
+  };
+  expect(await told(), "what is so at first").toEqual([]);
+  expect(retried).not.toHaveBeenCalled();
+  const again = [
+    { kind: "relayed", wanted: false },
+    { kind: "direct", wanted: true },
+  ];
+  studio.setPin("id 2", "direct");
+  expect(await told()).toEqual([again[0]]);
+  for (const message of [
+    { type: "back", id: "id 2" },
+    { ...welcomed, resumed: true, participants: [participant(2, "Ann")] },
+  ]) {
+    retried.mockClear();
+    await serverSays(message);
+    expect(await told()).toEqual(again);
+    expect(retried).toHaveBeenCalledTimes(1);
+    expect(await told()).toEqual([]);
+  }
 });
 
 it("says again what happens again, though it was dismissed", async () => {

@@ -24,11 +24,11 @@ export function Problems(props: { severity: Problem["severity"] }) {
   );
 }
 
-function Command(props: { text: string }) {
+function Command(props: { text: string; what: string }) {
   return (
     <div class="command">
       <pre>{props.text}</pre>
-      <CopyButton text={props.text} what="command" />
+      <CopyButton text={props.text} what={props.what} />
     </div>
   );
 }
@@ -45,13 +45,13 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
           {problem().title}
         </p>
         <p>{problem().remedy}</p>
-        <Show when={problem().command}>{(command) => <Command text={command()} />}</Show>
+        <Show when={problem().command}>{(command) => <Command text={command()} what="command" />}</Show>
         <Show when={problem().otherwise}>
           {(otherwise) => (
             <details class="disclosure">
               <summary>{otherwise().summary}</summary>
               <p>{otherwise().remedy}</p>
-              <Command text={otherwise().command} />
+              <Command text={otherwise().command} what={otherwise().what} />
             </details>
           )}
         </Show>
