@@ -230,10 +230,10 @@ struct Peer {
     direct_ns: Option<u64>,
     by_lanes: Way,
     by_relay: Way,
-    /// Whether it shall send us its audio directly, as it was last told.
-    is_told_direct: bool,
+    /// Whether it shall send us its audio directly, as it was last told; `None`: that may not have reached it.
+    is_told_direct: Option<bool>,
     /// Whether we take its audio from the relay, as it was last told.
-    is_told_relayed: bool,
+    is_told_relayed: Option<bool>,
     /// Whether it takes ours from there, by its own word.
     takes_relayed: bool,
     sending: path::Sending,
@@ -275,12 +275,25 @@ impl Peer {
     /// One of us was gone for the server, and the other may have forgotten it. What each said of the other's audio is said again; a lane
     /// that looks open may be none any more at the other end, which ICE takes half a minute to find out.
     fn meet_again(&mut self, now_ns: u64) {
-        (self.is_told_direct, self.is_told_relayed) = (true, true);
+        (self.is_told_direct, self.is_told_relayed) = (Some(true), Some(true));
         self.takes_relayed = true;
-        let is_alive = (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS);
+        let is_alive = self.is_alive(now_ns);
         if let Some(direct) = &mut self.direct {
             direct.meet_again(is_alive, now_ns);
         }
+    }
+
+    /// It has resumed on another connection: it has forgotten nothing, but what was on its way to it may be lost.
+    fn say_again(&mut self, now_ns: u64) {
+        (self.is_told_direct, self.is_told_relayed) = (None, None);
+        let is_alive = self.is_alive(now_ns);
+        if let Some(direct) = &mut self.direct {
+            direct.say_again(is_alive, now_ns);
+        }
+    }
+
+    fn is_alive(&self, now_ns: u64) -> bool {
+        (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS)
     }
 
     fn sent(&self, main: SampleFormat) -> Option<SentStatus> {
@@ -842,6 +855,7 @@ impl Network {
             FromServer::Back { id } => {
                 if let Some(at) = find(&mut self.peers, &id) {
                     self.peers[at].is_present = true;
+                    self.peers[at].say_again(now_ns());
                 }
             }
             FromServer::Renamed { id, name } => {
@@ -1008,8 +1022,8 @@ impl Network {
             direct_ns: None,
             by_lanes: Way::default(),
             by_relay: Way::default(),
-            is_told_direct: true,
-            is_told_relayed: true,
+            is_told_direct: Some(true),
+            is_told_relayed: Some(true),
             takes_relayed: true,
             sending: path::Sending::new(),
             route: Route {
@@ -1226,7 +1240,7 @@ impl Network {
                 ("relayed", relayed, &mut peer.is_told_relayed),
                 ("direct", direct, &mut peer.is_told_direct),
             ] {
-                if *told == wanted {
+                if *told == Some(wanted) {
                     continue;
                 }
                 let signal = ToServer::Signal {
@@ -1235,7 +1249,7 @@ impl Network {
                 };
                 // With a full queue it is said later.
                 if self.to_server.try_send(signal).is_ok() {
-                    *told = wanted;
+                    *told = Some(wanted);
                 }
             }
         }
@@ -2108,7 +2122,14 @@ mod tests {
             // Who has resumed is not told again: it knows.
             hear(&mut ends[1].0, welcome(true, &[("a", 1)]));
             assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
-            assert!(!ends[1].0.peers[0].is_told_relayed);
+            assert_eq!(ends[1].0.peers[0].is_told_relayed, Some(false));
+
+            // Who resumed may have missed what it was told.
+            ends[1].0.peers[0].takes_relayed = true;
+            let direct = ends[1].0.peers[0].direct.as_mut().expect("lanes");
+            direct.is_wanted = false;
+            hear(&mut ends[0].0, json!({"type": "back", "id": "b"}));
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
         };
         LocalSet::new().run_until(run).await;
     }
