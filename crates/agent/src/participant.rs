@@ -256,6 +256,8 @@ struct Peer {
 struct Way {
     /// When any last came.
     audio_ns: Option<u64>,
+    /// Whether any since then was not to come.
+    is_withheld: bool,
     numbering: Numbering,
     opus: Receiver,
 }
@@ -788,8 +790,7 @@ impl Network {
                 } else {
                     &mut peer.by_lanes
                 };
-                // The relay passes on what was asked for, of whom the owner has not muted.
-                if lane == 0 && !way.is_heard(now) {
+                if std::mem::take(&mut way.is_withheld) && !way.is_heard(now) {
                     way.numbering.interrupt();
                 }
                 way.audio_ns = Some(now);
@@ -1224,6 +1225,11 @@ impl Network {
         let listen = self.wanted(now);
         if let Some((_, relay)) = &self.relay {
             relay.listen(listen.clone());
+        }
+        for peer in &mut self.peers {
+            // The relay passes on what was asked for, of whom the owner has not muted.
+            let is_taken = (peer.number).is_some_and(|number| listen.forward.contains(&number));
+            peer.by_relay.is_withheld |= !is_taken || peer.is_muted_by_owner;
         }
         // After the relay: who is no longer to send directly shall find that the relay is asked.
         self.tell_wanted(&listen);
@@ -1920,22 +1926,36 @@ mod tests {
     fn what_the_relay_did_not_pass_on_is_not_lost() {
         let (mut network, mut duplex, _) = network(Path::Relay);
         hear(&mut network, welcome(false, &[("a", 1)]));
-        let second = 1_000_000_000;
-        for (sequence, at_ns) in [
-            (0, second),
-            (1, second),
-            // One is lost.
-            (3, second),
-            // Muted by the owner for a minute.
-            (22_503, 61 * second),
-            (22_504, 61 * second),
-        ] {
+        let mut heard = 0;
+        let mut comes = |network: &mut Network, sequence: u64, at_s: u64, lost| {
             let datagram = relayed(&audio(sequence * 128), 1);
+            let at_ns = at_s * 1_000_000_000;
+            network.follow_mix(at_ns);
             network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ns);
-        }
-        assert_eq!(played(&mut network, &mut duplex, "a"), 5);
-        let stats = network.peers[0].stats.expect("a stream");
-        assert_eq!(stats.sequence.lost, 1);
+            heard += 1;
+            assert_eq!(played(network, &mut duplex, "a"), heard);
+            let stats = network.peers[0].stats.expect("a stream");
+            assert_eq!(stats.sequence.lost, lost, "{sequence}");
+        };
+        comes(&mut network, 0, 1, 0);
+        comes(&mut network, 1, 1, 0);
+        comes(&mut network, 3, 1, 1);
+        // Muted by the owner for a while.
+        let muted = |muted| json!({"type": "muted", "id": "a", "muted": muted});
+        hear(&mut network, muted(true));
+        network.follow_mix(0);
+        hear(&mut network, muted(false));
+        comes(&mut network, 753, 3, 1);
+        comes(&mut network, 754, 3, 1);
+        // Not asked for, as while it is in the mix; the last of it comes all the same.
+        network.asked = Asked::Nothing;
+        network.follow_mix(0);
+        comes(&mut network, 755, 3, 1);
+        network.follow_mix(0);
+        network.asked = Asked::Forwarded;
+        comes(&mut network, 1_505, 5, 1);
+        // The network was gone.
+        comes(&mut network, 2_255, 7, 750);
     }
 
     #[tokio::test]
