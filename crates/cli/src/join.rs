@@ -160,7 +160,7 @@ pub(crate) struct Join {
     )]
     tone: Option<u16>,
 
-    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav
+    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
