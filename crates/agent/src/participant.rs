@@ -1413,6 +1413,9 @@ impl Network {
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
+        if status.notice.is_none() {
+            status.notice = self.faults.refused.get().cloned();
+        }
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
