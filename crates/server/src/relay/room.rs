@@ -185,15 +185,19 @@ struct MixShare {
 }
 
 impl MixShare {
-    /// Changes it, unless the server would mix too much.
-    fn set(&mut self, sources: usize) -> bool {
-        let all = self.all.sources.get() - self.sources + sources;
-        let fits = sources <= self.sources || all <= MAX_MIXED;
-        if fits {
-            self.all.sources.set(all);
-            self.sources = sources;
-        }
-        fits
+    /// Of all, if this one were so large.
+    fn all_with(&self, sources: usize) -> usize {
+        self.all.sources.get() - self.sources + sources
+    }
+
+    /// Whether the server would not mix too much.
+    fn may_be(&self, sources: usize) -> bool {
+        sources <= self.sources || self.all_with(sources) <= MAX_MIXED
+    }
+
+    fn set(&mut self, sources: usize) {
+        self.all.sources.set(self.all_with(sources));
+        self.sources = sources;
     }
 }
 
@@ -413,16 +417,22 @@ impl Room {
         }
         // Those it names who are nobody take no work.
         let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
-        if participant.mix_share.set(mixed.min(present)) {
-            participant.mix_refused = false;
-        } else {
+        let mixed = mixed.min(present);
+        let is_refused = !participant.mix_share.may_be(mixed);
+        if is_refused {
+            // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
             listen.mix = None;
-            participant.refuse_mix();
         }
         let shape = participant.listen.mix.as_ref().map(Mix::shape);
         let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
         if other.is_some() && !participant.allowance.mixes.take(1, now) {
             return Err(ControlError::TooFast);
+        }
+        if is_refused {
+            participant.refuse_mix();
+        } else {
+            participant.mix_share.set(mixed);
+            participant.mix_refused = false;
         }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
