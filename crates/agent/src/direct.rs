@@ -215,7 +215,15 @@ impl Direct {
         if !alive {
             self.lanes.clear();
         }
-        if !alive || !self.offers {
+        self.say_again(alive, now_ns);
+    }
+
+    /// What this one said of late may not have reached the peer, which has forgotten nothing.
+    pub fn say_again(&mut self, alive: bool, now_ns: u64) {
+        if self.offers && !alive {
+            self.lanes.clear();
+        }
+        if !self.offers || !alive {
             self.meet(now_ns);
         }
     }

@@ -4,8 +4,8 @@
 //! wait-free rings only; one that is full drops what is new, and that is counted.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
@@ -104,6 +104,8 @@ pub struct Faults {
     pub no_input: AtomicBool,
     /// Nor to what is played.
     pub no_output: AtomicBool,
+    /// Why one could not be connected, the first time, in words for the user.
+    pub refused: OnceLock<String>,
 }
 
 /// Shape of the sound.

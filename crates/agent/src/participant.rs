@@ -230,10 +230,10 @@ struct Peer {
     direct_ns: Option<u64>,
     by_lanes: Way,
     by_relay: Way,
-    /// Whether it shall send us its audio directly, as it was last told.
-    is_told_direct: bool,
+    /// Whether it shall send us its audio directly, as it was last told; `None`: that may not have reached it.
+    is_told_direct: Option<bool>,
     /// Whether we take its audio from the relay, as it was last told.
-    is_told_relayed: bool,
+    is_told_relayed: Option<bool>,
     /// Whether it takes ours from there, by its own word.
     takes_relayed: bool,
     sending: path::Sending,
@@ -256,6 +256,8 @@ struct Peer {
 struct Way {
     /// When any last came.
     audio_ns: Option<u64>,
+    /// Whether any since then was not to come.
+    is_withheld: bool,
     numbering: Numbering,
     opus: Receiver,
 }
@@ -275,12 +277,25 @@ impl Peer {
     /// One of us was gone for the server, and the other may have forgotten it. What each said of the other's audio is said again; a lane
     /// that looks open may be none any more at the other end, which ICE takes half a minute to find out.
     fn meet_again(&mut self, now_ns: u64) {
-        (self.is_told_direct, self.is_told_relayed) = (true, true);
+        (self.is_told_direct, self.is_told_relayed) = (Some(true), Some(true));
         self.takes_relayed = true;
-        let is_alive = (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS);
+        let is_alive = self.is_alive(now_ns);
         if let Some(direct) = &mut self.direct {
             direct.meet_again(is_alive, now_ns);
         }
+    }
+
+    /// It has resumed on another connection: it has forgotten nothing, but what was on its way to it may be lost.
+    fn say_again(&mut self, now_ns: u64) {
+        (self.is_told_direct, self.is_told_relayed) = (None, None);
+        let is_alive = self.is_alive(now_ns);
+        if let Some(direct) = &mut self.direct {
+            direct.say_again(is_alive, now_ns);
+        }
+    }
+
+    fn is_alive(&self, now_ns: u64) -> bool {
+        (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS)
     }
 
     fn sent(&self, main: SampleFormat) -> Option<SentStatus> {
@@ -775,8 +790,7 @@ impl Network {
                 } else {
                     &mut peer.by_lanes
                 };
-                // The relay passes on what was asked for, of whom the owner has not muted.
-                if lane == 0 && !way.is_heard(now) {
+                if std::mem::take(&mut way.is_withheld) && !way.is_heard(now) {
                     way.numbering.interrupt();
                 }
                 way.audio_ns = Some(now);
@@ -842,6 +856,7 @@ impl Network {
             FromServer::Back { id } => {
                 if let Some(at) = find(&mut self.peers, &id) {
                     self.peers[at].is_present = true;
+                    self.peers[at].say_again(now_ns());
                 }
             }
             FromServer::Renamed { id, name } => {
@@ -1008,8 +1023,8 @@ impl Network {
             direct_ns: None,
             by_lanes: Way::default(),
             by_relay: Way::default(),
-            is_told_direct: true,
-            is_told_relayed: true,
+            is_told_direct: Some(true),
+            is_told_relayed: Some(true),
             takes_relayed: true,
             sending: path::Sending::new(),
             route: Route {
@@ -1211,6 +1226,11 @@ impl Network {
         if let Some((_, relay)) = &self.relay {
             relay.listen(listen.clone());
         }
+        for peer in &mut self.peers {
+            // The relay passes on what was asked for, of whom the owner has not muted.
+            let is_taken = (peer.number).is_some_and(|number| listen.forward.contains(&number));
+            peer.by_relay.is_withheld |= !is_taken || peer.is_muted_by_owner;
+        }
         // After the relay: who is no longer to send directly shall find that the relay is asked.
         self.tell_wanted(&listen);
     }
@@ -1226,7 +1246,7 @@ impl Network {
                 ("relayed", relayed, &mut peer.is_told_relayed),
                 ("direct", direct, &mut peer.is_told_direct),
             ] {
-                if *told == wanted {
+                if *told == Some(wanted) {
                     continue;
                 }
                 let signal = ToServer::Signal {
@@ -1235,7 +1255,7 @@ impl Network {
                 };
                 // With a full queue it is said later.
                 if self.to_server.try_send(signal).is_ok() {
-                    *told = wanted;
+                    *told = Some(wanted);
                 }
             }
         }
@@ -1393,6 +1413,9 @@ impl Network {
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
+        if status.notice.is_none() {
+            status.notice = self.faults.refused.get().cloned();
+        }
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
         status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
@@ -1906,22 +1929,36 @@ mod tests {
     fn what_the_relay_did_not_pass_on_is_not_lost() {
         let (mut network, mut duplex, _) = network(Path::Relay);
         hear(&mut network, welcome(false, &[("a", 1)]));
-        let second = 1_000_000_000;
-        for (sequence, at_ns) in [
-            (0, second),
-            (1, second),
-            // One is lost.
-            (3, second),
-            // Muted by the owner for a minute.
-            (22_503, 61 * second),
-            (22_504, 61 * second),
-        ] {
+        let mut heard = 0;
+        let mut comes = |network: &mut Network, sequence: u64, at_s: u64, lost| {
             let datagram = relayed(&audio(sequence * 128), 1);
+            let at_ns = at_s * 1_000_000_000;
+            network.follow_mix(at_ns);
             network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ns);
-        }
-        assert_eq!(played(&mut network, &mut duplex, "a"), 5);
-        let stats = network.peers[0].stats.expect("a stream");
-        assert_eq!(stats.sequence.lost, 1);
+            heard += 1;
+            assert_eq!(played(network, &mut duplex, "a"), heard);
+            let stats = network.peers[0].stats.expect("a stream");
+            assert_eq!(stats.sequence.lost, lost, "{sequence}");
+        };
+        comes(&mut network, 0, 1, 0);
+        comes(&mut network, 1, 1, 0);
+        comes(&mut network, 3, 1, 1);
+        // Muted by the owner for a while.
+        let muted = |muted| json!({"type": "muted", "id": "a", "muted": muted});
+        hear(&mut network, muted(true));
+        network.follow_mix(0);
+        hear(&mut network, muted(false));
+        comes(&mut network, 753, 3, 1);
+        comes(&mut network, 754, 3, 1);
+        // Not asked for, as while it is in the mix; the last of it comes all the same.
+        network.asked = Asked::Nothing;
+        network.follow_mix(0);
+        comes(&mut network, 755, 3, 1);
+        network.follow_mix(0);
+        network.asked = Asked::Forwarded;
+        comes(&mut network, 1_505, 5, 1);
+        // The network was gone.
+        comes(&mut network, 2_255, 7, 750);
     }
 
     #[tokio::test]
@@ -2108,7 +2145,14 @@ mod tests {
             // Who has resumed is not told again: it knows.
             hear(&mut ends[1].0, welcome(true, &[("a", 1)]));
             assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
-            assert!(!ends[1].0.peers[0].is_told_relayed);
+            assert_eq!(ends[1].0.peers[0].is_told_relayed, Some(false));
+
+            // Who resumed may have missed what it was told.
+            ends[1].0.peers[0].takes_relayed = true;
+            let direct = ends[1].0.peers[0].direct.as_mut().expect("lanes");
+            direct.is_wanted = false;
+            hear(&mut ends[0].0, json!({"type": "back", "id": "b"}));
+            assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
         };
         LocalSet::new().run_until(run).await;
     }

@@ -160,7 +160,7 @@ pub(crate) struct Join {
     )]
     tone: Option<u16>,
 
-    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav
+    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
@@ -486,7 +486,7 @@ fn write_json(path: &std::path::Path, figures: &impl Serialize) -> io::Result<()
     writeln!(file)
 }
 
-/// Set at the first SIGINT or SIGTERM, or when the terminal is closed.
+/// Set at the first SIGINT or SIGTERM, or when the terminal is closed; a SIGINT or SIGTERM after that ends the process at once.
 pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
@@ -497,29 +497,41 @@ pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
     thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! {
-                () = crate::serve::stopped() => {}
+                () = crate::serve::signal() => {}
                 () = hung_up() => {}
             }
+            // Not also a second SIGHUP: a terminal that is closed may send several.
+            let second = crate::serve::signal();
+            told.store(true, Ordering::Release);
+            second.await;
+            std::process::exit(130);
         });
-        told.store(true, Ordering::Release);
-        // The second one ends the process.
-        runtime.block_on(std::future::pending::<()>());
     });
     Ok(stop)
 }
 
-/// The terminal was closed. Without one, as with nohup, that is nothing to us.
+/// The terminal was closed. Without one, or where whoever started us ignores it, as nohup does, that is nothing to us.
 #[cfg(unix)]
 async fn hung_up() {
     use tokio::signal::unix::{SignalKind, signal};
     let has_terminal =
         io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
-    if !has_terminal {
+    if !has_terminal || ignores_hangup() {
         return std::future::pending().await;
     }
     match signal(SignalKind::hangup()) {
         Ok(mut hangup) => _ = hangup.recv().await,
         Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action it only asks for the old one, which is written where it answers 0.
+    unsafe {
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -272,8 +272,9 @@ pub(crate) fn stopped() -> impl Future<Output = ()> {
     }
 }
 
+/// Ready after the first SIGINT or SIGTERM from the call on, which has to be in a runtime.
 #[cfg(unix)]
-fn signal() -> impl Future<Output = ()> {
+pub(crate) fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let interrupt = signal(SignalKind::interrupt());
     let terminate = signal(SignalKind::terminate());
@@ -289,7 +290,7 @@ fn signal() -> impl Future<Output = ()> {
 }
 
 #[cfg(not(unix))]
-async fn signal() {
+pub(crate) async fn signal() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }

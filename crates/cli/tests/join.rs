@@ -84,6 +84,71 @@ fn interrupt(process: &mut Process) {
     assert!(process.0.wait().expect("it ends").success());
 }
 
+/// A terminal's two ends: that of who looks at it, and that of a program.
+#[cfg(target_os = "linux")]
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use std::os::fd::AsRawFd;
+    let open = |path: &str| {
+        let mut options = std::fs::File::options();
+        options.read(true).write(true).open(path)
+    };
+    let ours = open("/dev/ptmx").expect("a terminal");
+    let mut name = [0; 64];
+    // SAFETY: the descriptor is open, and the name has room for its end.
+    let named = unsafe {
+        libc::unlockpt(ours.as_raw_fd()) == 0
+            && libc::ptsname_r(ours.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
+    };
+    assert!(named);
+    // SAFETY: it was written with its end.
+    let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) };
+    let theirs = open(name.to_str().expect("ASCII")).expect("its other end");
+    (ours, theirs)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_terminal_ends_it_unless_that_is_ignored_and_a_second_signal_ends_it_at_once() {
+    let (server, link) = serve();
+    let (_ours, theirs) = terminal();
+    let signal = |process: &Process, name: &str| {
+        let told = Command::new("kill")
+            .args([name, &process.0.id().to_string()])
+            .status();
+        assert!(told.expect("kill runs").success());
+    };
+    let join = |before: &str| {
+        let script = format!("{before} exec \"$0\" join \"$1\" --tone 440 --plain");
+        let child = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_antiphon"), &link])
+            .stdin(theirs.try_clone().expect("the terminal"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut process = Process(child.expect("it starts"));
+        let stdout = process.0.stdout.take().expect("piped");
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("online")), "it joins");
+        process
+    };
+    let mut ignoring = join("trap '' HUP;");
+    signal(&ignoring, "-HUP");
+    let mut closed = join("");
+    signal(&closed, "-HUP");
+    assert!(closed.0.wait().expect("it ends").success());
+    assert!(ignoring.0.try_wait().expect("it is there").is_none());
+    interrupt(&mut ignoring);
+
+    let mut waiting = join("");
+    signal(&server, "-STOP");
+    signal(&waiting, "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waiting.0.try_wait().expect("it is there").is_none());
+    signal(&waiting, "-INT");
+    assert_eq!(waiting.0.wait().expect("it ends").code(), Some(130));
+    signal(&server, "-CONT");
+}
+
 /// What was heard of `samples` that were sent, and how many frames were made up in place of lost ones.
 fn play_and_hear(path: &str) -> (Vec<i32>, Vec<i32>, u64) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -399,11 +399,10 @@ impl Rooms {
                     "another connection resumed this identity",
                 );
             }
-            Presence::Here(_) => {}
-            Presence::Away { .. } => {
-                self.tell_others(room_name, hello.id, ServerMessage::Back { id: hello.id })
-            }
+            Presence::Here(_) | Presence::Away { .. } => {}
         }
+        // Also where nobody saw it go: what was on its way by the previous connection may be lost.
+        self.tell_others(room_name, hello.id, ServerMessage::Back { id: hello.id });
         if renamed {
             let message = ServerMessage::Renamed {
                 id: hello.id,

@@ -275,7 +275,7 @@ fn a_room_waits_for_the_last_one_to_come_back() {
 }
 
 #[test]
-fn a_second_connection_replaces_the_first_unnoticed_by_the_others() {
+fn a_second_connection_replaces_the_first_and_the_others_hear_of_it() {
     let mut plan = Plan::new(RoomLimits::default());
     plan.hello(1, 1, "Ann");
     plan.hello(2, 2, "Bob");
@@ -285,6 +285,7 @@ fn a_second_connection_replaces_the_first_unnoticed_by_the_others() {
         [
             r#"2: {"type":"error","code":"replaced","message":"another connection resumed this identity"}"#.to_owned(),
             "2: close 1000".into(),
+            r##"1: {"type":"back","id":"#2"}"##.into(),
             welcome(3, (2, 2), ann, 1, true),
         ]
     );

@@ -179,10 +179,8 @@ impl View {
                 std::mem::replace(&mut self.other(id).present, false),
                 "away twice"
             ),
-            ServerMessage::Back { id } => assert!(
-                !std::mem::replace(&mut self.other(id).present, true),
-                "back twice"
-            ),
+            // On another connection it may be back before the one before was missed.
+            ServerMessage::Back { id } => self.other(id).present = true,
             ServerMessage::Renamed { id, name } => self.other(id).name = text(name),
             ServerMessage::Left { id } => assert!(self.others.remove(id).is_some(), "left twice"),
             ServerMessage::Signal { from, .. } => {

@@ -1080,6 +1080,43 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
 }
 
 #[tokio::test]
+async fn who_changes_its_mix_too_often_keeps_its_share_of_all() {
+    const ADMITTED: u16 = 128;
+    let relay = Relay::start();
+    let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
+    let listen = |packet_frames: u16, sources: u16| {
+        let sources: Vec<Value> = (0..sources)
+            .map(|n| json!({"stream": 1_000 + n, "gain": 1, "pan": 0, "muted": false}))
+            .collect();
+        let mix = json!({"format": 16, "packet_frames": packet_frames, "sources": sources});
+        json!({"type": "listen", "forward": [1], "mix": mix, "opus": true})
+    };
+    let first = relay.connect(tokens[0]).await;
+    let mut first = Control::open(&first).await;
+    // One of its two sessions ends for it.
+    let _stays = relay.connect(tokens[1]).await;
+    let hasty = relay.connect(tokens[1]).await;
+    let mut control = Control::open(&hasty).await;
+    for n in 0..4 {
+        control.say(listen(64 + n, 1)).await;
+    }
+    control.say(listen(128, ADMITTED)).await;
+    timeout(SOON, hasty.closed()).await.expect("it is closed");
+    // With all that it may be, there is room for all but one of the last one's.
+    let mut others = Vec::new();
+    for stream in 3..35u16 {
+        let session = relay.connect(tokens[usize::from(stream) - 1]).await;
+        let mut control = Control::open(&session).await;
+        let sources = if stream == 34 { ADMITTED - 1 } else { ADMITTED };
+        control.say(listen(128, sources)).await;
+        first.wanted(others.len() as u64 + 2).await;
+        others.push((session, control));
+    }
+    let (_, last) = others.last_mut().expect("there are some");
+    assert_eq!(last.hear("statistics").await["mix_refused"], false);
+}
+
+#[tokio::test]
 async fn a_page_that_is_gone_does_not_delay_another() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);

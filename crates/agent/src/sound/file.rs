@@ -1,7 +1,7 @@
 //! Without a sound card: a file or a tone is captured, and what is heard is written to a file, at the pace of a precise timer.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +62,8 @@ struct Recording {
     /// In it.
     frames: u32,
     max_frames: u32,
+    /// Whether its header can be written anew: that of a pipe cannot.
+    flushes: bool,
 }
 
 impl Recording {
@@ -69,14 +71,16 @@ impl Recording {
         Ok(Self {
             path: path.to_owned(),
             spec,
-            writer: create(path, spec)?,
+            writer: WavWriter::create(path, spec)
+                .map_err(|error| format!("{}: {error}", path.display()))?,
             number: 1,
             frames: 0,
             max_frames: MAX_FILE_BYTES / FRAME_BYTES,
+            flushes: true,
         })
     }
 
-    /// One quantum, which is readable a few seconds later, whatever happens to this program.
+    /// One quantum, which is readable in a file a few seconds later, whatever happens to this program.
     fn write(&mut self, left: &[f32], right: &[f32]) -> Result<(), String> {
         for (&left, &right) in left.iter().zip(right) {
             if self.frames == self.max_frames {
@@ -86,24 +90,31 @@ impl Recording {
             (written.and_then(|()| self.writer.write_sample(right)))
                 .map_err(|why| self.failed(why))?;
             self.frames += 1;
-            if self
-                .frames
-                .is_multiple_of(FLUSH_SECONDS * self.spec.sample_rate)
-            {
-                self.writer.flush().map_err(|why| self.failed(why))?;
+            if self.flushes && (self.frames).is_multiple_of(FLUSH_SECONDS * self.spec.sample_rate) {
+                self.flushes = self.writer.flush().is_ok();
             }
         }
         Ok(())
     }
 
-    /// `heard-2.wav` after `heard.wav`.
+    /// `heard-2.wav` after `heard.wav`, or the next that is not there yet.
     fn begin_another(&mut self) -> Result<(), String> {
-        self.number += 1;
         self.frames = 0;
-        let mut name = self.path.file_stem().unwrap_or_default().to_owned();
-        name.push(format!("-{}.", self.number));
-        name.push(self.path.extension().unwrap_or("wav".as_ref()));
-        let next = create(&self.path.with_file_name(name), self.spec)?;
+        let (path, file) = loop {
+            self.number += 1;
+            let mut name = self.path.file_stem().unwrap_or_default().to_owned();
+            name.push(format!("-{}.", self.number));
+            name.push(self.path.extension().unwrap_or("wav".as_ref()));
+            let path = self.path.with_file_name(name);
+            match File::create_new(&path) {
+                Err(why) if why.kind() == ErrorKind::AlreadyExists => {}
+                file => break (path, file),
+            }
+        };
+        let next = file
+            .map_err(hound::Error::IoError)
+            .and_then(|file| WavWriter::new(BufWriter::new(file), self.spec))
+            .map_err(|why| format!("{}: {why}", path.display()))?;
         let full = std::mem::replace(&mut self.writer, next);
         full.finalize().map_err(|why| self.failed(why))
     }
@@ -116,10 +127,6 @@ impl Recording {
     fn failed(&self, why: hound::Error) -> String {
         format!("{}: {why}", self.path.display())
     }
-}
-
-fn create(path: &Path, spec: WavSpec) -> Result<WavWriter<BufWriter<File>>, String> {
-    WavWriter::create(path, spec).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -350,6 +357,8 @@ mod tests {
         let bytes = u64::from(recording.max_frames) * 8;
         assert!((3_900_000_000..u64::from(u32::MAX) - 1_000).contains(&bytes));
         recording.max_frames = FLUSH_SECONDS * 48_000 + 100;
+        let another_take = folder.path().join("heard-3.wav");
+        std::fs::write(&another_take, "").expect("written");
         let frames = |name: &str| {
             let reader = WavReader::open(folder.path().join(name)).expect("a WAV file");
             reader.duration()
@@ -368,7 +377,31 @@ mod tests {
         recording.finish().expect("finished");
         assert_eq!(frames("heard.wav"), FLUSH_SECONDS * 48_000 + 100);
         assert_eq!(frames("heard-2.wav"), FLUSH_SECONDS * 48_000 + 100);
-        assert_eq!(frames("heard-3.wav"), 48_000 - 200);
+        assert_eq!(frames("heard-4.wav"), 48_000 - 200);
+        assert_eq!(std::fs::read(another_take).expect("there"), b"");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_heard_goes_on_into_a_pipe() {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+        let (mut reader, pipe) = std::io::pipe().expect("a pipe");
+        let path = format!("/dev/fd/{}", pipe.as_raw_fd());
+        let device = FileDevice::new(Input::Silence, Some(path.as_ref()), SampleRate::Hz48000, 64);
+        let mut recording = device.expect("a device").output.expect("a recording");
+        drop(pipe);
+        let reading = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            reader.read_to_end(&mut heard).map(|_| heard.len())
+        });
+        let samples = vec![0.5; 48_000];
+        for _ in 0..2 * FLUSH_SECONDS {
+            recording.write(&samples, &samples).expect("written");
+        }
+        drop(recording);
+        let bytes = reading.join().expect("it reads").expect("read");
+        assert!(bytes > 2 * FLUSH_SECONDS as usize * 48_000 * 8, "{bytes}");
     }
 
     #[test]

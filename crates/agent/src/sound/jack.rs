@@ -162,9 +162,9 @@ impl Device for JackDevice {
                     } else {
                         (&own[n], port)
                     };
-                    if client.connect(from, to).is_err() {
-                        // It may be gone again already.
-                        links.linked[n] = None;
+                    if let Err(why) = client.connect(from, to) {
+                        // It is not tried again until the card changes.
+                        let _ = faults.refused.set(why);
                     }
                 }
                 // They change with the graph.

@@ -52,6 +52,8 @@ const DELIVERIES_PER_S: u32 = 48_000;
 const ROOM_DELIVERIES_PER_S: u32 = 400_000;
 /// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone. Who asks for more is not mixed for.
 const MAX_MIXED: usize = 4_096;
+/// The same with those by which running mixes have grown: who has come into a room shall not take away everybody's.
+const MAX_GROWN: usize = MAX_MIXED + MAX_MIXED / 8;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
 /// Mixes of another shape that a participant may ask for per second in the long run, and at once: making one takes the media thread's
@@ -185,15 +187,24 @@ struct MixShare {
 }
 
 impl MixShare {
-    /// Changes it, unless the server would mix too much.
-    fn set(&mut self, sources: usize) -> bool {
-        let all = self.all.sources.get() - self.sources + sources;
-        let fits = sources <= self.sources || all <= MAX_MIXED;
-        if fits {
-            self.all.sources.set(all);
-            self.sources = sources;
-        }
-        fits
+    /// Of all, if this one were so large.
+    fn all_with(&self, sources: usize) -> usize {
+        self.all.sources.get() - self.sources + sources
+    }
+
+    /// Whether the server would not mix too much.
+    fn may_be(&self, sources: usize) -> bool {
+        let most = if self.sources == 0 {
+            MAX_MIXED
+        } else {
+            MAX_GROWN
+        };
+        sources <= self.sources || self.all_with(sources) <= most
+    }
+
+    fn set(&mut self, sources: usize) {
+        self.all.sources.set(self.all_with(sources));
+        self.sources = sources;
     }
 }
 
@@ -413,16 +424,22 @@ impl Room {
         }
         // Those it names who are nobody take no work.
         let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
-        if participant.mix_share.set(mixed.min(present)) {
-            participant.mix_refused = false;
-        } else {
+        let mixed = mixed.min(present);
+        let is_refused = !participant.mix_share.may_be(mixed);
+        if is_refused {
+            // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
             listen.mix = None;
-            participant.refuse_mix();
         }
         let shape = participant.listen.mix.as_ref().map(Mix::shape);
         let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
         if other.is_some() && !participant.allowance.mixes.take(1, now) {
             return Err(ControlError::TooFast);
+        }
+        if is_refused {
+            participant.refuse_mix();
+        } else {
+            participant.mix_share.set(mixed);
+            participant.mix_refused = false;
         }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
