@@ -243,8 +243,8 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_participants_per_room: Option<usize>,
 
-    /// Connections of signalling from one address (an IPv6 /64 counts as one); an eighth as many may be opened a second. It may hold four times as
-    /// many connections to the web port in all, and sessions with the relay. Raise it if a whole school shares one address [default: 64]
+    /// Connections of signalling from one address (an IPv6 /64 counts as one); an eighth as many may be opened a second. It may hold eight times as
+    /// many connections to the web port in all, and four times as many sessions with the relay. Raise it if a whole school shares one address [default: 64]
     #[arg(
         long,
         env = "ANTIPHON_MAX_CONNECTIONS_PER_ADDRESS",

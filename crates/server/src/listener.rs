@@ -21,7 +21,9 @@ use tokio::{
 use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::TokenBucket};
 
 /// Connections of an address, for each signalling connection that it may have: pages also load their files by some.
-const PER_SIGNALLING_CONNECTION: u32 = 4;
+const PER_SIGNALLING_CONNECTION: u32 = 8;
+/// At least so many: each browser opens six for files, and who may not come in has to be told.
+const LEAST_CONNECTIONS: u32 = 32;
 /// How long a client may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 /// So long they are, in bytes: hyper waits for them without a timer, as they tell HTTP/2 from HTTP/1 (RFC 9113, section 3.4).
@@ -43,6 +45,7 @@ impl Listener {
     pub(crate) fn public(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
         let signalling = hub.config.connections.per_address;
         let limit = signalling.saturating_mul(PER_SIGNALLING_CONNECTION);
+        let limit = limit.max(LEAST_CONNECTIONS);
         let admission = Arc::new(Mutex::new(Admission::new(limit)));
         Ok(Self {
             admission: Some(admission),

@@ -228,10 +228,10 @@ async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
         }
         held
     };
-    // Four times as many.
-    let server = Running::start(|config| config.connections.per_address = 2).await;
+    // Eight times as many.
+    let server = Running::start(|config| config.connections.per_address = 5).await;
     let refused = "antiphon_dropped_total{reason=\"too_many_connections\"}";
-    let held = hold(&server, 9).await;
+    let held = hold(&server, 41).await;
     server.expect_metric(refused, 1).await;
     drop(held);
     let again = async {
@@ -253,7 +253,7 @@ async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
         config.trusted_proxies = vec![[127, 0, 0, 1].into()];
     })
     .await;
-    let _held = hold(&behind_proxy, 20).await;
+    let _held = hold(&behind_proxy, 50).await;
     assert_eq!(behind_proxy.get("/healthz", &[]).await.status, 200);
 }
 
