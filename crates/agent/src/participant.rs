@@ -794,10 +794,15 @@ impl Network {
                     way.numbering.interrupt();
                 }
                 way.audio_ns = Some(now);
-                let number = way.numbering.apply(wire::sequence(bytes));
-                let mut numbered = bytes.to_vec();
-                numbered[8..12].copy_from_slice(&number.to_le_bytes());
-                give(&mut self.far, &mut way.opus, peer.stream, &numbered);
+                let sequence = wire::sequence(bytes);
+                let number = way.numbering.apply(sequence);
+                let renumbered = (number != sequence).then(|| {
+                    let mut bytes = bytes.to_vec();
+                    wire::set_sequence(&mut bytes, number);
+                    bytes
+                });
+                let bytes = renumbered.as_deref().unwrap_or(bytes);
+                give(&mut self.far, &mut way.opus, peer.stream, bytes);
             }
             Ok(Datagram::Probe(probe)) => match probe.replied_ns {
                 None => {

@@ -141,7 +141,7 @@ impl Spread {
     fn lift_before(&mut self) {
         if let Some(prompt) = self.prompt_bin() {
             let (early, rest) = self.before.split_at_mut(prompt as usize);
-            let lifted = early.iter().copied().fold(0, u32::saturating_add);
+            let lifted = total(early);
             early.fill(0);
             rest[0] = rest[0].saturating_add(lifted);
         }
@@ -222,17 +222,20 @@ fn bin_exceeded_by<const PARTS: usize>(parts: [&[u32; BINS]; PARTS], share: f32)
     Some(bin as i64)
 }
 
+fn total(weights: &[u32]) -> u32 {
+    weights.iter().copied().fold(0, u32::saturating_add)
+}
+
 /// Moves weights to bins higher by `bins`; what would fall off stays at the edge.
 fn move_weights(weights: &mut [u32; BINS], bins: i64) {
     let distance = bins.unsigned_abs().min(BINS as u64 - 1) as usize;
-    let sum = |weights: &[u32]| weights.iter().copied().fold(0, u32::saturating_add);
     if bins > 0 {
-        let beyond = sum(&weights[BINS - distance..]);
+        let beyond = total(&weights[BINS - distance..]);
         weights.copy_within(..BINS - distance, distance);
         weights[..distance].fill(0);
         weights[BINS - 1] = weights[BINS - 1].saturating_add(beyond);
     } else {
-        let beyond = sum(&weights[..distance]);
+        let beyond = total(&weights[..distance]);
         weights.copy_within(distance.., 0);
         weights[BINS - distance..].fill(0);
         weights[0] = weights[0].saturating_add(beyond);

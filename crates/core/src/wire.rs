@@ -534,6 +534,16 @@ pub fn sequence(bytes: &[u8]) -> u32 {
     le(bytes, 8).map_or_else(|_| panic!("no audio datagram"), u32::from_le_bytes)
 }
 
+/// Gives a datagram of audio another sequence number.
+///
+/// RT: no alloc, no lock, O(1).
+///
+/// # Panics
+/// If `bytes` is too short for one.
+pub fn set_sequence(bytes: &mut [u8], sequence: u32) {
+    bytes[8..12].copy_from_slice(&sequence.to_le_bytes());
+}
+
 /// A datagram without the copy that it may carry of the one before: what it is without, if it is one at all.
 ///
 /// RT: no alloc, no lock, O(1).

@@ -445,7 +445,7 @@ impl Listener {
             self.take_over(rung, timestamp, frames);
             return false;
         }
-        datagram[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        wire::set_sequence(datagram, self.sequence);
         self.sequence = self.sequence.wrapping_add(1);
         let alone = wire::without_copy(datagram);
         let has_copy = self.sends_copies && alone.len() < datagram.len();
