@@ -6,20 +6,10 @@ import { readAudioHeader } from "../../src/shared/wire";
 import { Capture } from "../../src/worker/capture";
 import { Peers } from "../../src/worker/peers";
 import { load } from "./golden";
+import { SENDING } from "./sending";
 import { installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
 
 const { module } = load();
-
-const CHOSEN: SendConfig = {
-  rateHz: 48_000,
-  channels: 2,
-  packetFrames: 128,
-  bits: 16,
-  opusKbps: 128,
-  copies: "off",
-  adapts: false,
-  addsLanes: false,
-};
 
 beforeEach(installFakes);
 afterEach(() => {
@@ -68,16 +58,16 @@ function expectWhole(sent: { sequence: number; from: number; to: number }[]): vo
 }
 
 it("changes to Opus and back without a hole, each format at its media time", () => {
-  const { capture, peers, play, sent } = studio(CHOSEN);
+  const { capture, peers, play, sent } = studio(SENDING);
   play(100);
-  capture.configure({ ...CHOSEN, bits: "opus" });
+  capture.configure({ ...SENDING, bits: "opus" });
   play(500);
   expect(peers.rungsInUse().map(({ format }) => format)).toEqual(["opus"]);
   const opus = sent.filter(({ bits }) => bits === null);
   expect(opus.length).toBeGreaterThan(400);
   // Whole packets of the feed, which began with the change, less the lookahead.
   for (const { from } of opus) expect((from - 100 * 128 + LOOKAHEAD_FRAMES) % 120).toBe(0);
-  capture.configure(CHOSEN);
+  capture.configure(SENDING);
   play(400);
   expect(peers.rungsInUse().map(({ format }) => format)).toEqual(["s16"]);
   expectWhole(sent);
@@ -89,7 +79,7 @@ it.each(["16 bit", "Opus"])(
   (format) => {
     vi.useFakeTimers({ toFake: ["performance"] });
     const bits = format === "Opus" ? "opus" : 16;
-    const { capture, play, sent } = studio({ ...CHOSEN, bits });
+    const { capture, play, sent } = studio({ ...SENDING, bits });
     play(600);
     const before = sent.length;
     capture.stop();
@@ -107,7 +97,7 @@ it.each(["16 bit", "Opus"])(
 );
 
 it("counts what was lost on the way to it, and lets media time pass for it", () => {
-  const { capture, play, lose, sent } = studio(CHOSEN);
+  const { capture, play, lose, sent } = studio(SENDING);
   play(10);
   lose(1_000);
   play(10);
@@ -124,7 +114,7 @@ it("counts what was lost on the way to it, and lets media time pass for it", () 
 
 it("sends nothing of the source before, should some have been left", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
-  const { capture, play, sent } = studio(CHOSEN);
+  const { capture, play, sent } = studio(SENDING);
   play(10);
   capture.stop();
   play(3);
@@ -137,11 +127,11 @@ it("sends nothing of the source before, should some have been left", () => {
 });
 
 it("changes between samples without a hole or an overlap", () => {
-  const { capture, play, sent } = studio(CHOSEN);
+  const { capture, play, sent } = studio(SENDING);
   play(10);
-  capture.configure({ ...CHOSEN, bits: 24 });
+  capture.configure({ ...SENDING, bits: 24 });
   play(10);
-  capture.configure({ ...CHOSEN, bits: 32, packetFrames: 64 });
+  capture.configure({ ...SENDING, bits: 32, packetFrames: 64 });
   play(10);
   expectWhole(sent);
   expect(sent.reduce((sum, { from, to }) => sum + to - from, 0)).toBe(30 * 128);
@@ -149,7 +139,7 @@ it("changes between samples without a hole or an overlap", () => {
 });
 
 it("sends samples where Opus cannot be, and goes on with them when an encoder fails", async () => {
-  const { capture, play, sent } = studio({ ...CHOSEN, bits: "opus", rateHz: 96_000 });
+  const { capture, play, sent } = studio({ ...SENDING, bits: "opus", rateHz: 96_000 });
   play(10);
   expect(new Set(sent.map(({ bits }) => bits))).toEqual(new Set([16]));
   Object.assign(globalThis, {
@@ -161,7 +151,7 @@ it("sends samples where Opus cannot be, and goes on with them when an encoder fa
       close(): void {}
     },
   });
-  capture.configure({ ...CHOSEN, bits: "opus" });
+  capture.configure({ ...SENDING, bits: "opus" });
   play(1);
   await Promise.resolve();
   play(10);
@@ -208,7 +198,7 @@ it.each([
   ["rate", [{}, { rateHz: 44_100 }, {}], [0, 1], 1],
   ["Error: not to be read", [{}, { isBad: true }, {}], [0, 1], 1],
 ])("closes every block and says why a track's capture ended: %s", async (reason, blocks, closes, taken) => {
-  const { capture, said } = studio(CHOSEN);
+  const { capture, said } = studio(SENDING);
   const { readable, closed } = track(blocks, (controller) => controller.close());
   await capture.fromTrack(first(readable));
   expect(said).toEqual([{ type: "capture-ended", reason }]);
@@ -217,7 +207,7 @@ it.each([
 });
 
 it("says that a track's stream failed, but not if another source has taken its place", async () => {
-  const { capture, said } = studio(CHOSEN);
+  const { capture, said } = studio(SENDING);
   const fail = (controller: ReadableStreamDefaultController) => controller.error(new Error("gone"));
   await capture.fromTrack(first(track([], fail).readable));
   expect(said).toEqual([{ type: "capture-ended", reason: "Error: gone" }]);
@@ -233,7 +223,7 @@ const TOO_OLD = -10e6;
 
 /** Two captures of noise, in blocks of 1,024 frames; the second begins 500 frames later. `put` gives the next block of one. */
 function takingTurns() {
-  const { capture, said, sent } = studio(CHOSEN);
+  const { capture, said, sent } = studio(SENDING);
   const controllers: ReadableStreamDefaultController[] = [];
   const ends = [0, 500];
   const begin = (id: number, channels = 2) =>

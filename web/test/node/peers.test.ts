@@ -24,17 +24,9 @@ import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
 import { toNs } from "../../src/worker/report";
 import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";
+import { SENDING } from "./sending";
 
-const CHOSEN: SendConfig = {
-  rateHz: 48_000,
-  channels: 2,
-  packetFrames: 128,
-  bits: 16,
-  opusKbps: 128,
-  copies: "auto",
-  adapts: true,
-  addsLanes: false,
-};
+const CHOSEN: SendConfig = { ...SENDING, copies: "auto", adapts: true };
 
 /** Ways that a peer wants. */
 const BOTH = { direct: true, relayed: true };

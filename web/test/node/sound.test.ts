@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { FromWorker } from "../../src/shared/messages";
 import { load } from "./golden";
+import { SENDING } from "./sending";
 
 const { module } = load();
 const closed = vi.fn(async () => {});
@@ -41,17 +42,13 @@ afterEach(() => vi.unstubAllGlobals());
 
 async function start(receive: (message: FromWorker) => void = () => {}) {
   const { Sound } = await import("../../src/main/sound");
-  const sender = {
+  const options = {
+    transport: "shared",
     rateHz: 48_000,
-    channels: 2,
-    packetFrames: 128,
-    bits: 16,
-    opusKbps: 128,
-    copies: "off",
-    adapts: false,
-    addsLanes: false,
+    quantum: 64,
+    outputDeviceId: "",
+    sender: SENDING,
   } as const;
-  const options = { transport: "shared", rateHz: 48_000, quantum: 64, outputDeviceId: "", sender } as const;
   return Sound.start(options, receive);
 }
 
