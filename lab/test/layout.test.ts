@@ -35,9 +35,11 @@ async function tooWide(page: Browser): Promise<string[]> {
   removeFolder(folder);
   return page.evaluate(() => {
     document.documentElement.style.fontSize = "200%";
+    // From eyes only, with all that is in it.
+    const isHidden = (element: Element | null): boolean =>
+      element !== null && (getComputedStyle(element).clipPath !== "none" || isHidden(element.parentElement));
     const isOver = (element: Element) => {
-      // Hidden from eyes only.
-      if (getComputedStyle(element).clipPath !== "none") return false;
+      if (isHidden(element)) return false;
       const { left, right, width } = element.getBoundingClientRect();
       const sticksOut = width > 0 && (left < 0 || right > innerWidth);
       const isBlock = element.clientWidth > 0 && !element.matches("input, select");
