@@ -19,7 +19,7 @@ import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
 import { toNs, toUs } from "./report";
 import type { Trace } from "./trace";
-import { Turns } from "./turns";
+import { type Block, Turns } from "./turns";
 
 /** How long to wait for captured frames in shared memory. The audio thread may not wake us (notify takes a lock): we look. */
 const LOOK_MS = 1;
@@ -171,7 +171,18 @@ export class Capture {
     const from = this.#interleaver.take(id, planes, all);
     const firstMs = capturedMs(data);
     const msOf = (frames: number) => (frames * 1000) / this.#config.rateHz;
-    this.#takeTurns(id, firstMs === null ? null : firstMs + msOf(all), msOf(all));
+    const place = this.#interleaver.placeOf(id);
+    this.#takeTurns(
+      id,
+      firstMs === null
+        ? null
+        : {
+            blockMs: msOf(all),
+            endMs: firstMs + msOf(all),
+            arrivedMs: epochMs(),
+            placeMs: place === null ? null : msOf(place),
+          },
+    );
     const frames = all - from;
     if (frames > 0) {
       for (const [channel, plane] of planes.entries())
@@ -181,12 +192,12 @@ export class Capture {
     return true;
   }
 
-  /** A block of a capture ended at `endMs`, null if nobody says: begins and ends others. */
-  #takeTurns(id: number, endMs: number | null, blockMs: number): void {
+  /** A block of a capture, null if nobody says when it ended: begins and ends others. */
+  #takeTurns(id: number, block: Block | null): void {
     const strangers = this.#interleaver?.strangers() ?? [];
     for (const other of strangers) this.#endOther(other);
     if (strangers.length > 0) this.#turns = null;
-    const review = endMs === null ? null : this.#turns?.add(id, endMs, blockMs);
+    const review = block === null ? null : this.#turns?.add(id, block);
     if (!review) return;
     for (const other of review.unneeded) this.#endOther(other);
     if (review.wanted !== null) this.#say({ type: "capture-wanted", ...review.wanted });

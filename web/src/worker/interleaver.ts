@@ -46,6 +46,11 @@ export class Interleaver {
     return Array.from(this.#places.values()).filter(({ next }) => next !== null).length;
   }
 
+  /** Media time of a capture's next frame, in frames; null while its place is not known. */
+  placeOf(capture: number): number | null {
+    return this.#places.get(capture)?.next ?? null;
+  }
+
   /**
    * A block of a capture, `planes[channel][frame]`. Its frames from the index returned on are new, and follow those that were new before;
    * there are none if that is `frames`.

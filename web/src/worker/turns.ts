@@ -2,21 +2,56 @@ import { type CaptureTime, FIRST_CAPTURE } from "../shared/messages";
 
 /** Shorter blocks are left alone: they are the sound system's own, and come to all captures at once. */
 const LONG_BLOCK_MS = 15;
-/** Captures of one microphone, and so parts of a block. */
-const CAPTURES = 4;
+/** Parts of a block, at each of whose ends the block of one capture is to end. */
+const PARTS = 4;
 /** Most between the ends of two blocks that follow each other, in blocks. */
 const MOST_GAP = 0.375;
-/** Blocks by which a capture's phase is told. */
+/** Most by which the blocks of a capture in turns may come later than those of the quickest, in blocks. */
+const MOST_LAG = 0.5 / PARTS;
+/** Blocks by which a capture's phase and lag are told. */
 const LOOKS = 8;
-/** Between two looks at all captures; one that is silent for so long has died. */
-const REVIEW_MS = 1_000;
-/** Until another capture is opened: twice as long each time, for opening disturbs. */
+/** Between two looks at all captures. */
+const REVIEW_MS = 250;
+/** A capture that is silent for so long has died. */
+const MOST_SILENT_MS = 1_000;
+/** Until another capture is opened: longer each time that one was of no use, for opening disturbs. */
 const FIRST_WAIT_MS = 250;
+const WAIT_GROWTH = 1.5;
 const MOST_WAIT_MS = 60_000;
+
+/** A block of a capture, in milliseconds. */
+export interface Block {
+  blockMs: number;
+  /** When its last frame was captured, by the browser. */
+  endMs: number;
+  /** When the worker got it. */
+  arrivedMs: number;
+  /** The media time of its end, by its samples; null while its place is not known. */
+  placeMs: number | null;
+}
 
 export interface Review {
   unneeded: number[];
   wanted: CaptureTime | null;
+}
+
+/** By one block. `lag` is null, and `phase` by the browser's word, while the capture's place is not known. */
+interface Look {
+  phase: number;
+  lag: number | null;
+}
+
+interface Opened {
+  askedMs: number | null;
+  endMs: number;
+  looks: Look[];
+}
+
+/** What all looks at a capture come to; *prompt* is one that does not lag. */
+interface Seen {
+  id: number;
+  phase: number;
+  isPrompt: boolean;
 }
 
 /**
@@ -24,12 +59,13 @@ export interface Review {
  *
  * When a capture's blocks end is settled by the moment it is opened, and that takes about as long each time: so each is asked for when it makes
  * its blocks end at the time wanted, and replaced if that failed. Times within a block are *phases*: blocks since the first capture's
- * block ended, from 0 to 1.
+ * block ended, from 0 to 1. They are told by samples, where these tell them: the browser's timestamps wander by a third of a block. A capture
+ * *lags* by as many blocks as its frames come later than the first one's: Chromium cuts blocks from what the sound system gives it in pieces,
+ * and may keep up to a block less a piece back for ever.
  */
 export class Turns {
-  readonly #captures = new Map<number, { askedMs: number | null; endMs: number; phases: number[] }>();
-  /** When the first capture's last block ended. */
-  #firstEndMs = 0;
+  readonly #captures = new Map<number, Opened>();
+  #first: Block | null = null;
   /** From asking for a capture until its blocks end, in blocks, less whole ones; and so whatever the two clocks differ by. */
   #opening: number | null = null;
   #isAsked = false;
@@ -40,47 +76,57 @@ export class Turns {
   /** A capture that was asked for at `askedMs`. */
   open(capture: number, askedMs: number): void {
     this.#isAsked = false;
-    this.#captures.set(capture, { askedMs, endMs: this.#firstEndMs, phases: [] });
+    this.#captures.set(capture, { askedMs, endMs: this.#first?.endMs ?? 0, looks: [] });
   }
 
   remove(capture: number): void {
     this.#captures.delete(capture);
   }
 
-  /** A block whose last frame was captured at `endMs`. Null while there is nothing to do. */
-  add(capture: number, endMs: number, blockMs: number): Review | null {
-    if (blockMs < LONG_BLOCK_MS) return null;
+  /** Null while there is nothing to do. */
+  add(capture: number, block: Block): Review | null {
+    if (block.blockMs < LONG_BLOCK_MS) return null;
     if (capture === FIRST_CAPTURE) {
-      this.#firstEndMs = endMs;
-      return this.#review(blockMs);
+      this.#first = block;
+      return this.#review(block);
     }
-    const other = this.#captures.get(capture);
-    if (other === undefined) return null;
-    other.endMs = endMs;
-    other.phases.push(wrap((endMs - this.#firstEndMs) / blockMs));
-    if (other.phases.length > LOOKS) other.phases.shift();
-    if (other.askedMs !== null && other.phases.length === LOOKS) {
-      this.#opening = wrap(middle(other.phases) - (other.askedMs - this.#firstEndMs) / blockMs);
-      other.askedMs = null;
-    }
+    const opened = this.#captures.get(capture);
+    if (opened !== undefined && this.#first !== null) this.#look(opened, block, this.#first);
     return null;
   }
 
-  #review(blockMs: number): Review | null {
-    const nowMs = this.#firstEndMs;
+  #look(opened: Opened, block: Block, first: Block): void {
+    const { looks } = opened;
+    const look = lookAt(block, first);
+    if ((looks[0]?.lag === null) !== (look.lag === null)) looks.length = 0;
+    looks.push(look);
+    if (looks.length > LOOKS) looks.shift();
+    opened.endMs = block.endMs;
+    if (opened.askedMs === null || looks.length < LOOKS) return;
+    this.#opening = wrap(phaseOf(looks) - (opened.askedMs - first.endMs) / block.blockMs);
+    opened.askedMs = null;
+  }
+
+  #review({ endMs: nowMs, blockMs }: Block): Review | null {
     this.#askMs ??= nowMs + FIRST_WAIT_MS;
-    if (this.#isAsked || nowMs < Math.min(this.#askMs, this.#reviewMs + REVIEW_MS)) return null;
+    if (this.#isAsked || nowMs < this.#reviewMs + REVIEW_MS) return null;
     this.#reviewMs = nowMs;
-    const dead = [...this.#captures].filter(([, { endMs }]) => nowMs - endMs > REVIEW_MS).map(([id]) => id);
+    const dead = [...this.#captures].filter(([, { endMs }]) => nowMs - endMs > MOST_SILENT_MS).map(([id]) => id);
     const alive = [...this.#captures].filter(([id]) => !dead.includes(id));
-    if (alive.some(([, { phases }]) => phases.length < LOOKS)) return unneededOnly(dead);
-    const phases = alive.map(([id, capture]) => ({ id, phase: middle(capture.phases) }));
-    if (largestGap(phases) <= MOST_GAP) return unneededOnly(dead);
-    const parts = Array.from({ length: CAPTURES - 1 }, (_, n) => nearest((n + 1) / CAPTURES, phases));
-    const unneeded = phases.map(({ id }) => id).filter((id) => !parts.some((part) => part.id === id));
-    if (nowMs < this.#askMs) return unneededOnly([...dead, ...unneeded]);
+    if (alive.some(([, { looks }]) => looks.length < LOOKS)) return unneededOnly(dead);
+    const { seen, isFirstPrompt } = compare(alive);
+    const prompt = seen.filter(({ isPrompt }) => isPrompt);
+    // The first capture's own part is to be taken by another if it lags.
+    const parts = Array.from({ length: PARTS }, (_, n) => nearest(n / PARTS, prompt)).slice(
+      isFirstPrompt ? 1 : 0,
+    );
+    const unneeded = seen.map(({ id }) => id).filter((id) => !parts.some((part) => part.id === id));
+    const phases = [...prompt.map(({ phase }) => phase), ...(isFirstPrompt ? [0] : [])];
+    if (largestGap(phases) <= MOST_GAP) return unneededOnly([...dead, ...unneeded]);
+    // Better than nothing until another is to be had.
+    if (nowMs < this.#askMs) return unneededOnly(dead);
     this.#isAsked = true;
-    this.#waitMs = Math.min(MOST_WAIT_MS, 2 * this.#waitMs);
+    if (unneeded.length > 0) this.#waitMs = Math.min(MOST_WAIT_MS, WAIT_GROWTH * this.#waitMs);
     this.#askMs = nowMs + this.#waitMs;
     const worst = parts.reduce((most, part) => (part.off > most.off ? part : most));
     const atMs = this.#opening === null ? null : nowMs + wrap(worst.phase - this.#opening) * blockMs;
@@ -88,21 +134,41 @@ export class Turns {
   }
 }
 
+function lookAt(block: Block, first: Block): Look {
+  if (block.placeMs === null || first.placeMs === null)
+    return { phase: wrap((block.endMs - first.endMs) / block.blockMs), lag: null };
+  const aheadMs = block.placeMs - first.placeMs;
+  const lagMs = block.arrivedMs - first.arrivedMs - aheadMs;
+  return { phase: wrap(aheadMs / block.blockMs), lag: lagMs / block.blockMs };
+}
+
+function compare(captures: [number, Opened][]): { seen: Seen[]; isFirstPrompt: boolean } {
+  const lags = captures.map(([, { looks }]) => median(looks.map(({ lag }) => lag ?? 0)));
+  const least = Math.min(0, ...lags);
+  const isPrompt = (lag: number) => lag - least <= MOST_LAG;
+  const seen = captures.map(([id, { looks }], n) => ({
+    id,
+    phase: phaseOf(looks),
+    isPrompt: isPrompt(lags[n]!),
+  }));
+  return { seen, isFirstPrompt: isPrompt(0) };
+}
+
 function unneededOnly(unneeded: number[]): Review | null {
   return unneeded.length === 0 ? null : { unneeded, wanted: null };
 }
 
 /** The capture that is next to a phase, none if that is in another part; and how far off it is. */
-function nearest(phase: number, captures: readonly { id: number; phase: number }[]) {
-  const none = { id: null as number | null, off: 0.5 / CAPTURES };
+function nearest(phase: number, captures: readonly Seen[]) {
+  const none = { id: null as number | null, off: 0.5 / PARTS };
   const offs = captures.map((capture) => ({ id: capture.id, off: apart(capture.phase, phase) }));
   return { phase, ...offs.reduce((best, one) => (one.off < best.off ? one : best), none) };
 }
 
-/** Between the ends of two blocks that follow each other, the first capture's included, in blocks. */
-function largestGap(captures: readonly { phase: number }[]): number {
-  const phases = [0, ...captures.map(({ phase }) => phase)].sort((a, b) => a - b);
-  return Math.max(...phases.map((phase, n) => (phases[n + 1] ?? 1) - phase));
+/** Between two phases that follow each other, in blocks. */
+function largestGap(phases: readonly number[]): number {
+  const sorted = [...phases].sort((a, b) => a - b);
+  return Math.max(...sorted.map((phase, n) => (sorted[n + 1] ?? 1 + sorted[0]!) - phase));
 }
 
 const wrap = (blocks: number) => blocks - Math.floor(blocks);
@@ -114,7 +180,11 @@ function apart(a: number, b: number): number {
 }
 
 /** The one that the others are nearest to: on a circle there is no median. */
-function middle(phases: readonly number[]): number {
-  const distance = (phase: number) => phases.reduce((sum, other) => sum + apart(phase, other), 0);
-  return phases.reduce((best, phase) => (distance(phase) < distance(best) ? phase : best));
+function phaseOf(looks: readonly Look[]): number {
+  const distance = ({ phase }: Look) => looks.reduce((sum, other) => sum + apart(phase, other.phase), 0);
+  return looks.reduce((best, look) => (distance(look) < distance(best) ? look : best)).phase;
+}
+
+function median(values: readonly number[]): number {
+  return [...values].sort((a, b) => a - b)[values.length >> 1]!;
 }
