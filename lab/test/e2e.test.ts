@@ -83,7 +83,7 @@ describe("the product", () => {
   it("takes Chromium's long blocks in turns, and the sound is whole", async (context) => {
     const [a, b] = await meet("chromium", "chromium");
     // Turns are taken from the first sound on.
-    await playBothWays({ leadSeconds: 4, pulseSeconds: 1, steadySeconds: 0 });
+    await playBothWays({ leadSeconds: 8, pulseSeconds: 1, steadySeconds: 0 });
     for (const { sender } of await statsOf(a, b)) expect(sender.captures).toBeGreaterThan(1);
     const { captured } = await readTrace(a, 1);
     expect(Math.max(...captured.frames)).toBeLessThan(1024);

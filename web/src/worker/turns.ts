@@ -111,7 +111,9 @@ export class Turns {
     this.#askMs ??= nowMs + FIRST_WAIT_MS;
     if (this.#isAsked || nowMs < this.#reviewMs + REVIEW_MS) return null;
     this.#reviewMs = nowMs;
-    const dead = [...this.#captures].filter(([, { endMs }]) => nowMs - endMs > MOST_SILENT_MS).map(([id]) => id);
+    const dead = [...this.#captures]
+      .filter(([, { endMs }]) => nowMs - endMs > MOST_SILENT_MS)
+      .map(([id]) => id);
     const alive = [...this.#captures].filter(([id]) => !dead.includes(id));
     if (alive.some(([, { looks }]) => looks.length < LOOKS)) return unneededOnly(dead);
     const { seen, isFirstPrompt } = compare(alive);
