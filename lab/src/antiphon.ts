@@ -106,6 +106,8 @@ export interface PagePeer extends PageStream {
   connection: string;
   /** "direct", "relay", "both" or "mix". */
   path: string | null;
+  /** The way the musician chose, or "auto". */
+  pin: string;
   /** Of the last moment, left and right. */
   peak: number[];
   /** By the room's owner, for everyone. */
@@ -119,7 +121,7 @@ export interface PagePeer extends PageStream {
   /** How the peer hears this page, by its own report. */
   heard: { isMixed: boolean; concealedShare: number | null; targetFrames: number; periodMs: number } | null;
   /** `candidateType`: the path that ICE chose at this end. */
-  lanes: { state: string; candidateType: string | null }[];
+  lanes: { state: string; sentDatagrams: number; candidateType: string | null }[];
 }
 
 export const binary = path.join(root, "target/release/antiphon");

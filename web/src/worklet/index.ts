@@ -32,6 +32,11 @@ const PUBLISH_SECONDS = 0.05;
 const MAX_DATAGRAMS = 1024;
 const MAX_COMMANDS = 64;
 const NOTHING = new Uint8Array(0);
+/**
+ * −200 dB below full scale, far below the last bit of any converter. After half a minute of nothing but zeros Chromium closes the output, and
+ * takes quanta by a timer (docs/adr: never quite silent).
+ */
+const INAUDIBLE = 1e-10;
 
 /** The ways to the other threads. */
 class Links {
@@ -97,6 +102,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     for (let channel = 0; channel < this.#outputChannels; channel++) {
       output[channel].set(this.#engine.output[channel]);
     }
+    if (isSilent(output)) output[0][0] = INAUDIBLE;
     if (inputs[0].length > 0) this.#capture(inputs[0], frames, links.capture);
     this.#quanta++;
     this.#sincePublished += frames;
@@ -180,6 +186,15 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     // allow postMessage: no shared memory, so a copy goes through the port
     links.statsPort?.postMessage(numbers);
   }
+}
+
+/** RT: O(frames) in silence; sound is told by its first frame. */
+function isSilent(output: readonly Float32Array[]): boolean {
+  for (let channel = 0; channel < output.length; channel++) {
+    const plane = output[channel];
+    for (let n = 0; n < plane.length; n++) if (plane[n] !== 0) return false;
+  }
+  return true;
 }
 
 registerProcessor("antiphon", AntiphonProcessor);
