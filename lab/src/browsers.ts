@@ -32,6 +32,8 @@ export interface LaunchOptions {
   cubebFrames?: number;
   /** `PULSE_LATENCY_MSEC`. */
   pulseLatencyMs?: number;
+  /** Of all its processes together, among the others of the lab; theirs is `sessionNiceness`. */
+  niceness?: number;
 }
 
 export interface Look {
@@ -99,7 +101,7 @@ const firefoxPrefs = {
 };
 
 export async function launch(options: LaunchOptions): Promise<Browser> {
-  const { browser, pulseLatencyMs } = options;
+  const { browser, pulseLatencyMs, niceness = sessionNiceness } = options;
   requirePrograms("setpriv", browser === "chromium" ? "chromium" : "firefox-esr");
   const folder = makeFolder(browser);
   const env: NodeJS.ProcessEnv = { ...(options.env ?? process.env), HOME: folder };
@@ -119,7 +121,7 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
     `echo $$ > '${pidFile}'`,
     // Before the lab's own work, and equal with the sound system. Not by `nice`: the browser ranks its own threads by that, and one
     // that started at -15 would find its audio threads, which it sets to -8, behind all others.
-    `echo ${sessionNiceness} 2> /dev/null > /proc/$$/autogroup`,
+    `echo ${niceness} 2> /dev/null > /proc/$$/autogroup`,
     `exec ${[...enter, ...dieWithParent].join(" ")} '${program}' "$@"`,
   ];
   writeFileSync(wrapper, `${lines.join("\n")}\n`);

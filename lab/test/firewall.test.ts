@@ -19,7 +19,8 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
   /** Behind the firewall is the left. */
   beforeEach(async () => {
     network = await EmulatedNetwork.start({ profile: "lan" });
-    const inside = (...command: string[]) => run(["nsenter", `--net=${network.netns("left")}`, ...command], process.env);
+    const inside = (...command: string[]) =>
+      run(["nsenter", `--net=${network.netns("left")}`, ...command], process.env);
     // Datagrams go where nobody takes them, so they are dropped as a firewall drops them: without a word.
     await inside("ip", "route", "add", "default", "dev", "lo", "table", "100");
     await inside("ip", "rule", "add", "ipproto", "udp", "lookup", "100");

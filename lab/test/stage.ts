@@ -78,8 +78,10 @@ export async function start(
   browser: BrowserName,
   card: string,
   place?: LaunchOptions["place"],
+  niceness?: number,
 ): Promise<Browser> {
-  const started = await launch({ browser, env: rig.cardEnv(card), ...(place && { place }) });
+  const options = { ...(place && { place }), ...(niceness !== undefined && { niceness }) };
+  const started = await launch({ browser, env: rig.cardEnv(card), ...options });
   browsers.push(started);
   return started;
 }
