@@ -14,7 +14,7 @@ const LOOKS = 8;
 const REVIEW_MS = 250;
 /** A capture that is silent for so long has died. */
 const MOST_SILENT_MS = 1_000;
-/** Until another capture is opened: longer each time that one was of no use, for opening disturbs. */
+/** Until another capture is opened: longer each time that the one before did not help, for opening disturbs. */
 const FIRST_WAIT_MS = 250;
 const WAIT_GROWTH = 1.5;
 const MOST_WAIT_MS = 60_000;
@@ -72,6 +72,8 @@ export class Turns {
   #reviewMs = Number.NEGATIVE_INFINITY;
   #askMs: number | null = null;
   #waitMs = FIRST_WAIT_MS;
+  /** Parts that had a capture when one was asked for last. */
+  #filled = -1;
 
   /** A capture that was asked for at `askedMs`. */
   open(capture: number, askedMs: number): void {
@@ -128,7 +130,9 @@ export class Turns {
     // Better than nothing until another is to be had.
     if (nowMs < this.#askMs) return unneededOnly(dead);
     this.#isAsked = true;
-    if (unneeded.length > 0) this.#waitMs = Math.min(MOST_WAIT_MS, WAIT_GROWTH * this.#waitMs);
+    const filled = parts.filter(({ id }) => id !== null).length;
+    if (filled <= this.#filled) this.#waitMs = Math.min(MOST_WAIT_MS, WAIT_GROWTH * this.#waitMs);
+    this.#filled = filled;
     this.#askMs = nowMs + this.#waitMs;
     const worst = parts.reduce((most, part) => (part.off > most.off ? part : most));
     const atMs = this.#opening === null ? null : nowMs + wrap(worst.phase - this.#opening) * blockMs;
