@@ -47,11 +47,10 @@ interface Opened {
   looks: Look[];
 }
 
-/** What all looks at a capture come to; *prompt* is one that does not lag. */
+/** What all looks at a capture come to. */
 interface Seen {
   id: number;
   phase: number;
-  isPrompt: boolean;
 }
 
 /**
@@ -72,7 +71,7 @@ export class Turns {
   #reviewMs = Number.NEGATIVE_INFINITY;
   #askMs: number | null = null;
   #waitMs = FIRST_WAIT_MS;
-  /** Parts that had a capture when one was asked for last. */
+  /** Parts that another capture had when one was asked for last. */
   #filled = -1;
 
   /** A capture that was asked for at `askedMs`. */
@@ -118,19 +117,14 @@ export class Turns {
       .map(([id]) => id);
     const alive = [...this.#captures].filter(([id]) => !dead.includes(id));
     if (alive.some(([, { looks }]) => looks.length < LOOKS)) return unneededOnly(dead);
-    const { seen, isFirstPrompt } = compare(alive);
-    const prompt = seen.filter(({ isPrompt }) => isPrompt);
-    // The first capture's own part is to be taken by another if it lags.
-    const parts = Array.from({ length: PARTS }, (_, n) => nearest(n / PARTS, prompt)).slice(
-      isFirstPrompt ? 1 : 0,
-    );
-    const unneeded = seen.map(({ id }) => id).filter((id) => !parts.some((part) => part.id === id));
-    const phases = [...prompt.map(({ phase }) => phase), ...(isFirstPrompt ? [0] : [])];
-    if (largestGap(phases) <= MOST_GAP) return unneededOnly([...dead, ...unneeded]);
+    const prompt = promptOf(alive);
+    const parts = Array.from({ length: PARTS }, (_, n) => nearest(n / PARTS, prompt));
+    const unneeded = alive.map(([id]) => id).filter((id) => !parts.some((part) => part.id === id));
+    if (largestGap(prompt) <= MOST_GAP) return unneededOnly([...dead, ...unneeded]);
     // Better than nothing until another is to be had.
     if (nowMs < this.#askMs) return unneededOnly(dead);
     this.#isAsked = true;
-    const filled = parts.filter(({ id }) => id !== null).length;
+    const filled = parts.filter(({ id }) => id !== null && id !== FIRST_CAPTURE).length;
     if (filled <= this.#filled) this.#waitMs = Math.min(MOST_WAIT_MS, WAIT_GROWTH * this.#waitMs);
     this.#filled = filled;
     this.#askMs = nowMs + this.#waitMs;
@@ -148,16 +142,15 @@ function lookAt(block: Block, first: Block): Look {
   return { phase: wrap(aheadMs / block.blockMs), lag: lagMs / block.blockMs };
 }
 
-function compare(captures: [number, Opened][]): { seen: Seen[]; isFirstPrompt: boolean } {
-  const lags = captures.map(([, { looks }]) => median(looks.map(({ lag }) => lag ?? 0)));
-  const least = Math.min(0, ...lags);
-  const isPrompt = (lag: number) => lag - least <= MOST_LAG;
-  const seen = captures.map(([id, { looks }], n) => ({
-    id,
-    phase: phaseOf(looks),
-    isPrompt: isPrompt(lags[n]!),
-  }));
-  return { seen, isFirstPrompt: isPrompt(0) };
+/** The captures that do not lag. If the first one is not among them, another is to take its part, too. */
+function promptOf(others: readonly [number, Opened][]): Seen[] {
+  const lagOf = (looks: readonly Look[]) => median(looks.map(({ lag }) => lag ?? 0));
+  const all = [
+    { id: FIRST_CAPTURE, phase: 0, lag: 0 },
+    ...others.map(([id, { looks }]) => ({ id, phase: phaseOf(looks), lag: lagOf(looks) })),
+  ];
+  const least = Math.min(...all.map(({ lag }) => lag));
+  return all.filter(({ lag }) => lag - least <= MOST_LAG);
 }
 
 function unneededOnly(unneeded: number[]): Review | null {
@@ -171,10 +164,10 @@ function nearest(phase: number, captures: readonly Seen[]) {
   return { phase, ...offs.reduce((best, one) => (one.off < best.off ? one : best), none) };
 }
 
-/** Between two phases that follow each other, in blocks. */
-function largestGap(phases: readonly number[]): number {
-  const sorted = [...phases].sort((a, b) => a - b);
-  return Math.max(...sorted.map((phase, n) => (sorted[n + 1] ?? 1 + sorted[0]!) - phase));
+/** Between the ends of two blocks that follow each other, in blocks. */
+function largestGap(captures: readonly Seen[]): number {
+  const phases = captures.map(({ phase }) => phase).sort((a, b) => a - b);
+  return Math.max(...phases.map((phase, n) => (phases[n + 1] ?? 1 + phases[0]!) - phase));
 }
 
 const wrap = (blocks: number) => blocks - Math.floor(blocks);
