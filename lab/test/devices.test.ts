@@ -3,8 +3,8 @@
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { readStats } from "../src/antiphon.js";
 import { type Browser, type BrowserName, launch } from "../src/browsers.js";
-import { run, sleep } from "../src/processes.js";
-import { parameters, product, rig, setUp, tearDown, untilShown } from "./stage.js";
+import { sleep } from "../src/processes.js";
+import { pactl, parameters, product, rig, setUp, tearDown, untilShown } from "./stage.js";
 
 const WITHOUT_MICROPHONE = "The microphone has gone: nobody hears you.";
 const WITHOUT_SPEAKER = "The output you chose is not there";
@@ -74,10 +74,6 @@ async function plug(name: string, mediaClass: string): Promise<string> {
 async function unplug(module: string): Promise<void> {
   await pactl("unload-module", module);
   modules.delete(module);
-}
-
-async function pactl(...command: string[]): Promise<string> {
-  return (await run(["pactl", ...command], rig.env)).trim();
 }
 
 /** Chromium on Linux learns of cards from the kernel, which knows none of these. */

@@ -6,7 +6,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { type PagePeer, readStats, readTrace, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
-import { run, sleep } from "../src/processes.js";
+import { sleep } from "../src/processes.js";
 import { readAround, sampleRateHz } from "../src/rig.js";
 import { framesPerMs } from "../src/units.js";
 import {
@@ -16,10 +16,10 @@ import {
   forget,
   meet,
   mustArrive,
+  pactl,
   parameters,
   playBothWays,
   product,
-  rig,
   settled,
   setUp,
   start,
@@ -156,7 +156,7 @@ describe("the product", () => {
   it("keeps the output while nobody plays", async () => {
     await meet("chromium", "chromium");
     await sleep(35_000);
-    const inputs = await run(["pactl", "list", "sink-inputs"], rig.env);
+    const inputs = await pactl("list", "sink-inputs");
     expect(inputs.match(/Corked: no/g)).toHaveLength(2);
   });
 
@@ -167,7 +167,7 @@ describe("the product", () => {
       const room = currentRoom;
       await expectSound(context, async () => {
         // Starting a browser and a page takes the whole machine for a while; it is no part of joining. A third person's machine is another.
-        const c = await start("chromium", "C", undefined, 0);
+        const c = await start("chromium", "C", { niceness: 0 });
         await settled(a, b);
         const before = await statsOf(a, b);
         await c.open(product.roomUrl(room, "C", { ...parameters, ...light }));

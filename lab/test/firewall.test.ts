@@ -51,7 +51,7 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
     ["firefox", "right"],
   ])("a page in %s and the native program play by TURN, the page on the %s", async ([browser, side]) => {
     const room = server.newRoom();
-    const page = await start(browser, "A", { network, side });
+    const page = await start(browser, "A", { place: { network, side } });
     await page.open(server.roomUrl(room, "page", { channels: 2, buffer: 8192 }));
     const sound = ["--tone", "440", "--buffer", "8000", "--path", "direct"];
     const join = [binary, "join", "--plain", "--name", "native", ...sound, server.lobbyUrl(room)];

@@ -134,8 +134,8 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
     ["firefox", "chromium"],
   ])("sends less from %s to %s, and what it chose again when there is room", async ([one, other]) => {
     for (const side of ["left", "right"] as const) await network.admit(product.port, side);
-    const home = await start(one, "A", { network, side: "left" });
-    const away = await start(other, "B", { network, side: "right" });
+    const home = await start(one, "A", { place: { network, side: "left" } });
+    const away = await start(other, "B", { place: { network, side: "right" } });
     const room = product.newRoom();
     const chosen = { path: "direct", bits: 24, lanes: "auto", adapt: "auto", copies: "auto", buffer: 8192 };
     for (const [page, name] of [
@@ -170,7 +170,7 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
         `${protocol}-LISTEN:8080,bind=127.0.0.1,fork,reuseaddr`,
         `${protocol}:${away}`,
       ]);
-    const home = await start(name, "A", { network, side: "left" });
+    const home = await start(name, "A", { place: { network, side: "left" } });
     await home.open(
       `${link()!.replace(away, "127.0.0.1:8080")}?autojoin=1&name=home&path=${path}&buffer=8192&packet=128&copies=auto`,
     );

@@ -12,7 +12,7 @@ import {
   untilPlaying,
 } from "../src/antiphon.js";
 import { type Browser, type BrowserName, type LaunchOptions, launch } from "../src/browsers.js";
-import { sleep } from "../src/processes.js";
+import { run, sleep } from "../src/processes.js";
 import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { type Score, type ScoreOptions, writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
@@ -33,6 +33,11 @@ export async function setUp(cards: string[]): Promise<void> {
   rig = await Rig.start({ cards, quantumFrames: rigQuantumFrames });
   product = await Product.start();
   stalls = Stalls.start();
+}
+
+/** Asks the sound system. */
+export async function pactl(...command: string[]): Promise<string> {
+  return (await run(["pactl", ...command], rig.env)).trim();
 }
 
 export async function tearDown(): Promise<void> {
@@ -73,15 +78,13 @@ export async function meet(
   return [a, b];
 }
 
-/** A browser with this card, on the emulated network's side if that is given. */
+/** A browser with this card. */
 export async function start(
   browser: BrowserName,
   card: string,
-  place?: LaunchOptions["place"],
-  niceness?: number,
+  options: Omit<LaunchOptions, "browser" | "env"> = {},
 ): Promise<Browser> {
-  const options = { ...(place && { place }), ...(niceness !== undefined && { niceness }) };
-  const started = await launch({ browser, env: rig.cardEnv(card), ...options });
+  const started = await launch({ ...options, browser, env: rig.cardEnv(card) });
   browsers.push(started);
   return started;
 }
