@@ -40,6 +40,8 @@ export interface PageStats {
   reportedBaseLatencyMs: number | null;
   reportedOutputLatencyMs: number | null;
   reportedInputLatencyMs: number | null;
+  /** Times the page has opened the microphone. Nothing is captured for a moment then. */
+  microphoneOpenings: number;
   ringOverflows: number;
   sender: {
     capturePath: string;

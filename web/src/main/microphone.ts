@@ -22,6 +22,7 @@ export class Microphone {
   #stream: MediaStream | null = null;
   /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
   #request = 0;
+  #openings = 0;
   /** The one that was opened last, and whether it has been seen to be gone since it ended. */
   #input: { id: string; isMissing: boolean } | null = null;
 
@@ -37,6 +38,11 @@ export class Microphone {
   }
 
   /** As the browser has opened it. */
+  /** Times one was opened. */
+  get openings(): number {
+    return this.#openings;
+  }
+
   get settings(): TrackSettings | undefined {
     return this.#stream?.getAudioTracks()[0]?.getSettings();
   }
@@ -102,6 +108,7 @@ export class Microphone {
     track.onended = () => this.#ended();
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });
+    this.#openings++;
     return true;
   }
 

@@ -1209,6 +1209,7 @@ export class Studio implements StudioApi {
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
       reportedInputLatencyMs: milliseconds(this.#microphone.settings?.latency),
+      microphoneOpenings: this.#microphone.openings,
       outputUnderruns: sound?.outputUnderruns() ?? null,
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,

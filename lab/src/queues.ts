@@ -1,0 +1,78 @@
+/** When threads that carry sound were kept from the processors by others: what a program that shares the machine can hardly help. */
+
+import { readdirSync, readFileSync } from "node:fs";
+import { offspring } from "./processes.js";
+
+/** Those that a packet passes in Chromium and in Firefox, as far as they have no rank before others. As the browsers call them. */
+const carriers = ["DedicatedWorker", "WebRTC_W_and_N", "DOM Worker", "GraphRunner", "Socket Thread"];
+const lookMs = 50;
+/** Looks between two searches for new threads. */
+const searchInterval = 40;
+/** A share is that of so many looks. */
+const windowLooks = 5;
+
+interface Look {
+  atMs: number;
+  /** Since the thread began. */
+  waitedMs: number;
+}
+
+export class Queues {
+  readonly #threads = new Map<string, Look[]>();
+  readonly #shares: { atMs: number; share: number }[] = [];
+  #looks = 0;
+  readonly #timer = setInterval(() => this.#look(), lookMs);
+
+  /** The most of a quarter of a second that one of the threads wanted to run and did not, between two moments in ms since the epoch. */
+  between(fromMs: number, toMs: number): number {
+    return this.#shares
+      .filter(({ atMs }) => atMs >= fromMs && atMs <= toMs)
+      .reduce((most, { share }) => Math.max(most, share), 0);
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+  }
+
+  #look(): void {
+    if (this.#looks++ % searchInterval === 0) this.#search();
+    const atMs = Date.now();
+    let share = 0;
+    for (const [thread, looks] of this.#threads) {
+      const waitedMs = waitOf(thread);
+      if (waitedMs === null) {
+        this.#threads.delete(thread);
+        continue;
+      }
+      looks.push({ atMs, waitedMs });
+      if (looks.length <= windowLooks) continue;
+      const before = looks.shift()!;
+      share = Math.max(share, (waitedMs - before.waitedMs) / (atMs - before.atMs));
+    }
+    this.#shares.push({ atMs, share });
+  }
+
+  #search(): void {
+    for (const owner of offspring()) {
+      const tasks = `/proc/${owner}/task`;
+      try {
+        for (const id of readdirSync(tasks)) {
+          const thread = `${tasks}/${id}`;
+          const name = readFileSync(`${thread}/comm`, "utf8").trim();
+          if (carriers.includes(name) && !this.#threads.has(thread)) this.#threads.set(thread, []);
+        }
+      } catch {
+        // It has ended meanwhile.
+      }
+    }
+  }
+}
+
+/** Time in the queue for a processor (Documentation/scheduler/sched-stats.rst); null if the thread has ended. */
+function waitOf(thread: string): number | null {
+  try {
+    return Number(readFileSync(`${thread}/schedstat`, "utf8").split(" ")[1]) / 1e6;
+  } catch {
+    return null;
+  }
+}
