@@ -44,11 +44,10 @@ impl Listener {
     /// For everyone: with limits for each address, but not for proxies.
     pub(crate) fn public(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
         let signalling = hub.config.connections.per_address;
-        let limit = signalling.saturating_mul(PER_SIGNALLING_CONNECTION);
-        let limit = limit.max(LEAST_CONNECTIONS);
-        let admission = Arc::new(Mutex::new(Admission::new(limit)));
+        let all = signalling.saturating_mul(PER_SIGNALLING_CONNECTION);
+        let admission = Admission::new(all.max(LEAST_CONNECTIONS));
         Ok(Self {
-            admission: Some(admission),
+            admission: Some(Arc::new(Mutex::new(admission))),
             ..Self::operator(listener, hub)?
         })
     }

@@ -18,6 +18,8 @@ const MOST_SILENT_MS = 1_000;
 const FIRST_WAIT_MS = 250;
 const WAIT_GROWTH = 1.5;
 const MOST_WAIT_MS = 60_000;
+/** A capture that was asked for and has not come in so long could not be opened. */
+const MOST_OPENING_MS = 10_000;
 
 /** A block of a capture, in milliseconds. */
 export interface Block {
@@ -67,7 +69,8 @@ export class Turns {
   #first: Block | null = null;
   /** From asking for a capture until its blocks end, in blocks, less whole ones; and so whatever the two clocks differ by. */
   #opening: number | null = null;
-  #isAsked = false;
+  /** When a capture that was asked for is given up; null while none is awaited. */
+  #giveUpMs: number | null = null;
   #reviewMs = Number.NEGATIVE_INFINITY;
   #askMs: number | null = null;
   #waitMs = FIRST_WAIT_MS;
@@ -76,7 +79,7 @@ export class Turns {
 
   /** A capture that was asked for at `askedMs`. */
   open(capture: number, askedMs: number): void {
-    this.#isAsked = false;
+    this.#giveUpMs = null;
     this.#captures.set(capture, { askedMs, endMs: this.#first?.endMs ?? 0, looks: [] });
   }
 
@@ -110,7 +113,8 @@ export class Turns {
 
   #review({ endMs: nowMs, blockMs }: Block): Review | null {
     this.#askMs ??= nowMs + FIRST_WAIT_MS;
-    if (this.#isAsked || nowMs < this.#reviewMs + REVIEW_MS) return null;
+    if (this.#giveUpMs !== null && nowMs < this.#giveUpMs) return null;
+    if (nowMs < this.#reviewMs + REVIEW_MS) return null;
     this.#reviewMs = nowMs;
     const dead = [...this.#captures]
       .filter(([, { endMs }]) => nowMs - endMs > MOST_SILENT_MS)
@@ -123,7 +127,7 @@ export class Turns {
     if (largestGap(prompt) <= MOST_GAP) return unneededOnly([...dead, ...unneeded]);
     // Better than nothing until another is to be had.
     if (nowMs < this.#askMs) return unneededOnly(dead);
-    this.#isAsked = true;
+    this.#giveUpMs = nowMs + MOST_OPENING_MS;
     const filled = parts.filter(({ id }) => id !== null && id !== FIRST_CAPTURE).length;
     if (filled <= this.#filled) this.#waitMs = Math.min(MOST_WAIT_MS, WAIT_GROWTH * this.#waitMs);
     this.#filled = filled;

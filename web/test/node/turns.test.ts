@@ -15,6 +15,8 @@ interface Browser {
   isHeard?: boolean;
   /** Whether captures bring nothing. */
   isMute?: boolean;
+  /** Whether a capture cannot be opened. */
+  isRefused?: (nth: number) => boolean;
 }
 
 /** A browser, and a page that heeds what it is told. */
@@ -22,7 +24,8 @@ class Stage {
   readonly turns = new Turns();
   /** When each capture's next block ends. */
   readonly ends = new Map([[0, 5]]);
-  opened = 0;
+  /** Captures that were asked for. */
+  asked = 0;
   readonly #browser: Required<Browser>;
 
   constructor(browser: Browser) {
@@ -33,12 +36,13 @@ class Stage {
       wanderMs: () => 0,
       isHeard: true,
       isMute: false,
+      isRefused: () => false,
     };
     this.#browser = { ...usual, ...browser };
   }
 
   play(untilMs: number): void {
-    const { openingMs, blockMs, lag, wanderMs, isHeard, isMute } = this.#browser;
+    const { openingMs, blockMs, lag, wanderMs, isHeard, isMute, isRefused } = this.#browser;
     while (true) {
       const [id, placeMs] = [...this.ends].reduce((first, one) => (one[1] < first[1] ? one : first));
       if (placeMs > untilMs) return;
@@ -57,7 +61,8 @@ class Stage {
       const { atMs, everyMs } = review.wanted;
       const readyMs = placeMs + 50;
       const askedMs = atMs === null ? readyMs : atMs + Math.ceil((readyMs - atMs) / everyMs) * everyMs;
-      const capture = ++this.opened;
+      const capture = ++this.asked;
+      if (isRefused(capture)) continue;
       this.turns.open(capture, askedMs);
       if (!isMute) this.ends.set(capture, askedMs + openingMs(capture) + blockMs);
     }
@@ -84,10 +89,10 @@ it.each([true, false])(
       stage.play(30_000);
       expect(stage.gap).toBeLessThanOrEqual(0.375);
       expect(stage.ends.size).toBeLessThanOrEqual(4);
-      const { opened } = stage;
-      expect(opened).toBeLessThanOrEqual(6);
+      const { asked } = stage;
+      expect(asked).toBeLessThanOrEqual(6);
       stage.play(600_000);
-      expect(stage.opened).toBe(opened);
+      expect(stage.asked).toBe(asked);
     }
   },
 );
@@ -95,12 +100,12 @@ it.each([true, false])(
 it("opens another after a capture has slipped, and ends what is of no use any more", () => {
   const stage = new Stage({});
   stage.play(10_000);
-  const before = stage.opened;
+  const before = stage.asked;
   const last = [...stage.ends.keys()].at(-1)!;
   const [, second] = stage.ends.keys();
   stage.ends.set(last, stage.ends.get(second)! + 0.1);
   stage.play(150_000);
-  expect(stage.opened).toBe(before + 1);
+  expect(stage.asked).toBe(before + 1);
   expect(stage.gap).toBeLessThanOrEqual(0.375);
   expect(stage.ends.size).toBeLessThanOrEqual(4);
 });
@@ -114,30 +119,43 @@ it("tries less and less often where the browser takes no time twice the same", (
     },
   });
   stage.play(600_000);
-  expect(stage.opened).toBeLessThanOrEqual(18);
+  expect(stage.asked).toBeLessThanOrEqual(18);
   expect(stage.ends.size).toBeLessThanOrEqual(4);
 });
 
 it("tries less and less often where captures bring nothing", () => {
   const stage = new Stage({ isMute: true });
   stage.play(600_000);
-  expect(stage.opened).toBeGreaterThan(5);
-  expect(stage.opened).toBeLessThanOrEqual(25);
+  expect(stage.asked).toBeGreaterThan(5);
+  expect(stage.asked).toBeLessThanOrEqual(25);
+});
+
+it("asks again for a capture that could not be opened", () => {
+  const stage = new Stage({ isRefused: (nth) => nth === 2 || nth === 3 });
+  stage.play(60_000);
+  expect(stage.gap).toBeLessThanOrEqual(0.375);
+});
+
+it("asks less and less often where no capture can be opened", () => {
+  const stage = new Stage({ isRefused: () => true });
+  stage.play(600_000);
+  expect(stage.asked).toBeGreaterThan(5);
+  expect(stage.asked).toBeLessThanOrEqual(25);
 });
 
 it("leaves short blocks alone, which come to all captures at once", () => {
   const stage = new Stage({ blockMs: 10 });
   stage.play(60_000);
-  expect(stage.opened).toBe(0);
+  expect(stage.asked).toBe(0);
 });
 
 it("goes by the samples, where the browser's word of the time wanders", () => {
   const stage = new Stage({ wanderMs: (nth, atMs) => 0.3 * BLOCK_MS * Math.sin(nth + atMs / 3_000) });
   stage.play(20_000);
-  const { opened } = stage;
+  const { asked } = stage;
   expect(stage.gap).toBeLessThanOrEqual(0.375);
   stage.play(600_000);
-  expect(stage.opened).toBe(opened);
+  expect(stage.asked).toBe(asked);
 });
 
 it("replaces captures that lag, and fills the first one's part if it does", () => {
