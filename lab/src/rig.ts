@@ -68,7 +68,11 @@ export class Rig {
 
   /** The process that runs the graph. */
   get soundServerPid(): number {
-    return this.services.find(({ name }) => name === "pipewire")!.pid!;
+    return this.pipewire.pid!;
+  }
+
+  private get pipewire(): Service {
+    return this.services.find(({ name }) => name === "pipewire")!;
   }
 
   static async start({ cards, quantumFrames = 64 }: RigOptions): Promise<Rig> {
@@ -189,6 +193,9 @@ export class Rig {
         await run(["pw-jack", deviceBinary(), ...args], { ...this.env, PIPEWIRE_LATENCY: latency }),
       ) as DeviceSummary;
       return { heard: files.map((file) => readWav(file)), summary };
+    } catch (error) {
+      const { message } = error as Error;
+      throw new Error(`${message} PipeWire's log ends: ${this.pipewire.logTail(5)}`, { cause: error });
     } finally {
       removeFolder(folder);
     }
