@@ -50,7 +50,7 @@ lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes
 	biome lint --error-on-warnings .
 
 types: .cache/ring $(ENGINE) ## Type-checks all TypeScript, each thread with its own globals
-	tsc -b web lab packages/ring/test lab/test
+	tsc -b web web/test lab packages/ring/test lab/test
 
 bench: build lab-build ## Measures on this machine: ring, engine, mixer, mouth to ear (keeps the last under results/)
 	node packages/ring/bench/bench.mjs

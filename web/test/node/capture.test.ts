@@ -4,7 +4,7 @@ import { captureTag } from "../../src/shared/records";
 import type { SendConfig } from "../../src/shared/rungs";
 import { readAudioHeader } from "../../src/shared/wire";
 import { Capture } from "../../src/worker/capture";
-import { Peers } from "../../src/worker/peers";
+import { type LaneChannel, Peers } from "../../src/worker/peers";
 import { load } from "./golden";
 import { SENDING } from "./sending";
 import { installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
@@ -34,7 +34,7 @@ function studio(config: SendConfig) {
   const said: FromWorker[] = [];
   const capture = new Capture(module, { port }, config, peers, (message) => said.push(message));
   capture.fromWorklet();
-  peers.addLane(1, 0, 0, true, lane as unknown as RTCDataChannel);
+  peers.addLane(1, 0, 0, true, lane as unknown as LaneChannel);
   /** Quanta of 128 frames of stereo. */
   const play = (quanta: number) => {
     const bytes = new Uint8Array(2 * 128 * 4);

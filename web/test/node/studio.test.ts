@@ -28,7 +28,7 @@ const sound = vi.hoisted(() => ({
     review: () => {},
   },
   numbers: vi.fn((): Float64Array | undefined => undefined),
-  offsetOf: () => -1,
+  offsetOf: (): number => -1,
   observeOutput: () => {},
   isInputLate: vi.fn(() => false),
   outputClock: () => null,
