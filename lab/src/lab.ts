@@ -22,6 +22,7 @@ import { EmulatedNetwork } from "./network.js";
 import { servePages } from "./pages.js";
 import { Patience } from "./patience.js";
 import { requirePrograms } from "./processes.js";
+import { mostQueuedShare, Queues } from "./queues.js";
 import { csv } from "./report/csv.js";
 import { type IndexEntry, indexEntry, indexPage, reportPage } from "./report/html.js";
 import { summaryMarkdown } from "./report/markdown.js";
@@ -117,6 +118,7 @@ async function main(): Promise<number> {
   const pages = await servePages();
   const product = await Product.start();
   const stalls = Stalls.start();
+  const queues = new Queues();
   const shared = { rig, pages, product };
   const patience = new Patience(stalls, patienceMinutes ?? 0, say);
   say(await calibrate(rig));
@@ -132,7 +134,7 @@ async function main(): Promise<number> {
       for (const step of plan.steps) {
         const { least, failed } = await measure(
           () => progress.take(experiment.name, step, shared),
-          stalls,
+          () => watchLoad(stalls, queues),
           patience,
         );
         if (least) kept.push(least);
@@ -177,6 +179,7 @@ async function main(): Promise<number> {
       say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
     }
   } finally {
+    queues.stop();
     await stalls.stop();
     await product.stop();
     pages.close();
@@ -207,16 +210,16 @@ interface Kept {
 /** Takes a step, and anew while the machine disturbs it and patience lasts; what fails, once more. The least disturbed take counts, whatever it measured. */
 async function measure(
   take: () => Promise<{ measured: unknown } | { failure: string }>,
-  stalls: Stalls,
+  watch: () => () => Load,
   patience: Patience,
 ): Promise<{ least: Kept | undefined; failed: string[] }> {
   const failed: string[] = [];
   let least: Kept | undefined;
   while (failed.length < 2) {
     await patience.untilQuiet();
-    const [began, watch] = [Date.now(), watchLoad(stalls)];
+    const [began, loadSince] = [Date.now(), watch()];
     const taken = await take();
-    const load = watch();
+    const load = loadSince();
     if ("failure" in taken) failed.push(taken.failure);
     else if (!least || load.missingShare < least.load.missingShare) least = { ...taken, load };
     if (least && !patience.again(load, Date.now() - began)) break;
@@ -282,7 +285,7 @@ function words(ms: number): string {
 }
 
 function loadDoubts(loads: readonly Load[]): string[] {
-  const { busyShare, longestMs, missingShare } = worst(loads);
+  const { busyShare, queuedShare, longestMs, missingShare } = worst(loads);
   return [
     ...(isDisturbed({ longestMs, missingShare })
       ? [
@@ -290,14 +293,17 @@ function loadDoubts(loads: readonly Load[]): string[] {
         ]
       : []),
     ...(busyShare > 0.97 ? [`the processors had no idle time (${percent(busyShare)} busy in one step)`] : []),
+    ...(queuedShare > mostQueuedShare
+      ? [`threads that carry the sound waited for a processor for up to ${percent(queuedShare)} of 250 ms`]
+      : []),
   ];
 }
 
 function loadWords(loads: readonly Load[]): Record<string, string> {
   if (loads.length === 0) return {};
-  const { busyShare, longestMs, missingShare } = worst(loads);
+  const { busyShare, queuedShare, longestMs, missingShare } = worst(loads);
   return {
-    load: `processors at most ${percent(busyShare)} busy in a step; stood still for at most ${longestMs.toFixed(1)} ms, ${percent(missingShare)} of a step`,
+    load: `processors at most ${percent(busyShare)} busy in a step; threads that carry the sound waited for one for at most ${percent(queuedShare)} of 250 ms; stood still for at most ${longestMs.toFixed(1)} ms, ${percent(missingShare)} of a step`,
   };
 }
 
@@ -306,6 +312,7 @@ function worst(loads: readonly Load[]): Load {
   const most = (pick: (load: Load) => number) => Math.max(0, ...loads.map(pick));
   return {
     busyShare: most(({ busyShare }) => busyShare),
+    queuedShare: most(({ queuedShare }) => queuedShare),
     longestMs: most(({ longestMs }) => longestMs),
     missingShare: most(({ missingShare }) => missingShare),
   };

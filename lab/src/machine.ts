@@ -3,12 +3,15 @@
 import { readFileSync } from "node:fs";
 import os from "node:os";
 import { run } from "./processes.js";
+import type { Queues } from "./queues.js";
 import { root } from "./rig.js";
 import type { Stalls, Standstill } from "./stalls.js";
 
 export interface Load extends Standstill {
   /** Of all processors' time. */
   busyShare: number;
+  /** See `Queues.between`. */
+  queuedShare: number;
 }
 
 interface Ticks {
@@ -17,12 +20,13 @@ interface Ticks {
 }
 
 /** Starts watching; the function it returns tells the load since. */
-export function watchLoad(stalls: Stalls): () => Load {
+export function watchLoad(stalls: Stalls, queues: Queues): () => Load {
   const [from, before] = [Date.now(), ticks()];
   return () => {
-    const after = ticks();
+    const [to, after] = [Date.now(), ticks()];
     return {
-      ...stalls.between(from, Date.now()),
+      ...stalls.between(from, to),
+      queuedShare: queues.between(from, to),
       busyShare: 1 - (after.idle - before.idle) / Math.max(1, after.total - before.total),
     };
   };

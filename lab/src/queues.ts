@@ -11,6 +11,9 @@ const searchInterval = 40;
 /** A share is that of so many looks. */
 const windowLooks = 5;
 
+/** Sound that was held up for longer than this share of a quarter of a second says nothing of who carries it. */
+export const mostQueuedShare = 0.6;
+
 interface Look {
   atMs: number;
   /** Since the thread began. */

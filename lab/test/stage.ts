@@ -13,7 +13,7 @@ import {
 } from "../src/antiphon.js";
 import { type Browser, type BrowserName, type LaunchOptions, launch } from "../src/browsers.js";
 import { run, sleep } from "../src/processes.js";
-import { Queues } from "../src/queues.js";
+import { mostQueuedShare, Queues } from "../src/queues.js";
 import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { type Score, type ScoreOptions, writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
@@ -167,8 +167,6 @@ const mostObserved = 3;
 /** A machine that stands still for less lets sound through: an output holds a few milliseconds. */
 const mostStillMs = 5;
 const mostMissingShare = 0.005;
-/** The buffers of the tests hold 170 ms; a thread that wants to run and may not for most of a quarter of a second holds sound up for as long. */
-const mostQueuedShare = 0.6;
 /** No observation begins later than this after the first. */
 const patienceMs = 120_000;
 
