@@ -3,7 +3,8 @@
 import { createUniqueId, For, type JSX, Show } from "solid-js";
 import { MAX_TARGET_FRAMES } from "../../shared/messages";
 import { OPUS_KBPS } from "../../shared/rungs";
-import { type Device, QUANTA, type Settings } from "../model";
+import { QUANTA, type Settings } from "../model";
+import { deviceOptions } from "./device-options";
 import { formatMs, formatRate, framesToMs } from "./format";
 import { useView } from "./view";
 
@@ -66,7 +67,7 @@ export function DeviceFields() {
         label="Input"
         hint="Microphone, instrument or interface."
         value={settings().inputDeviceId}
-        options={deviceOptions(view.state().inputs, "The system's default input")}
+        options={deviceOptions(view.state().inputs, settings().inputDeviceId, "The system's default input")}
         onChoice={(id) => change({ inputDeviceId: id })}
       />
       <Show
@@ -82,7 +83,11 @@ export function DeviceFields() {
           label="Output"
           hint="Best: wired headphones."
           value={settings().outputDeviceId}
-          options={deviceOptions(view.state().outputs, "The system's default output")}
+          options={deviceOptions(
+            view.state().outputs,
+            settings().outputDeviceId,
+            "The system's default output",
+          )}
           onChoice={(id) => change({ outputDeviceId: id })}
         />
       </Show>
@@ -312,14 +317,6 @@ function Choice(props: ChoiceProps): JSX.Element {
       </p>
     </div>
   );
-}
-
-/** The system's default first; a device without a label (not yet allowed) by its place. */
-function deviceOptions(devices: readonly Device[], systemDefault: string): [string, string][] {
-  const named = devices
-    .filter((d) => d.id !== "")
-    .map((d, i): [string, string] => [d.id, d.label || `Device ${i + 1}`]);
-  return [["", systemDefault], ...named];
 }
 
 function withCurrent(values: readonly number[], current: number): number[] {
