@@ -106,6 +106,8 @@ export class Microphone {
     const { deviceId: id } = track.getSettings();
     this.#input = id === undefined ? null : { id, isMissing: false };
     track.onended = () => this.#ended();
+    track.onmute = track.onunmute = () => this.#followMute(track);
+    this.#followMute(track);
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });
     this.#openings++;
@@ -117,22 +119,23 @@ export class Microphone {
     this.#request++;
     this.#stopCapture();
     for (const track of this.#stream?.getTracks() ?? []) {
-      track.onended = null;
+      track.onended = track.onmute = track.onunmute = null;
       track.stop();
     }
     this.#stream = null;
     this.#input = null;
-    this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
+    this.#store.clear("microphone", "microphone-ended", "input-muted", "input-bluetooth", "input-processed");
     this.#store.end("input-gone");
   }
 
   /**
-   * After `inputs` has changed, which `gone` were in before. Ends a microphone that has gone: where the sound system goes on with another one
+   * After `inputs` has changed from `before`. Ends a microphone that has gone: where the sound system goes on with another one
    * (PulseAudio, PipeWire), Chromium does not say so, and the others would hear the room. True if one that had gone is back: it is to be asked for again.
    */
-  follow(inputs: readonly Device[], gone: readonly Device[]): boolean {
+  follow(inputs: readonly Device[], before: readonly Device[]): boolean {
     const input = this.#input;
     if (input === null) return false;
+    const gone = without(before, inputs);
     const isOn = this.#store.state.microphone === "on";
     // Which one that is, or was, no browser says there.
     if (isOn && input.id === "default" && gone.length > 0) {
@@ -152,7 +155,9 @@ export class Microphone {
       this.#ended();
     }
     if (this.#store.state.microphone !== "ended") return false;
-    const isBack = isThere && input.isMissing;
+    // A default is listed whatever it stands for: what has come may be what it stood for.
+    const isPlugged = input.id === "default" && without(inputs, before).length > 0;
+    const isBack = isThere && (input.isMissing || isPlugged);
     input.isMissing = !isThere;
     return isBack;
   }
@@ -173,15 +178,36 @@ export class Microphone {
     this.#store.raise(microphoneProblem(error));
   }
 
+  /** By the browser, by the system or by a switch of its own: never by this page. */
+  #followMute({ muted }: MediaStreamTrack): void {
+    if (!muted) {
+      this.#store.clear("input-muted");
+      return;
+    }
+    this.#store.raise({
+      id: "input-muted",
+      severity: "error",
+      title: "The browser or the system has muted your microphone: nobody hears you.",
+      remedy:
+        "Switch it on where it was switched off: beside the page's address, on the microphone itself, or in the system.",
+    });
+  }
+
   #ended(): void {
     this.#stopCapture();
     this.#stream = null;
+    this.#store.clear("input-muted");
     this.#store.set({ microphone: "ended" });
     this.#store.raise({
       id: "microphone-ended",
       severity: "error",
       title: "The microphone has gone: nobody hears you.",
-      remedy: "Plug it in again, and it is taken again, or choose another. You still hear the others.",
+      remedy:
+        "Plug it in again, and it is taken again, or choose another. If you have forbidden it, allow it beside the page's address, then press “Try the microphone again”. You still hear the others.",
     });
   }
+}
+
+function without(devices: readonly Device[], others: readonly Device[]): Device[] {
+  return devices.filter(({ id }) => !others.some((other) => other.id === id));
 }

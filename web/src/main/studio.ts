@@ -15,6 +15,7 @@ import type {
   Trace,
 } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
+import { Awake } from "./awake";
 import { startByHand } from "./by-hand";
 import type { Setup } from "./calibration";
 import { listDevices } from "./devices";
@@ -60,6 +61,8 @@ const HEARD_MS = 450;
 const PEAKS_MS = 25;
 /** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
 const FORGET_PEAKS_MS = 1_000;
+/** Sound that has not started after so long is held back: some outputs take a second to begin. */
+const HELD_BACK_MS = 1_500;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
@@ -113,6 +116,7 @@ export class Studio implements StudioApi {
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
+  #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
   /** For the page's meters, and for the automation. */
   #meterPeaks = new Peaks();
   #levelsAtMs = performance.now();
@@ -164,8 +168,13 @@ export class Studio implements StudioApi {
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
+    // Browsers may bring it back as it was.
+    addEventListener("pageshow", ({ persisted }) => persisted && this.#comeBack());
     // A browser that waits for the user to do something waits for anything.
     for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
+    addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#resume());
+    const awake = new Awake();
+    this.#store.subscribe(() => awake.follow(this.#state.phase === "joined"));
   }
 
   get state(): StudioState {
@@ -222,9 +231,9 @@ export class Studio implements StudioApi {
   async #listDevices(): Promise<void> {
     if (!navigator.mediaDevices) return;
     const { inputs, outputs } = await listDevices();
-    const gone = this.#state.inputs.filter(({ id }) => !inputs.some((input) => input.id === id));
+    const { inputs: before } = this.#state;
     this.#set({ inputs, outputs });
-    if (this.#microphone.follow(inputs, gone)) void this.enableMicrophone();
+    if (this.#microphone.follow(inputs, before)) void this.enableMicrophone();
     await this.#output.follow(outputs, () => void this.#listDevices());
   }
 
@@ -378,6 +387,7 @@ export class Studio implements StudioApi {
     this.#listen = "";
     if (sound === null) return;
     sound.context.onstatechange = null;
+    clearTimeout(this.#heldBackTimer);
     this.#output.presume();
     this.#clear("sound-stopped", "suspended");
     await sound.close();
@@ -530,23 +540,32 @@ export class Studio implements StudioApi {
   }
 
   #checkContext(context: AudioContext): void {
+    clearTimeout(this.#heldBackTimer);
     if (context.state === "running" || context.state === "closed") {
       this.#clear("suspended");
       return;
     }
-    void context.resume();
-    this.#raise({
-      id: "suspended",
-      severity: "error",
-      title: "The browser has not started the sound.",
-      remedy: "It waits for a click on the page.",
-      action: { label: "Start the sound", run: () => this.#resume() },
-    });
+    // To ask while something else has the sound may leave it running without a sound.
+    if (context.state === "suspended") this.#resume();
+    this.#heldBackTimer = setTimeout(() => this.#heldBack(context.state === "interrupted"), HELD_BACK_MS);
+  }
+
+  #heldBack(isInterrupted: boolean): void {
+    const [title, remedy] = isInterrupted
+      ? [
+          "Something else on this device has taken the sound.",
+          "A call, perhaps. Start it again when that is over.",
+        ]
+      : ["The browser has not started the sound.", "It waits for a click on the page."];
+    const action = { label: "Start the sound", run: () => this.#resume() };
+    this.#raise({ id: "suspended", severity: "error", title, remedy, action });
   }
 
   #resume(): void {
     const context = this.#sound?.context;
-    if (context?.state === "suspended") void context.resume();
+    if (context === undefined || context.state === "running" || context.state === "closed") return;
+    // What is refused shows in the state.
+    context.resume().catch(() => {});
   }
 
   /** To start the browser with short buffers, unless it was. Chromium's report of its input tells; Firefox has none, nor has who only listens. */
@@ -691,6 +710,14 @@ export class Studio implements StudioApi {
 
   leave(): void {
     this.#end("left");
+  }
+
+  /** To where it was when the page went away. */
+  #comeBack(): void {
+    this.stopJoining();
+    if (this.#state.phase !== "joined") return;
+    this.leave();
+    void this.rejoin();
   }
 
   stopJoining(): void {

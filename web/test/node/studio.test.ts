@@ -87,7 +87,7 @@ const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
 /** What the page does when something is done to it. */
-const gestures = new Map<string, () => void>();
+const gestures = new Map<string, (event?: object) => void>();
 const page = { visibilityState: "visible" };
 /** What is plugged in changes to these. */
 let plug: (inputs: string[], outputs: string[]) => Promise<void>;
@@ -297,6 +297,21 @@ it("asks for no microphone again that ended while it is still there", async () =
   await plug(["usb in"], []);
   expect(studio.state.microphone).toBe("ended");
   expect(askForMicrophone).toHaveBeenCalledTimes(1);
+});
+
+it("asks for the default microphone again when something is plugged in after it has gone", async () => {
+  const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+  track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
+  const studio = newStudio();
+  await plug(["default", "usb in"], []);
+  await studio.enableMicrophone();
+  ended.onended?.();
+  await plug(["default"], []);
+  expect(askForMicrophone).toHaveBeenCalledTimes(1);
+  await plug(["default", "usb in"], []);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  expect(studio.state.microphone).toBe("on");
+  track.getSettings.mockReturnValue(trackSettings);
 });
 
 it("plays on the system's output while the chosen one is not there, and says so", async () => {
@@ -709,6 +724,9 @@ it("starts sound that the browser holds back by any click, also after its card w
   sound.context.state = "suspended";
   const studio = newStudio();
   await studio.join();
+  expect(problems(studio)).toEqual([]);
+  await vi.advanceTimersByTimeAsync(1_500);
+  expect(problems(studio)).toEqual(["suspended"]);
   studio.dismiss("suspended");
   for (const gesture of ["click", "keydown"]) {
     sound.context.resume.mockClear();
@@ -718,6 +736,49 @@ it("starts sound that the browser holds back by any click, also after its card w
   sound.context.state = "running";
   gestures.get("click")?.();
   expect(sound.context.resume).toHaveBeenCalledTimes(1);
+});
+
+it("asks for sound that something else has taken when told to, not by itself", async () => {
+  const studio = newStudio();
+  await studio.join();
+  Object.assign(sound.context, { state: "interrupted" });
+  sound.context.resume.mockClear();
+  (sound.context as { onstatechange?: () => void }).onstatechange?.();
+  await vi.advanceTimersByTimeAsync(1_500);
+  expect(sound.context.resume).not.toHaveBeenCalled();
+  const [{ title, action }] = studio.state.problems;
+  expect(title).toBe("Something else on this device has taken the sound.");
+  sound.context.resume.mockRejectedValueOnce(new Error("not yet"));
+  action?.run();
+  expect(sound.context.resume).toHaveBeenCalledTimes(1);
+  sound.context.state = "running";
+  (sound.context as { onstatechange?: () => void }).onstatechange?.();
+  expect(problems(studio)).toEqual([]);
+});
+
+it("joins anew when the browser brings the page back as it was", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann")]);
+  const before = Socket.last;
+  gestures.get("pagehide")?.({});
+  gestures.get("pageshow")?.({ persisted: false });
+  expect(Socket.last).toBe(before);
+  gestures.get("pageshow")?.({ persisted: true });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(Socket.last).not.toBe(before);
+  expect(studio.state.phase).toBe("joining");
+});
+
+it("says that the browser has muted the microphone, as long as it has", async () => {
+  const muted: { muted: boolean; onmute?: () => void; onunmute?: () => void } = Object.assign(track, {
+    muted: true,
+  });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  expect(problems(studio)).toContain("input-muted");
+  muted.muted = false;
+  muted.onunmute?.();
+  expect(problems(studio)).not.toContain("input-muted");
 });
 
 it.each([

@@ -47,7 +47,7 @@ function RoomPage() {
         Skip to the room
       </a>
       <header class="bar" classList={{ pinned: phase() === "joined" }}>
-        <Wordmark />
+        <Wordmark playing={phase() === "joined"} />
         <Shortcuts />
         <Show when={phase() === "joined"}>
           <MuteMyself />

@@ -1,3 +1,5 @@
+import { Dynamic } from "solid-js/web";
+
 /** The sign of Antiphon: one phrase of square notes on four lines, and its answer. */
 
 /** A phrase as steps above the lowest line, mirrored by the other choir. */
@@ -33,10 +35,10 @@ export function Stave() {
   );
 }
 
-/** The name with its small sign: the link to the start page. */
-export function Wordmark() {
+/** The name with its small sign: the link to the start page, except where that would be to leave the others by a slip. */
+export function Wordmark(props: { playing?: boolean }) {
   return (
-    <a class="wordmark" href="/">
+    <Dynamic component={props.playing ? "span" : "a"} class="wordmark" {...(!props.playing && { href: "/" })}>
       <svg class="mark" viewBox="0 0 32 32" aria-hidden="true">
         <title>Antiphon</title>
         <path class="stave-lines" d="M1 7H31M1 13H31M1 19H31M1 25H31" />
@@ -50,6 +52,6 @@ export function Wordmark() {
         </g>
       </svg>
       <span>Antiphon</span>
-    </a>
+    </Dynamic>
   );
 }

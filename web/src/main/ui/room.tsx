@@ -73,6 +73,17 @@ function OwnStrip(props: { alone: boolean }) {
   const view = useView();
   const muted = createMemo(() => view.state().selfMuted);
   const microphone = createMemo(() => view.state().microphone);
+  const heardBy = createMemo(() => {
+    const { participants, problems } = view.state();
+    if (problems.some(({ id }) => id === "suspended"))
+      return "You are not muted, but the sound has not started.";
+    if (problems.some(({ id }) => id === "input-muted"))
+      return "The browser or the system has muted you: nobody hears you.";
+    if (props.alone) return "You are not muted. Nobody else is here yet.";
+    const others = participants.filter(({ isLoop, connection }) => !isLoop && connection !== "connected");
+    if (others.length === 0) return "Everyone in the room hears you.";
+    return `You are not muted. Not connected: ${others.map(({ name }) => name).join(", ")}.`;
+  });
   return (
     <section class="own card" aria-labelledby="own-heading">
       <div class="strip-head">
@@ -101,9 +112,7 @@ function OwnStrip(props: { alone: boolean }) {
             ? "You are muted: nobody hears you."
             : view.state().mutedByOwner
               ? "The owner has muted you: nobody hears you."
-              : props.alone
-                ? "You are not muted. Nobody else is here yet."
-                : "Everyone in the room hears you."}
+              : heardBy()}
         </p>
       </Show>
       <details class="disclosure">
