@@ -43,6 +43,8 @@ const LONG_QUEUE: Duration = Duration::from_millis(30);
 const DRAIN: f64 = 0.85;
 /// The least delay is remembered for one to two times this: routes change, and clocks do not matter.
 const MEMORY: Duration = Duration::from_secs(10);
+/// A rate is taken over no less: acknowledgements that were held up come together.
+const MEASURED: Duration = Duration::from_millis(500);
 /// Sound that the window holds where it does not hold the sender back.
 const SPARE: Duration = Duration::from_secs(1);
 /// Enough for thirty streams over a round trip of 300 ms.
@@ -83,6 +85,9 @@ struct Sound {
     lost: u64,
     /// Most that was under way.
     most_in_flight: u64,
+    /// Bytes acknowledged since then without loss or a full window, for their rate.
+    calm_since: Instant,
+    calm_acked: u64,
     /// Least mean round trip, without the time for which acknowledgements were held back.
     delay: Duration,
     /// The same over the last periods of [`MEMORY`], the current one first, and when that began.
@@ -109,6 +114,8 @@ impl Sound {
             acked: 0,
             lost: 0,
             most_in_flight: 0,
+            calm_since: now,
+            calm_acked: 0,
             delay: Duration::MAX,
             least_delays: [Duration::MAX; 2],
             remembered_since: now,
@@ -143,7 +150,6 @@ impl Sound {
     }
 
     fn judge(&mut self, now: Instant) {
-        let seconds = now.saturating_duration_since(self.since).as_secs_f64();
         let loss = self.lost as f64 / (self.acked + self.lost).max(1) as f64;
         let is_waiting = self.is_limited && self.queue() > LONG_QUEUE;
         if loss > MUCH_LOSS || is_waiting {
@@ -157,9 +163,16 @@ impl Sound {
             // What has come back may be another path.
             let has_returned = |at| now.saturating_duration_since(at) < RETURNED;
             self.is_starting = self.returned_at.is_some_and(has_returned);
-        } else if loss < LITTLE_LOSS && !self.is_limited {
-            let spare = self.acked as f64 / seconds * SPARE.as_secs_f64();
+        }
+        self.calm_acked += self.acked;
+        let calm = now.saturating_duration_since(self.calm_since);
+        let is_calm = loss < LITTLE_LOSS && !self.is_limited;
+        if is_calm && calm >= MEASURED {
+            let spare = self.calm_acked as f64 * SPARE.as_secs_f64() / calm.as_secs_f64();
             self.window = self.window.max((spare as u64).min(MOST_WINDOW));
+        }
+        if !is_calm || calm >= MEASURED {
+            (self.calm_since, self.calm_acked) = (now, 0);
         }
         self.is_calm = loss < LITTLE_LOSS;
         self.since = now;
@@ -311,6 +324,27 @@ mod tests {
         assert!(
             (second * 9 / 10..second * 11 / 10).contains(&sound.window()),
             "{}",
+            sound.window()
+        );
+    }
+
+    #[test]
+    fn acknowledgements_that_come_together_make_no_rate() {
+        let (mut sound, mut now) = begin();
+        for _ in 0..3 {
+            second(&mut sound, &mut now, 0, 20, true);
+        }
+        let before = sound.window();
+        now += Duration::from_millis(300);
+        for _ in 0..450 {
+            sound.acknowledged(now, Duration::from_millis(320), PACKET, true);
+            sound.on_end_acks(now, 0, true, None);
+        }
+        second(&mut sound, &mut now, 0, 20, true);
+        // In less than a millisecond, which would make hundreds of megabytes a second.
+        assert!(
+            sound.window() < 4 * before,
+            "{} after {before}",
             sound.window()
         );
     }
