@@ -924,7 +924,12 @@ impl Participant {
         connections: &mut Connections,
     ) -> Option<(ConnectionHandle, usize)> {
         self.turn = (self.turn + 1) % self.sessions.len().max(1);
-        let (room, session) = self.roomiest(None, connections)?;
+        let (mut room, session) = self.roomiest(None, connections)?;
+        if room < CROWDED_ROOM {
+            // Perhaps it is only this burst that waits: then it leaves, and makes room.
+            connections.transmit(session, Instant::now());
+            room = connections.datagram_space(session);
+        }
         if room < outgoing.len() {
             self.counts.aged += 1;
         }
