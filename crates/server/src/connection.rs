@@ -37,6 +37,8 @@ const MAX_FRAME_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
 const READ_BUFFER_BYTES: usize = 4 * 1_024;
 /// How long the last words and the close handshake may take.
 const CLOSING: Duration = Duration::from_secs(2);
+/// What is told to everybody in the room counts as so many messages: it could fill everybody's outbox, which cuts their connections.
+const TOLD_TO_ALL: usize = 20;
 
 /// `GET /ws/{room}`.
 pub(crate) async fn upgrade(
@@ -207,11 +209,9 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
                 tracing::info!(connection = connection.id.0, "dropped: silent");
                 connection.outbox.end(End::Abort);
             } else {
-                connection.refuse(
-                    DropReason::HelloTimeout,
-                    ErrorCode::BadMessage,
-                    "hello did not come in time",
-                );
+                // No error, which would be final: a bad network may have kept it, and whoever it was may try again.
+                hub.metrics.count_dropped(DropReason::HelloTimeout);
+                connection.outbox.end(End::Close(1001));
             }
             return;
         };
@@ -240,7 +240,7 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
         if !messages.take(1, hub.now()) || !bytes.take(text.len(), hub.now()) {
             return connection.refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
         }
-        if handle_text(connection, room, &text, &mut greeted).is_break() {
+        if handle_text(connection, room, &text, &mut greeted, &mut messages).is_break() {
             return;
         }
     }
@@ -272,6 +272,7 @@ fn handle_text(
     room: &RoomName,
     text: &str,
     greeted: &mut bool,
+    messages: &mut TokenBucket,
 ) -> ControlFlow<()> {
     let refuse = |reason, code, why: &str| {
         connection.refuse(reason, code, why);
@@ -307,7 +308,18 @@ fn handle_text(
             *greeted = true;
             connection.handle_hello(room.clone(), hello);
         }
-        message if *greeted => connection.handle_message(message),
+        message if *greeted => {
+            let is_for_all = matches!(
+                message,
+                ClientMessage::Rename { .. }
+                    | ClientMessage::Moderate { .. }
+                    | ClientMessage::Lock { .. }
+            );
+            if is_for_all && !messages.take(TOLD_TO_ALL - 1, connection.hub.now()) {
+                return refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
+            }
+            connection.handle_message(message)
+        }
         _ => {
             return refuse(
                 DropReason::BadMessage,

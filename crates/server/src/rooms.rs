@@ -122,8 +122,9 @@ pub struct RoomStatus {
 /// What is kept for someone who is away has at most this many bytes of data.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 
-/// How many identities a room refuses. The one that was removed first is forgotten first.
+/// How many identities a room refuses, and how many that have gone it takes back muted only. The first are forgotten first.
 const MAX_REMOVED: usize = 256;
+const MAX_GONE_MUTED: usize = 256;
 
 /// All rooms of a server.
 #[derive(Debug)]
@@ -149,6 +150,8 @@ struct Room {
     lock: Option<Lock>,
     /// Identities that the owner removed.
     removed: VecDeque<ParticipantId>,
+    /// Identities that have gone muted by the owner.
+    gone_muted: VecDeque<ParticipantId>,
 }
 
 #[derive(Debug)]
@@ -348,16 +351,19 @@ impl Rooms {
             numbers: StreamNumbers::default(),
             lock: hello.passphrase.as_ref().map(Lock::new),
             removed: VecDeque::new(),
+            gone_muted: VecDeque::new(),
         });
         let Some(stream) = room.numbers.take() else {
             return Err((ErrorCode::RoomFull, "this room is full"));
         };
+        let was_muted = room.gone_muted.iter().position(|id| *id == hello.id);
+        let was_muted = was_muted.and_then(|at| room.gone_muted.remove(at));
         let member = Member {
             id: hello.id,
             stream,
             name: hello.name.clone(),
             is_bot: hello.bot,
-            muted: false,
+            muted: was_muted.is_some(),
             token: self.relay.as_ref().map(|_| Token::random()),
             presence: Presence::Here(arrival.connection),
         };
@@ -370,6 +376,10 @@ impl Rooms {
                 stream,
                 sample_rate_hz: room.sample_rate_hz,
             }));
+            if member.muted {
+                let command = MediaCommand::Mute { token, muted: true };
+                self.outputs.push_back(Output::Media(command));
+            }
         }
         let owner = room.members.first().map(|_| room.owner());
         room.members.push(member);
@@ -591,6 +601,12 @@ impl Rooms {
         let at = room.members.iter().position(|member| member.id == id);
         let member = room.members.remove(at.expect("it is in the room"));
         room.numbers.give_back(member.stream);
+        if member.muted {
+            if room.gone_muted.len() >= MAX_GONE_MUTED {
+                room.gone_muted.pop_front();
+            }
+            room.gone_muted.push_back(id);
+        }
         // Nobody hears from those they do not know.
         for member in &mut room.members {
             if let Presence::Away { kept, .. } = &mut member.presence {

@@ -177,6 +177,18 @@ async fn whoever_sends_too_fast_is_stopped() {
     assert_eq!(page.refused().await, ("too_fast".into(), 1008));
     assert_eq!(server.dropped("too_fast").await, 1);
 
+    let server = Running::start(|_| {}).await;
+    let (mut page, _) = server.join(1).await;
+    for n in 0..200 {
+        page.say(json!({ "type": "rename", "name": format!("Name {n}") }))
+            .await;
+    }
+    assert_eq!(
+        page.refused().await,
+        ("too_fast".into(), 1008),
+        "what is told to everybody counts as more than one"
+    );
+
     let server = Running::start(|config| config.connections.bytes_per_s = 1_000).await;
     let (mut page, welcome) = server.join(1).await;
     page.say(json!({ "type": "signal", "to": welcome["id"], "data": { "x": "x".repeat(10_000) } }))
@@ -335,7 +347,7 @@ async fn hello_must_come_in_time() {
     let server =
         Running::start(|config| config.connections.hello_timeout = Duration::from_millis(50)).await;
     let mut page = server.connect().await;
-    assert_eq!(page.refused().await, ("bad_message".into(), 1008));
+    assert_eq!(page.closed().await, 1001, "it may try again");
     assert_eq!(server.dropped("hello_timeout").await, 1);
 }
 
@@ -363,7 +375,7 @@ async fn a_silent_connection_is_dropped_and_a_living_one_is_not() {
 async fn a_page_that_does_not_read_is_dropped_by_what_the_server_says_and_delays_nobody() {
     let server = Running::start(|config| {
         config.connections.bytes_per_s = 1 << 24;
-        config.connections.messages_per_s = 1_000;
+        config.connections.messages_per_s = 5_000;
     })
     .await;
     let (mut ann, _) = server.join(1).await;

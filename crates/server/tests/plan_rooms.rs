@@ -820,9 +820,27 @@ fn the_relay_is_told_who_comes_goes_and_is_muted() {
         plan.says(1, &moderate(2, "unmute"))[0],
         "relay: mute T2 false"
     );
+    plan.says(1, &moderate(2, "mute"));
+    plan.says(3, r#"{"type":"leave"}"#);
+    let told = plan.hello(4, 2, "Bob");
+    assert_eq!(
+        told[..2],
+        ["relay: admit #2 with T3 as 3", "relay: mute T3 true"],
+        "to leave and come back does not help"
+    );
+    assert!(
+        told.iter().any(|told| told.contains(r#""muted":true}"#)),
+        "the others know: {told:?}"
+    );
+    assert_eq!(
+        plan.says(1, &moderate(2, "unmute"))[0],
+        "relay: mute T3 false"
+    );
+    plan.says(4, r#"{"type":"leave"}"#);
+    assert_eq!(plan.hello(5, 2, "Bob")[0], "relay: admit #2 with T4 as 4");
     assert_eq!(
         plan.says(1, &moderate(2, "remove"))[3..],
-        ["relay: withdraw T2", r##"1: {"type":"left","id":"#2"}"##]
+        ["relay: withdraw T4", r##"1: {"type":"left","id":"#2"}"##]
     );
     plan.breaks(1);
     assert_eq!(
@@ -831,8 +849,8 @@ fn the_relay_is_told_who_comes_goes_and_is_muted() {
         "the last one's too"
     );
     assert_eq!(
-        plan.hello(4, 1, "Ann")[0],
-        "relay: admit #1 with T3 as 1",
+        plan.hello(6, 1, "Ann")[0],
+        "relay: admit #1 with T5 as 1",
         "another life, another token"
     );
 }
