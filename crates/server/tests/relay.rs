@@ -647,6 +647,31 @@ async fn sessions_share_the_work_and_the_fifth_is_too_many() {
 }
 
 #[tokio::test]
+async fn sessions_that_have_died_keep_no_place_and_get_no_sound() {
+    let relay = Relay::start();
+    let a = relay.join(1).await;
+    let b = relay.admit(2);
+    let (line, running) = lossy_line(relay.address).await;
+    let mut dead = Vec::new();
+    for _ in 0..4 {
+        dead.push(relay.connect_by(line, b).await);
+    }
+    // As when a phone goes from one network to another.
+    drop(running);
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let session = relay.connect(b).await;
+    let mut b_control = Control::open(&session).await;
+    b_control.listen(&[1]).await;
+    let mut a_control = a.listen(&[]).await;
+    a_control.wanted(1).await;
+    for turn in 0..8 {
+        a.send(&audio(turn));
+        let next = timeout(SOON, session.read_datagram()).await;
+        assert_eq!(next.expect("in time").expect("open"), audio_from(1, turn));
+    }
+}
+
+#[tokio::test]
 async fn who_has_no_session_left_takes_nothing() {
     let relay = Relay::start();
     let (a, b) = (relay.join(1).await, relay.join(2).await);

@@ -10,7 +10,7 @@ use std::{
     io::{self, IoSliceMut},
     iter, net,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -51,6 +51,8 @@ pub(super) struct Connection {
     pub(super) quic: quinn_proto::Connection,
     pub(super) web: WebTransport,
     pub(super) session: Session,
+    /// When a packet of it was read last.
+    heard_at: Instant,
     /// Its entry among the timers.
     armed: Option<Instant>,
     is_touched: bool,
@@ -166,7 +168,9 @@ impl Connections {
             .handle(now, from, to, ecn, packet, &mut self.buffer)?;
         match event {
             DatagramEvent::ConnectionEvent(handle, event) => {
-                self.get(handle)?.quic.handle_event(event);
+                let connection = self.get(handle)?;
+                connection.heard_at = now;
+                connection.quic.handle_event(event);
                 self.touch(handle);
                 Some(Routed::To(handle))
             }
@@ -193,6 +197,7 @@ impl Connections {
                     quic,
                     web: WebTransport::default(),
                     session,
+                    heard_at: now,
                     armed: None,
                     is_touched: false,
                     followed: None,
@@ -242,6 +247,15 @@ impl Connections {
         {
             self.touched.push(handle);
         }
+    }
+
+    /// For how long nothing has come of a connection, up to the newest burst.
+    pub(super) fn silence(&mut self, handle: ConnectionHandle) -> Duration {
+        let burst = self.burst;
+        let connection = self.get(handle);
+        connection.map_or(Duration::MAX, |connection| {
+            burst.saturating_duration_since(connection.heard_at)
+        })
     }
 
     /// Bytes of datagrams that still have room on a connection.

@@ -62,6 +62,9 @@ const MIXES_PER_S: u32 = 1;
 const MIXES_AT_ONCE: u32 = 4;
 /// With less room than this on a listener's emptiest session, so much waits that its downlink is too slow.
 const CROWDED_ROOM: usize = SEND_BUFFER / 2;
+/// Nothing has come of a session for so long: it may have died, and has. Those who live are probed twice a second.
+const SILENT: Duration = Duration::from_secs(1);
+const DEAD: Duration = Duration::from_secs(2);
 /// A datagram is sent a second time only where at least so much room is left.
 const COPY_ROOM: usize = SEND_BUFFER / 4 * 3;
 /// So many packets lost since a listener's last review, and more than [`CONGESTED_SHARE`]: that is want of room (as the ladder has it, which learns of
@@ -366,14 +369,29 @@ impl Room {
         }
     }
 
-    /// A session of this participant was accepted.
+    /// A session of this participant was accepted. If it has enough, the new one takes the place of one that has died: after a change of networks all
+    /// have, and QUIC takes ten seconds to know.
     ///
     /// # Errors
     /// It has to be closed: the participant has enough, or has left meanwhile.
-    pub(super) fn open(&mut self, stream: u16, session: ConnectionHandle) -> Result<(), CloseCode> {
+    pub(super) fn open(
+        &mut self,
+        stream: u16,
+        session: ConnectionHandle,
+        connections: &mut Connections,
+    ) -> Result<(), CloseCode> {
         let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
         if participant.sessions.len() == MAX_SESSIONS {
-            return Err(CloseCode::TooManySessions);
+            let silences = participant.sessions.iter();
+            let silences = silences.map(|session| (connections.silence(*session), *session));
+            let longest = silences.max_by_key(|(silence, _)| *silence);
+            let (_, dead) = longest
+                .filter(|(silence, _)| *silence > DEAD)
+                .ok_or(CloseCode::TooManySessions)?;
+            participant.sessions.push(session);
+            connections.close(dead, CloseCode::TooManySessions);
+            self.ended(stream, dead, connections);
+            return Ok(());
         }
         participant.sessions.push(session);
         Ok(())
@@ -389,7 +407,10 @@ impl Room {
         let Some(participant) = self.participants.get_mut(&stream) else {
             return;
         };
-        participant.sessions.retain(|other| *other != session);
+        let Some(at) = participant.sessions.iter().position(|one| *one == session) else {
+            return;
+        };
+        participant.sessions.remove(at);
         participant.counts.lost_before += lost(session, connections);
         if participant.sessions.is_empty() {
             participant.listen = Listen::default();
@@ -968,7 +989,7 @@ impl Participant {
         Some(sent)
     }
 
-    /// The session with the most room, in turns among equals, `but` for one; and its room, in bytes.
+    /// The session with the most room, in turns among equals, `but` for one; and its room, in bytes. One that seems to have died only if all do.
     fn roomiest(
         &self,
         but: Option<ConnectionHandle>,
@@ -977,8 +998,12 @@ impl Participant {
         let count = self.sessions.len();
         let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
         let others = in_turn.filter(|session| Some(*session) != but);
-        let with_room = others.map(|session| (connections.datagram_space(session), session));
-        with_room.min_by_key(|(room, _)| Reverse(*room))
+        let seen = others.map(|session| {
+            let is_silent = count > 1 && connections.silence(session) > SILENT;
+            (is_silent, connections.datagram_space(session), session)
+        });
+        let best = seen.min_by_key(|(is_silent, room, _)| (*is_silent, Reverse(*room)));
+        best.map(|(_, room, session)| (room, session))
     }
 
     /// Finds out whether its downlink loses so much that copies help, so long after the last time.
