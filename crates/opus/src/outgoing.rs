@@ -150,8 +150,8 @@ const FEED: usize = 2;
 pub struct Renditions {
     /// Takes the sound. Its main rendition is [`Rung::Main`].
     pub sender: Sender,
-    has_narrow: bool,
-    has_feed: bool,
+    narrow: Option<SenderConfig>,
+    feed: Option<SenderConfig>,
 }
 
 /// What a datagram of [`Renditions`] is for.
@@ -168,33 +168,32 @@ impl Renditions {
     pub fn new(sender: Sender) -> Self {
         Self {
             sender,
-            has_narrow: false,
-            has_feed: false,
+            narrow: None,
+            feed: None,
         }
     }
 
-    /// Begins what is used from now on, and ends what is not.
+    /// Begins what is used from now on, changes what goes on as the main rendition has changed, and ends what is not.
     ///
     /// RT: no alloc, no lock, O(1).
     pub fn prepare(&mut self, is_used: impl Fn(Rung) -> bool, feeds: bool) {
         let main = self.sender.config();
-        let has_narrow = is_used(Rung::Narrow);
-        if has_narrow != self.has_narrow {
-            self.has_narrow = has_narrow;
-            let narrow = SenderConfig {
-                format: SampleFormat::S16,
-                ..main
-            };
-            (self.sender).set_rendition(NARROW, has_narrow.then_some(narrow));
+        let narrow = is_used(Rung::Narrow).then_some(SenderConfig {
+            format: SampleFormat::S16,
+            ..main
+        });
+        if narrow != self.narrow {
+            self.narrow = narrow;
+            self.sender.set_rendition(NARROW, narrow);
         }
-        if feeds != self.has_feed {
-            self.has_feed = feeds;
-            let feed = SenderConfig {
-                format: SampleFormat::F32,
-                packet_frames: FEED_FRAMES,
-                ..main
-            };
-            (self.sender).set_rendition(FEED, feeds.then_some(feed));
+        let feed = feeds.then_some(SenderConfig {
+            format: SampleFormat::F32,
+            packet_frames: FEED_FRAMES,
+            ..main
+        });
+        if feed != self.feed {
+            self.feed = feed;
+            self.sender.set_rendition(FEED, feed);
         }
     }
 
@@ -589,6 +588,37 @@ mod tests {
         kbps: 64,
         frames: 480,
     };
+
+    #[test]
+    fn what_is_narrower_follows_the_packets_that_were_chosen() {
+        let config = SenderConfig {
+            rate: SampleRate::Hz48000,
+            format: SampleFormat::S24,
+            channels: 1,
+            packet_frames: 256,
+        };
+        let mut renditions = Renditions::new(Sender::new(config));
+        let mut out = [0; MAX_DATAGRAM_BYTES];
+        let mut narrow = |renditions: &mut Renditions| {
+            renditions.prepare(|rung| rung == Rung::Narrow, false);
+            renditions.sender.push(&[0.5; 256], 256);
+            let mut packets = Vec::new();
+            while let Some((rendition, length)) = renditions.poll_datagram(&mut out) {
+                if rendition == Rendition::Samples(Rung::Narrow)
+                    && let Ok(Datagram::Audio(header, ..)) = wire::parse(&out[..length])
+                {
+                    packets.push((header.timestamp, header.frames));
+                }
+            }
+            packets
+        };
+        assert_eq!(narrow(&mut renditions), [(0, 256)]);
+        renditions.sender.set_config(SenderConfig {
+            packet_frames: 128,
+            ..config
+        });
+        assert_eq!(narrow(&mut renditions), [(256, 128), (384, 128)]);
+    }
 
     #[test]
     fn each_format_is_cheaper_than_the_one_before() {
