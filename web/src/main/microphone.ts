@@ -124,8 +124,9 @@ export class Microphone {
     }
     this.#stream = null;
     this.#input = null;
-    this.#store.clear("microphone", "microphone-ended", "input-muted", "input-bluetooth", "input-processed");
+    this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
     this.#store.end("input-gone");
+    this.#followMute({ muted: false });
   }
 
   /**
@@ -179,8 +180,10 @@ export class Microphone {
   }
 
   /** By the browser, by the system or by a switch of its own: never by this page. */
-  #followMute({ muted }: MediaStreamTrack): void {
-    if (!muted) {
+  #followMute({ muted }: { muted: boolean }): void {
+    // Not every browser has it.
+    this.#store.set({ inputMuted: muted === true });
+    if (!this.#store.state.inputMuted) {
       this.#store.clear("input-muted");
       return;
     }
@@ -196,7 +199,7 @@ export class Microphone {
   #ended(): void {
     this.#stopCapture();
     this.#stream = null;
-    this.#store.clear("input-muted");
+    this.#followMute({ muted: false });
     this.#store.set({ microphone: "ended" });
     this.#store.raise({
       id: "microphone-ended",

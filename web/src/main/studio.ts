@@ -142,6 +142,8 @@ export class Studio implements StudioApi {
       outputs: [],
       outputSelectable: "setSinkId" in AudioContext.prototype,
       microphone: "unasked",
+      inputMuted: false,
+      heldBack: false,
       selfMuted: false,
       looping: false,
       isOwner: false,
@@ -388,6 +390,7 @@ export class Studio implements StudioApi {
     if (sound === null) return;
     sound.context.onstatechange = null;
     clearTimeout(this.#heldBackTimer);
+    this.#set({ heldBack: false });
     this.#output.presume();
     this.#clear("sound-stopped", "suspended");
     await sound.close();
@@ -542,6 +545,7 @@ export class Studio implements StudioApi {
   #checkContext(context: AudioContext): void {
     clearTimeout(this.#heldBackTimer);
     if (context.state === "running" || context.state === "closed") {
+      this.#set({ heldBack: false });
       this.#clear("suspended");
       return;
     }
@@ -557,6 +561,7 @@ export class Studio implements StudioApi {
           "A call, perhaps. Start it again when that is over.",
         ]
       : ["The browser has not started the sound.", "It waits for a click on the page."];
+    this.#set({ heldBack: true });
     const action = { label: "Start the sound", run: () => this.#resume() };
     this.#raise({ id: "suspended", severity: "error", title, remedy, action });
   }

@@ -728,6 +728,7 @@ it("starts sound that the browser holds back by any click, also after its card w
   await vi.advanceTimersByTimeAsync(1_500);
   expect(problems(studio)).toEqual(["suspended"]);
   studio.dismiss("suspended");
+  expect(studio.state.heldBack).toBe(true);
   for (const gesture of ["click", "keydown"]) {
     sound.context.resume.mockClear();
     gestures.get(gesture)?.();
@@ -776,9 +777,11 @@ it("says that the browser has muted the microphone, as long as it has", async ()
   const studio = newStudio();
   await studio.enableMicrophone();
   expect(problems(studio)).toContain("input-muted");
+  studio.dismiss("input-muted");
+  expect(studio.state.inputMuted).toBe(true);
   muted.muted = false;
   muted.onunmute?.();
-  expect(problems(studio)).not.toContain("input-muted");
+  expect(studio.state.inputMuted).toBe(false);
 });
 
 it.each([

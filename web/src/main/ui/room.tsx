@@ -74,11 +74,9 @@ function OwnStrip(props: { alone: boolean }) {
   const muted = createMemo(() => view.state().selfMuted);
   const microphone = createMemo(() => view.state().microphone);
   const heardBy = createMemo(() => {
-    const { participants, problems } = view.state();
-    if (problems.some(({ id }) => id === "suspended"))
-      return "You are not muted, but the sound has not started.";
-    if (problems.some(({ id }) => id === "input-muted"))
-      return "The browser or the system has muted you: nobody hears you.";
+    const { participants, heldBack, inputMuted } = view.state();
+    if (heldBack) return "You are not muted, but the sound has not started.";
+    if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
     if (props.alone) return "You are not muted. Nobody else is here yet.";
     const others = participants.filter(({ isLoop, connection }) => !isLoop && connection !== "connected");
     if (others.length === 0) return "Everyone in the room hears you.";
