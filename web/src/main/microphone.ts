@@ -181,9 +181,8 @@ export class Microphone {
 
   /** By the browser, by the system or by a switch of its own: never by this page. */
   #followMute({ muted }: { muted: boolean }): void {
-    // Not every browser has it.
-    this.#store.set({ inputMuted: muted === true });
-    if (!this.#store.state.inputMuted) {
+    this.#store.set({ inputMuted: muted });
+    if (!muted) {
       this.#store.clear("input-muted");
       return;
     }

@@ -82,7 +82,7 @@ class Socket {
 }
 
 const trackSettings: MediaTrackSettings & { latency?: number } = { sampleRate: 48_000, deviceId: "usb in" };
-const track = { label: "Microphone", stop: vi.fn(), getSettings: vi.fn(() => trackSettings) };
+const track = { label: "Microphone", muted: false, stop: vi.fn(), getSettings: vi.fn(() => trackSettings) };
 const microphone = { getTracks: () => [track], getAudioTracks: () => [track] };
 const askForMicrophone = vi.fn(async () => microphone);
 const plugged = vi.fn(async () => [] as { kind: string; deviceId: string; label: string }[]);
