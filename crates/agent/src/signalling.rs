@@ -304,12 +304,11 @@ pub enum FromServer {
 }
 
 /// After these, trying again would change nothing.
-const FINAL_ERRORS: [&str; 8] = [
+const FINAL_ERRORS: [&str; 7] = [
     "bad_message",
     "bad_version",
     "room_full",
     "server_full",
-    "too_fast",
     "passphrase",
     "removed",
     "replaced",
@@ -338,6 +337,8 @@ enum End {
     Broken(String),
     /// Do not.
     Final(String),
+    /// For now: too much was said, or too often something wrong, and not by us alone.
+    TooFast(String),
     /// We left.
     Left,
 }
@@ -353,6 +354,7 @@ pub async fn run(
 ) {
     let mut failures = 0u32;
     let mut server = None;
+    let mut was_in = false;
     loop {
         let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
             Err(_) => End::Broken("the server does not answer".into()),
@@ -371,14 +373,15 @@ pub async fn run(
                 )
                 .await;
                 if welcomed {
-                    failures = 0;
+                    (failures, was_in) = (0, true);
                 }
                 end
             }
         };
         let why = match end {
             End::Left => return,
-            End::Final(why) => {
+            End::TooFast(why) if was_in => why,
+            End::Final(why) | End::TooFast(why) => {
                 let _ = events.send(SignallingEvent::Ended(why)).await;
                 return;
             }
@@ -499,6 +502,9 @@ async fn talk(
                         }
                     }
                     FromServer::Locked { passphrase } => hello.passphrase.clone_from(passphrase),
+                    FromServer::Error { code, message } if code == "too_fast" => {
+                        return End::TooFast(message.clone());
+                    }
                     FromServer::Error { code, message } if FINAL_ERRORS.contains(&code.as_str()) => {
                         let how = if code == "passphrase" {
                             ": say it by ANTIPHON_PASSPHRASE or --passphrase"
@@ -598,11 +604,37 @@ mod tests {
             assert_eq!(fifth["passphrase"], "z");
             let sixth = meet(&listener, &[]).await;
             assert_eq!(sixth.get("passphrase"), None, "it was unlocked meanwhile");
+            let too_fast =
+                serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"});
+            let seventh = meet(&listener, &[too_fast]).await;
+            let eighth = meet(&listener, &[]).await;
+            assert_eq!(seventh, eighth, "who was in comes again");
         };
         tokio::select! {
             () = serving => {}
             ((), ()) = async { tokio::join!(talking, listening) } => panic!("it gave up"),
         }
+    }
+
+    #[tokio::test]
+    async fn who_was_never_in_is_told_that_it_was_too_fast() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let (_to_server, outgoing) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(16);
+        let too_fast =
+            [serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"})];
+        let all = async {
+            tokio::join!(
+                run(link.parse().expect("a link"), hello(), outgoing, events),
+                meet(&listener, &too_fast),
+            )
+        };
+        timeout(SILENCE_TIMEOUT, all).await.expect("it ends");
+        assert!(
+            matches!(told.recv().await, Some(SignallingEvent::Ended(why)) if why == "so it is")
+        );
     }
 
     #[tokio::test]
