@@ -5,6 +5,7 @@ import { mic, type Passage, playback, Rig, sampleRateHz, speaker } from "../src/
 import { writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
 import { framesPerMs } from "../src/units.js";
+import type { Take } from "../src/wav.js";
 
 const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 2, steadySeconds: 0.5, tailSeconds: 0.5 });
 let rig: Rig;
@@ -34,13 +35,12 @@ it("reads its own loop as exactly one quantum, at every pulse", async (test) => 
 });
 
 it("gives 16-bit material back exactly", async (test) => {
-  const { heard } = await passWhole(test, rig, {
-    plays: [{ take: score.take, to: playback("A") }],
-    hears: [speaker("A")],
-  });
-  const [played, back] = [score.take[0]!, heard[0]![0]!];
   const shift = rig.quantumFrames;
-  expect(back.subarray(shift)).toEqual(played.subarray(0, played.length - shift));
+  const played = score.take[0]!.subarray(0, score.take[0]!.length - shift);
+  const passage = { plays: [{ take: score.take, to: playback("A") }], hears: [speaker("A")] };
+  await passWhole(test, rig, passage, ([take]) =>
+    take![0]!.subarray(shift).every((sample, n) => sample === played[n]),
+  );
 });
 
 it("keeps its cards apart: a microphone's sound reaches no speaker, and no other card", async () => {
@@ -87,14 +87,15 @@ function processesIn(folder: string): string[] {
 const patienceMs = 120_000;
 
 /**
- * A pass of which the device missed nothing. Where the machine stands still for a cycle of the graph, the graph goes on without the device, which
- * counts that: then nothing was passed, and it is passed again, or the test is skipped where that goes on. Three times without a standstill it is a
+ * A pass of which the device missed nothing, and what was heard is right. Where the machine stands still for a cycle of the graph, the graph goes on
+ * without the device, which counts that, or without a card, which nobody counts: then nothing was passed, and it is passed again, or the test is skipped where that goes on. Three times without a standstill it is a
  * fault.
  */
 async function passWhole(
   { skip, annotate }: Pick<TestContext, "skip" | "annotate">,
   on: Rig,
   passage: Passage,
+  isRight: (heard: Take[]) => boolean = () => true,
 ): ReturnType<Rig["pass"]> {
   const faults: string[] = [];
   const begin = Date.now();
@@ -103,9 +104,10 @@ async function passWhole(
     if (from - begin > patienceMs) skip("the machine stood still too often to tell");
     const pass = await on.pass(passage);
     const { xruns, clock_gaps, missed_frames } = pass.summary;
-    if (xruns === 0 && clock_gaps === 0) return pass;
+    const right = isRight(pass.heard);
+    if (xruns === 0 && clock_gaps === 0 && right) return pass;
     const { longestMs } = stalls.between(from, Date.now());
-    const gaps = `${clock_gaps} gaps of ${missed_frames} frames in all, ${xruns} xruns`;
+    const gaps = `${clock_gaps} gaps of ${missed_frames} frames in all, ${xruns} xruns, heard ${right ? "right" : "wrong"}`;
     // A cycle that begins so late has half its time left, less what the graph itself takes.
     if (longestMs < on.quantumFrames / framesPerMs / 2) faults.push(gaps);
     expect(faults.length, `${faults.join("; ")}, though the machine did not stand still`).toBeLessThan(3);
