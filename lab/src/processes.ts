@@ -54,6 +54,21 @@ export function offspring(): number[] {
   return [...parents.keys()].filter(isOurs);
 }
 
+/** The folders in `/proc` of all threads of these names in processes that descend from this one. */
+export function threadsNamed(names: readonly string[]): string[] {
+  return offspring().flatMap((owner) => {
+    const tasks = `/proc/${owner}/task`;
+    try {
+      return readdirSync(tasks)
+        .map((id) => `${tasks}/${id}`)
+        .filter((thread) => names.includes(readFileSync(`${thread}/comm`, "utf8").trim()));
+    } catch {
+      // It has ended meanwhile.
+      return [];
+    }
+  });
+}
+
 /** Folders of lab processes that were killed too hard to tidy up. */
 function removeLeftovers(parent: string): void {
   for (const name of readdirSync(parent)) {

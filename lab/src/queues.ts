@@ -1,7 +1,7 @@
 /** When threads that carry sound were kept from the processors by others: what a program that shares the machine can hardly help. */
 
-import { readdirSync, readFileSync } from "node:fs";
-import { offspring } from "./processes.js";
+import { readFileSync } from "node:fs";
+import { threadsNamed } from "./processes.js";
 
 /** Those that a packet passes in Chromium and in Firefox, as far as they have no rank before others. As the browsers call them. */
 const carriers = ["DedicatedWorker", "WebRTC_W_and_N", "DOM Worker", "GraphRunner", "Socket Thread"];
@@ -38,7 +38,9 @@ export class Queues {
   }
 
   #look(): void {
-    if (this.#looks++ % searchInterval === 0) this.#search();
+    if (this.#looks++ % searchInterval === 0)
+      for (const thread of threadsNamed(carriers))
+        if (!this.#threads.has(thread)) this.#threads.set(thread, []);
     const atMs = Date.now();
     let share = 0;
     for (const [thread, looks] of this.#threads) {
@@ -53,21 +55,6 @@ export class Queues {
       share = Math.max(share, (waitedMs - before.waitedMs) / (atMs - before.atMs));
     }
     this.#shares.push({ atMs, share });
-  }
-
-  #search(): void {
-    for (const owner of offspring()) {
-      const tasks = `/proc/${owner}/task`;
-      try {
-        for (const id of readdirSync(tasks)) {
-          const thread = `${tasks}/${id}`;
-          const name = readFileSync(`${thread}/comm`, "utf8").trim();
-          if (carriers.includes(name) && !this.#threads.has(thread)) this.#threads.set(thread, []);
-        }
-      } catch {
-        // It has ended meanwhile.
-      }
-    }
   }
 }
 

@@ -4,18 +4,18 @@
  */
 
 import { spawnSync } from "node:child_process";
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import {
   makeFolder,
-  offspring,
   removeFolder,
   requirePrograms,
   run,
   Service,
   sessionNiceness,
   sleep,
+  threadsNamed,
 } from "./processes.js";
 import { readWav, type Take, writeWav } from "./wav.js";
 
@@ -159,17 +159,8 @@ export class Rig {
    * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
    */
   favourSound(): void {
-    for (const owner of offspring()) {
-      try {
-        for (const thread of readdirSync(`/proc/${owner}/task`)) {
-          const name = readFileSync(`/proc/${owner}/task/${thread}/comm`, "utf8").trim();
-          if (name === "threaded-ml" || name === "pipewire-pulse")
-            spawnSync("chrt", ["--rr", "--pid", "8", thread], { stdio: "ignore" });
-        }
-      } catch {
-        // It has ended meanwhile.
-      }
-    }
+    for (const thread of threadsNamed(["threaded-ml", "pipewire-pulse"]))
+      spawnSync("chrt", ["--rr", "--pid", "8", path.basename(thread)], { stdio: "ignore" });
   }
 
   /** Plays and records, all on one clock; recordings in the order of `hears`. */

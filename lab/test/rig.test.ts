@@ -38,9 +38,11 @@ it("gives 16-bit material back exactly", async (test) => {
   const shift = rig.quantumFrames;
   const played = score.take[0]!.subarray(0, score.take[0]!.length - shift);
   const passage = { plays: [{ take: score.take, to: playback("A") }], hears: [speaker("A")] };
-  await passWhole(test, rig, passage, ([take]) =>
-    take![0]!.subarray(shift).every((sample, n) => sample === played[n]),
+  const back = ([take]: Take[]) => take![0]!.subarray(shift);
+  const { heard } = await passWhole(test, rig, passage, (all) =>
+    back(all).every((sample, n) => sample === played[n]),
   );
+  expect(back(heard)).toEqual(played);
 });
 
 it("keeps its cards apart: a microphone's sound reaches no speaker, and no other card", async () => {

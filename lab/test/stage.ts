@@ -17,6 +17,7 @@ import { mostQueuedShare, Queues } from "../src/queues.js";
 import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { type Score, type ScoreOptions, writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
+import { percent } from "../src/units.js";
 import type { Take } from "../src/wav.js";
 
 /** The buffer is large, so that a machine with other work to do cannot fail a test; and the steps, which cost a machine more than the frames in them. */
@@ -207,10 +208,6 @@ export async function expectSound(
     await annotate(`${wrong.join(", ")}; ${machine.join("; ")}`);
   }
   expect(seen, "what was wrong each time").toEqual([]);
-}
-
-function percent(share: number): string {
-  return `${(share * 100).toFixed(1)} %`;
 }
 
 /** How often all pages have opened their microphones. */
