@@ -569,6 +569,18 @@ mod tests {
             "ice_servers": [], "relay": null, "resumed": false})
     }
 
+    /// Where the server listens, and its room.
+    async fn room() -> (TcpListener, RoomLink) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        (listener, link.parse().expect("a link"))
+    }
+
+    fn too_fast() -> Value {
+        serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"})
+    }
+
     /// What a participant says first, and then gets to hear before its connection breaks.
     async fn meet(listener: &TcpListener, told: &[Value]) -> Value {
         let (tcp, _) = listener.accept().await.expect("a connection");
@@ -583,13 +595,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_hello_says_the_passphrase_that_the_room_has_now() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let (listener, link) = room().await;
         let lock = |passphrase: Option<&str>| serde_json::json!({"type": "locked", "locked": passphrase.is_some(), "passphrase": passphrase});
         let (_to_server, outgoing) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
-        let talking = run(link.parse().expect("a link"), hello(), outgoing, events);
+        let talking = run(link, hello(), outgoing, events);
         let listening = async { while told.recv().await.is_some() {} };
         let serving = async {
             let first = meet(&listener, &[welcome(false), lock(Some("x"))]).await;
@@ -604,9 +614,7 @@ mod tests {
             assert_eq!(fifth["passphrase"], "z");
             let sixth = meet(&listener, &[]).await;
             assert_eq!(sixth.get("passphrase"), None, "it was unlocked meanwhile");
-            let too_fast =
-                serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"});
-            let seventh = meet(&listener, &[too_fast]).await;
+            let seventh = meet(&listener, &[too_fast()]).await;
             let eighth = meet(&listener, &[]).await;
             assert_eq!(seventh, eighth, "who was in comes again");
         };
@@ -618,17 +626,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_was_never_in_is_told_that_it_was_too_fast() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let (listener, link) = room().await;
         let (_to_server, outgoing) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(16);
-        let too_fast =
-            [serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"})];
+        let told_first = [too_fast()];
         let all = async {
             tokio::join!(
-                run(link.parse().expect("a link"), hello(), outgoing, events),
-                meet(&listener, &too_fast),
+                run(link, hello(), outgoing, events),
+                meet(&listener, &told_first),
             )
         };
         timeout(SILENCE_TIMEOUT, all).await.expect("it ends");
@@ -639,12 +644,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_leaves_stays_until_the_server_has_heard_it() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
+        let (listener, link) = room().await;
         let (to_server, outgoing) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(16);
-        let talking = run(link.parse().expect("a link"), hello(), outgoing, events);
+        let talking = run(link, hello(), outgoing, events);
         let listening = async {
             while told.recv().await.is_some() {
                 let _ = to_server.try_send(ToServer::Leave {});

@@ -86,8 +86,8 @@ struct Sound {
     /// Most that was under way.
     most_in_flight: u64,
     /// Bytes acknowledged since then without loss or a full window, for their rate.
-    calm_since: Instant,
-    calm_acked: u64,
+    free_since: Instant,
+    free_acked: u64,
     /// Least mean round trip, without the time for which acknowledgements were held back.
     delay: Duration,
     /// The same over the last periods of [`MEMORY`], the current one first, and when that began.
@@ -114,8 +114,8 @@ impl Sound {
             acked: 0,
             lost: 0,
             most_in_flight: 0,
-            calm_since: now,
-            calm_acked: 0,
+            free_since: now,
+            free_acked: 0,
             delay: Duration::MAX,
             least_delays: [Duration::MAX; 2],
             remembered_since: now,
@@ -164,17 +164,17 @@ impl Sound {
             let has_returned = |at| now.saturating_duration_since(at) < RETURNED;
             self.is_starting = self.returned_at.is_some_and(has_returned);
         }
-        self.calm_acked += self.acked;
-        let calm = now.saturating_duration_since(self.calm_since);
-        let is_calm = loss < LITTLE_LOSS && !self.is_limited;
-        if is_calm && calm >= MEASURED {
-            let spare = self.calm_acked as f64 * SPARE.as_secs_f64() / calm.as_secs_f64();
+        self.free_acked += self.acked;
+        let free = now.saturating_duration_since(self.free_since);
+        self.is_calm = loss < LITTLE_LOSS;
+        let is_free = self.is_calm && !self.is_limited;
+        if is_free && free >= MEASURED {
+            let spare = self.free_acked as f64 * SPARE.as_secs_f64() / free.as_secs_f64();
             self.window = self.window.max((spare as u64).min(MOST_WINDOW));
         }
-        if !is_calm || calm >= MEASURED {
-            (self.calm_since, self.calm_acked) = (now, 0);
+        if !is_free || free >= MEASURED {
+            (self.free_since, self.free_acked) = (now, 0);
         }
-        self.is_calm = loss < LITTLE_LOSS;
         self.since = now;
         (self.packets, self.acked, self.lost, self.most_in_flight) = (0, 0, 0, 0);
         self.delay = Duration::MAX;

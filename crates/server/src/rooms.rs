@@ -123,8 +123,14 @@ pub struct RoomStatus {
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 
 /// How many identities a room refuses, and how many that have gone it takes back muted only. The first are forgotten first.
-const MAX_REMOVED: usize = 256;
-const MAX_GONE_MUTED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
+
+fn remember(identities: &mut VecDeque<ParticipantId>, id: ParticipantId) {
+    if identities.len() >= MAX_REMEMBERED {
+        identities.pop_front();
+    }
+    identities.push_back(id);
+}
 
 /// All rooms of a server.
 #[derive(Debug)]
@@ -506,10 +512,7 @@ impl Rooms {
             Moderation::Unmute => false,
             Moderation::Remove => {
                 let there = member.connection();
-                if room.removed.len() >= MAX_REMOVED {
-                    room.removed.pop_front();
-                }
-                room.removed.push_back(to);
+                remember(&mut room.removed, to);
                 self.outputs
                     .push_back(Output::Moderated(Moderated::Removed));
                 if let Some(there) = there {
@@ -602,10 +605,7 @@ impl Rooms {
         let member = room.members.remove(at.expect("it is in the room"));
         room.numbers.give_back(member.stream);
         if member.muted {
-            if room.gone_muted.len() >= MAX_GONE_MUTED {
-                room.gone_muted.pop_front();
-            }
-            room.gone_muted.push_back(id);
+            remember(&mut room.gone_muted, id);
         }
         // Nobody hears from those they do not know.
         for member in &mut room.members {

@@ -381,19 +381,19 @@ impl Room {
         connections: &mut Connections,
     ) -> Result<(), CloseCode> {
         let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
-        if participant.sessions.len() == MAX_SESSIONS {
-            let silences = participant.sessions.iter();
-            let silences = silences.map(|session| (connections.silence(*session), *session));
-            let longest = silences.max_by_key(|(silence, _)| *silence);
-            let (_, dead) = longest
-                .filter(|(silence, _)| *silence > DEAD)
-                .ok_or(CloseCode::TooManySessions)?;
-            participant.sessions.push(session);
+        let dead = if participant.sessions.len() == MAX_SESSIONS {
+            let sessions = participant.sessions.iter().copied();
+            let longest = sessions.max_by_key(|session| connections.silence(*session));
+            let dead = longest.filter(|session| connections.silence(*session) > DEAD);
+            Some(dead.ok_or(CloseCode::TooManySessions)?)
+        } else {
+            None
+        };
+        participant.sessions.push(session);
+        if let Some(dead) = dead {
             connections.close(dead, CloseCode::TooManySessions);
             self.ended(stream, dead, connections);
-            return Ok(());
         }
-        participant.sessions.push(session);
         Ok(())
     }
 
@@ -999,7 +999,7 @@ impl Participant {
         let in_turn = (0..count).map(|index| self.sessions[(self.turn + index) % count]);
         let others = in_turn.filter(|session| Some(*session) != but);
         let seen = others.map(|session| {
-            let is_silent = count > 1 && connections.silence(session) > SILENT;
+            let is_silent = connections.silence(session) > SILENT;
             (is_silent, connections.datagram_space(session), session)
         });
         let best = seen.min_by_key(|(is_silent, room, _)| (*is_silent, Reverse(*room)));

@@ -274,9 +274,7 @@ impl Relay {
     fn take_seat(&mut self, handle: ConnectionHandle, token: Token) {
         let seat = self.seats.get(&token).cloned();
         let seated = seat.ok_or(CloseCode::UnknownToken).and_then(|seat| {
-            let mut room = seat.room.borrow_mut();
-            room.open(seat.stream, handle, &mut self.connections)?;
-            drop(room);
+            (seat.room.borrow_mut()).open(seat.stream, handle, &mut self.connections)?;
             Ok(seat)
         });
         match (seated, self.connections.get(handle)) {
