@@ -37,12 +37,12 @@ export class Microphone {
     return this.#stream;
   }
 
-  /** As the browser has opened it. */
   /** Times one was opened. */
   get openings(): number {
     return this.#openings;
   }
 
+  /** As the browser has opened it. */
   get settings(): TrackSettings | undefined {
     return this.#stream?.getAudioTracks()[0]?.getSettings();
   }

@@ -69,8 +69,8 @@ export class Turns {
   #first: Block | null = null;
   /** From asking for a capture until its blocks end, in blocks, less whole ones; and so whatever the two clocks differ by. */
   #opening: number | null = null;
-  /** When a capture that was asked for is given up; null while none is awaited. */
-  #giveUpMs: number | null = null;
+  /** When a capture that was asked for is given up. */
+  #giveUpMs = Number.NEGATIVE_INFINITY;
   #reviewMs = Number.NEGATIVE_INFINITY;
   #askMs: number | null = null;
   #waitMs = FIRST_WAIT_MS;
@@ -79,7 +79,7 @@ export class Turns {
 
   /** A capture that was asked for at `askedMs`. */
   open(capture: number, askedMs: number): void {
-    this.#giveUpMs = null;
+    this.#giveUpMs = Number.NEGATIVE_INFINITY;
     this.#captures.set(capture, { askedMs, endMs: this.#first?.endMs ?? 0, looks: [] });
   }
 
@@ -113,8 +113,7 @@ export class Turns {
 
   #review({ endMs: nowMs, blockMs }: Block): Review | null {
     this.#askMs ??= nowMs + FIRST_WAIT_MS;
-    if (this.#giveUpMs !== null && nowMs < this.#giveUpMs) return null;
-    if (nowMs < this.#reviewMs + REVIEW_MS) return null;
+    if (nowMs < this.#giveUpMs || nowMs < this.#reviewMs + REVIEW_MS) return null;
     this.#reviewMs = nowMs;
     const dead = [...this.#captures]
       .filter(([, { endMs }]) => nowMs - endMs > MOST_SILENT_MS)

@@ -1,6 +1,6 @@
-import { Dynamic } from "solid-js/web";
-
 /** The sign of Antiphon: one phrase of square notes on four lines, and its answer. */
+
+import { Dynamic } from "solid-js/web";
 
 /** A phrase as steps above the lowest line, mirrored by the other choir. */
 const PHRASE = [1, 2, 4, 3, 5] as const;

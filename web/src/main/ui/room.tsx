@@ -74,7 +74,9 @@ function OwnStrip(props: { alone: boolean }) {
   const muted = createMemo(() => view.state().selfMuted);
   const microphone = createMemo(() => view.state().microphone);
   const heardBy = createMemo(() => {
-    const { participants, heldBack, inputMuted } = view.state();
+    const { participants, heldBack, inputMuted, mutedByOwner } = view.state();
+    if (muted()) return "You are muted: nobody hears you.";
+    if (mutedByOwner) return "The owner has muted you: nobody hears you.";
     if (heldBack) return "You are not muted, but the sound has not started.";
     if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
     if (props.alone) return "You are not muted. Nobody else is here yet.";
@@ -105,13 +107,7 @@ function OwnStrip(props: { alone: boolean }) {
         }
       >
         <InputCheck spoken={false} dimmed={muted()} />
-        <p class={muted() || view.state().mutedByOwner ? "muted-words" : "hint"}>
-          {muted()
-            ? "You are muted: nobody hears you."
-            : view.state().mutedByOwner
-              ? "The owner has muted you: nobody hears you."
-              : heardBy()}
-        </p>
+        <p class={muted() || view.state().mutedByOwner ? "muted-words" : "hint"}>{heardBy()}</p>
       </Show>
       <details class="disclosure">
         <summary>Sound settings</summary>
