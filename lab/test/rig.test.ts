@@ -53,6 +53,13 @@ it("keeps its cards apart: a microphone's sound reaches no speaker, and no other
   for (const side of heard.flat()) expect(side.every((sample) => sample === 0)).toBe(true);
 });
 
+it("gets its device in while other programs come and go", async () => {
+  const passes = async () => {
+    for (let n = 0; n < 5; n += 1) await rig.pass({ plays: [], hears: [speaker("A")], seconds: 0.1 });
+  };
+  await Promise.all(Array.from({ length: 8 }, passes));
+});
+
 it("names the ports there are when a port is missing", async () => {
   const wrong = rig.pass({ plays: [], hears: [["spkZ:monitor_FL"]], seconds: 0.1 });
   await expect(wrong).rejects.toThrow(/spkZ:monitor_FL.*spkA:monitor_FL/s);

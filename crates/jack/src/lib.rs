@@ -4,6 +4,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::ptr::{self, NonNull};
+use std::thread;
+use std::time::Duration;
 
 use libloading::Library;
 
@@ -19,12 +21,19 @@ struct RawPort {
 
 const AUDIO: &CStr = c"32 bit float mono audio";
 const NO_START_SERVER: c_int = 0x01;
+/// The server answers, but the client could not be set up.
+const INIT_FAILURE: c_int = 0x100;
 const PORT_IS_INPUT: c_ulong = 0x1;
 const PORT_IS_OUTPUT: c_ulong = 0x2;
 const PORT_IS_PHYSICAL: c_ulong = 0x4;
 const ALREADY_CONNECTED: c_int = 17; // EEXIST
 const CAPTURE_LATENCY: c_int = 0;
 const PLAYBACK_LATENCY: c_int = 1;
+
+/// PipeWire before 1.1 gives up a client that is being opened when, in that moment, another program's port or stream ends (one of 15, with
+/// 8 programs that come and go all the time). So a set-up that failed is tried again.
+const OPEN_TRIES: u32 = 10;
+const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Frames.
 #[repr(C)]
@@ -190,10 +199,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a server that runs; starts none.
+    /// Connects to a server that runs; starts none. Takes half a second at most when the server refuses.
     ///
     /// # Errors
-    /// In words for the user: no libjack, or no server.
+    /// In words for the user: no libjack, no server, or one that refuses.
     pub fn open(name: &str) -> Result<Self, String> {
         let api = Api::load().map_err(|e| {
             format!("no libjack ({e}): run it under pw-jack (Debian package pipewire-jack), or install jackd2")
@@ -205,15 +214,26 @@ impl Client {
         }
         let name = c_string(name)?;
         let mut status = 0;
-        // SAFETY: both pointers are valid for the call; NO_START_SERVER takes no further argument.
-        let raw = unsafe { (api.jack_client_open)(name.as_ptr(), NO_START_SERVER, &mut status) };
-        if raw.is_null() {
-            return Err(format!(
+        for _ in 0..OPEN_TRIES {
+            // SAFETY: both pointers are valid for the call; NO_START_SERVER takes no further argument.
+            let raw =
+                unsafe { (api.jack_client_open)(name.as_ptr(), NO_START_SERVER, &mut status) };
+            if !raw.is_null() {
+                return Ok(Self { api, raw });
+            }
+            if status & INIT_FAILURE == 0 {
+                break;
+            }
+            thread::sleep(OPEN_PAUSE);
+        }
+        Err(if status & INIT_FAILURE == 0 {
+            format!(
                 "no JACK server answers (status {status:#x}): start one, or, where PipeWire runs, put `pw-jack` before the \
                  command; XDG_RUNTIME_DIR must be that of PipeWire's session"
-            ));
-        }
-        Ok(Self { api, raw })
+            )
+        } else {
+            format!("the JACK server refuses a client (status {status:#x}): its log says why")
+        })
     }
 
     /// Frames per second of the graph.
