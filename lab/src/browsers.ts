@@ -11,7 +11,6 @@ import {
   offspring,
   removeFolder,
   requirePrograms,
-  sessionNiceness,
 } from "./processes.js";
 
 export type BrowserName = "chromium" | "firefox";
@@ -32,8 +31,6 @@ export interface LaunchOptions {
   cubebFrames?: number;
   /** `PULSE_LATENCY_MSEC`. */
   pulseLatencyMs?: number;
-  /** Of all its processes together, among the others of the lab; theirs is `sessionNiceness`. */
-  niceness?: number;
 }
 
 export interface Look {
@@ -101,7 +98,7 @@ const firefoxPrefs = {
 };
 
 export async function launch(options: LaunchOptions): Promise<Browser> {
-  const { browser, pulseLatencyMs, niceness = sessionNiceness } = options;
+  const { browser, pulseLatencyMs } = options;
   requirePrograms("setpriv", browser === "chromium" ? "chromium" : "firefox-esr");
   const folder = makeFolder(browser);
   const env: NodeJS.ProcessEnv = { ...(options.env ?? process.env), HOME: folder };
@@ -119,9 +116,6 @@ export async function launch(options: LaunchOptions): Promise<Browser> {
   const lines = [
     "#!/bin/sh",
     `echo $$ > '${pidFile}'`,
-    // Before the lab's own work, and equal with the sound system. Not by `nice`: the browser ranks its own threads by that, and one
-    // that started at -15 would find its audio threads, which it sets to -8, behind all others.
-    `echo ${niceness} 2> /dev/null > /proc/$$/autogroup`,
     `exec ${[...enter, ...dieWithParent].join(" ")} '${program}' "$@"`,
   ];
   writeFileSync(wrapper, `${lines.join("\n")}\n`);

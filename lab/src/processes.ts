@@ -34,6 +34,7 @@ function cleanUp(): void {
     }
   }
   rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
+  if (groupingBefore !== undefined) writeFileSync(grouping, groupingBefore);
 }
 
 /** Every process that descends from this one. */
@@ -69,6 +70,18 @@ export function threadsNamed(names: readonly string[]): string[] {
   });
 }
 
+/** Real-time priority of a thread, by its folder in `/proc`; 0 of one that has none or has ended. */
+export function realTimePriority(thread: string): number {
+  let stat: string;
+  try {
+    stat = readFileSync(`${thread}/stat`, "utf8");
+  } catch {
+    return 0;
+  }
+  // The name, in brackets, may hold anything. `rt_priority` is the 40th field (man 5 proc), the 38th after it.
+  return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[37]);
+}
+
 /** Folders of lab processes that were killed too hard to tidy up. */
 function removeLeftovers(parent: string): void {
   for (const name of readdirSync(parent)) {
@@ -86,8 +99,24 @@ for (const [signal, number] of [
   process.on(signal, () => process.exit(128 + number));
 }
 
-/** Priority of what is measured (the browsers and the sound system) before other sessions; root only. */
-export const sessionNiceness = process.getuid?.() === 0 ? -15 : 0;
+const grouping = "/proc/sys/kernel/sched_autogroup_enabled";
+let groupingBefore: string | undefined;
+
+/**
+ * Has the kernel, until this process ends, rank threads by their own priorities, not by what others of their session do on the same
+ * processor. So grouped, a browser's threads that carry sound, all of one rank, waited for up to 107 ms, two browsers sharing two
+ * processors. Root only: for others nothing happens.
+ */
+export function ungroupSessions(): void {
+  if (groupingBefore !== undefined) return;
+  try {
+    const before = readFileSync(grouping, "utf8");
+    writeFileSync(grouping, "0");
+    groupingBefore = before;
+  } catch {
+    // No such grouping here, or not ours to end.
+  }
+}
 
 /** Prefix of a command: the kernel kills it when the process that started it dies. */
 export const dieWithParent = ["setpriv", "--pdeathsig", "KILL"] as const;
@@ -149,20 +178,12 @@ export class Service {
     private readonly logFile: string,
   ) {}
 
-  /**
-   * Starts a command in a session of its own; its output goes to `logFile`. `niceness` is the session's: where the kernel
-   * groups processes by session, priorities count between those. Negative ones need root and are otherwise left out.
-   */
-  static start(command: readonly string[], env: NodeJS.ProcessEnv, logFile: string, niceness = 0): Service {
+  /** Starts a command in a session of its own; its output goes to `logFile`. */
+  static start(command: readonly string[], env: NodeJS.ProcessEnv, logFile: string): Service {
     const log = openSync(logFile, "a");
     const [program, ...args] = [...dieWithParent, ...command];
     const child = spawn(program!, args, { env, stdio: ["ignore", log, log], detached: true });
     closeSync(log);
-    try {
-      writeFileSync(`/proc/${child.pid}/autogroup`, String(niceness));
-    } catch {
-      // No such grouping here, or not for us.
-    }
     children.add(child);
     child.on("exit", () => children.delete(child));
     return new Service(path.basename(command[0]!), child, logFile);

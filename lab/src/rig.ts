@@ -9,13 +9,14 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import {
   makeFolder,
+  realTimePriority,
   removeFolder,
   requirePrograms,
   run,
   Service,
-  sessionNiceness,
   sleep,
   threadsNamed,
+  ungroupSessions,
 } from "./processes.js";
 import { readWav, type Take, writeWav } from "./wav.js";
 
@@ -86,6 +87,7 @@ export class Rig {
       "pw-link",
       "pactl",
     );
+    ungroupSessions();
     const folder = makeFolder("rig");
     const runtime = path.join(folder, "run");
     const config = path.join(folder, "config");
@@ -116,7 +118,7 @@ export class Rig {
     const services: Service[] = [];
     const rig = new Rig(folder, env, cards, quantumFrames, services);
     const start = (...command: string[]) => {
-      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`), sessionNiceness);
+      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`));
       services.unshift(service); // stopped in reverse order
       return service;
     };
@@ -154,12 +156,16 @@ export class Rig {
   }
 
   /**
-   * Gives the threads through which programs reach the sound server the real-time class that browsers give their own audio threads.
-   * Call it once sound flows. Two people's browsers and sound servers share the cores here; without it a page that is busy drawing keeps
-   * those threads, which nobody ranks, from the processor for longer than an output buffer lasts. Root only.
+   * Gives the threads through which programs reach the sound server, and which nobody ranks, the real-time class that browsers give their
+   * own audio threads. Call it once sound flows. Two people's browsers and sound servers share the cores here; without it a page that is
+   * busy drawing keeps those threads from the processor for longer than an output buffer lasts. Root only.
    */
   favourSound(): void {
-    for (const thread of threadsNamed(["threaded-ml", "pipewire-pulse"]))
+    // Not the sound server's own loop: ranked as low as a browser's threads it misses cycles, and the microphone's frames with them.
+    const unranked = threadsNamed(["threaded-ml", "pipewire-pulse"]).filter(
+      (one) => realTimePriority(one) === 0,
+    );
+    for (const thread of unranked)
       spawnSync("chrt", ["--rr", "--pid", "8", path.basename(thread)], { stdio: "ignore" });
   }
 

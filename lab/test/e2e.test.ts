@@ -166,8 +166,8 @@ describe("the product", () => {
       const [a, b] = await meet("chromium", "chromium", light);
       const room = currentRoom;
       await expectSound(context, async () => {
-        // Starting a browser and a page takes the whole machine for a while; it is no part of joining. A third person's machine is another.
-        const c = await start("chromium", "C", { niceness: 0 });
+        // Starting a browser and a page takes the whole machine for a while; it is no part of joining.
+        const c = await start("chromium", "C");
         await settled(a, b);
         const before = await statsOf(a, b);
         await c.open(product.roomUrl(room, "C", { ...parameters, ...light }));

@@ -1,6 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { afterAll, beforeAll, expect, it, type TestContext } from "vitest";
 import { listen } from "../src/analysis.js";
+import { realTimePriority, threadsNamed } from "../src/processes.js";
 import { mic, type Passage, playback, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
@@ -58,6 +59,14 @@ it("gets its device in while other programs come and go", async () => {
     for (let n = 0; n < 5; n += 1) await rig.pass({ plays: [], hears: [speaker("A")], seconds: 0.1 });
   };
   await Promise.all(Array.from({ length: 8 }, passes));
+});
+
+it.runIf(process.getuid?.() === 0)("favours threads that nobody ranks, and lowers none", () => {
+  const threads = threadsNamed(["pipewire-pulse"]);
+  const before = threads.map(realTimePriority);
+  expect(before.filter((priority) => priority > 8)).not.toHaveLength(0);
+  rig.favourSound();
+  expect(threads.map(realTimePriority)).toEqual(before.map((priority) => priority || 8));
 });
 
 it("names the ports there are when a port is missing", async () => {
