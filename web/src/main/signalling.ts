@@ -128,9 +128,9 @@ export class Signalling {
     this.send({ type: "rename", name });
   }
 
-  /** By the owner only; null opens the room again. */
-  lock(passphrase: string | null): void {
-    this.send({ type: "lock", passphrase });
+  /** By the owner only; null opens the room again. False as `send`. */
+  lock(passphrase: string | null): boolean {
+    return this.send({ type: "lock", passphrase });
   }
 
   leave(): void {

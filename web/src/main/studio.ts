@@ -740,7 +740,7 @@ export class Studio implements StudioApi {
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone", "ice");
+    this.#store.end("server-gone", "not-ordered", "ice");
   }
 
   #displayName(): string {
@@ -881,7 +881,7 @@ export class Studio implements StudioApi {
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#store.end("server-gone", "ice");
+    this.#store.end("server-gone", "not-ordered", "ice");
   }
 
   #setIceServers(servers: RTCIceServer[]): void {
@@ -1143,11 +1143,25 @@ export class Studio implements StudioApi {
   }
 
   moderate(id: string, action: "mute" | "unmute" | "remove"): void {
-    this.#signalling?.send({ type: "moderate", to: id, action });
+    this.#ordered(this.#signalling?.send({ type: "moderate", to: id, action }));
   }
 
   lock(passphrase: string | null): void {
-    this.#signalling?.lock(passphrase);
+    this.#ordered(this.#signalling?.lock(passphrase));
+  }
+
+  /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
+  #ordered(isSent = false): void {
+    if (isSent) {
+      this.#clear("not-ordered");
+      return;
+    }
+    this.#raise({
+      id: "not-ordered",
+      severity: "error",
+      title: "Nothing has changed: the server does not answer.",
+      remedy: "Do it again when the server is back.",
+    });
   }
 
   #control(id: string, change: Partial<Participant>, code: number, value: number): void {

@@ -67,10 +67,11 @@ vi.mock("../../src/main/sound", () => ({
 /** Those to the server, which the test speaks for. */
 class Socket {
   static readonly OPEN = 1;
+  static readonly CLOSING = 2;
   static last: Socket | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
-  readyState = 1;
+  readyState: number = Socket.OPEN;
   said: { type: string; data?: unknown }[] = [];
   constructor() {
     Socket.last = this;
@@ -717,6 +718,23 @@ it("says again what happens again, though it was dismissed", async () => {
     Socket.last?.onclose?.();
     expect(problems(studio)).toEqual([]);
     await serverSays({ ...welcomed, participants: [] });
+  }
+});
+
+it("says that what the owner wanted did not reach the server", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  const socket = Socket.last!;
+  for (const order of [() => studio.moderate("id 2", "mute"), () => studio.lock("x")]) {
+    socket.readyState = Socket.CLOSING;
+    order();
+    expect(problems(studio)).toEqual(["not-ordered"]);
+    studio.dismiss("not-ordered");
+    order();
+    expect(problems(studio)).toEqual(["not-ordered"]);
+    socket.readyState = Socket.OPEN;
+    order();
+    expect(problems(studio)).toEqual([]);
   }
 });
 
