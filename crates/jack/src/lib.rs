@@ -222,18 +222,16 @@ impl Client {
                 return Ok(Self { api, raw });
             }
             if status & INIT_FAILURE == 0 {
-                break;
+                return Err(format!(
+                    "no JACK server answers (status {status:#x}): start one, or, where PipeWire runs, put `pw-jack` before the \
+                     command; XDG_RUNTIME_DIR must be that of PipeWire's session"
+                ));
             }
             thread::sleep(OPEN_PAUSE);
         }
-        Err(if status & INIT_FAILURE == 0 {
-            format!(
-                "no JACK server answers (status {status:#x}): start one, or, where PipeWire runs, put `pw-jack` before the \
-                 command; XDG_RUNTIME_DIR must be that of PipeWire's session"
-            )
-        } else {
-            format!("the JACK server refuses a client (status {status:#x}): its log says why")
-        })
+        Err(format!(
+            "the JACK server refuses a client (status {status:#x}): its log says why"
+        ))
     }
 
     /// Frames per second of the graph.
