@@ -731,15 +731,20 @@ export class Studio implements StudioApi {
   }
 
   #end(phase: "left" | "failed" | "removed"): void {
-    this.#signalling?.leave();
-    this.#signalling = null;
-    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    this.#disconnect();
     void this.#stopSound();
     this.#microphone.close();
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
     this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
+  }
+
+  /** From the room: its members go, and what was said of the server with it. */
+  #disconnect(): void {
+    this.#signalling?.leave();
+    this.#signalling = null;
+    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#store.end("server-gone", "not-ordered", "ice");
   }
 
@@ -876,12 +881,9 @@ export class Studio implements StudioApi {
 
   /** With the microphone on. */
   #backToLobby(passphrase: StudioState["passphrase"]): void {
-    this.#signalling?.leave();
-    this.#signalling = null;
-    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    this.#disconnect();
     this.#setRelay(null);
     this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
-    this.#store.end("server-gone", "not-ordered", "ice");
   }
 
   #setIceServers(servers: RTCIceServer[]): void {
