@@ -33,8 +33,8 @@ function cleanUp(): void {
       // It has ended meanwhile.
     }
   }
-  rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
   if (groupingBefore !== undefined) writeFileSync(grouping, groupingBefore);
+  rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
 }
 
 /** Every process that descends from this one. */
