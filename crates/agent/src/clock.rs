@@ -19,7 +19,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// So many frames of media time. Media time beyond some three centuries would overflow, and says nothing.
-pub fn frames_ns(frames: u64, rate: SampleRate) -> i64 {
+pub fn frames_ns(frames: i64, rate: SampleRate) -> i64 {
     (i128::from(frames) * 1_000_000_000 / i128::from(rate.hz())) as i64
 }
 

@@ -193,10 +193,11 @@ impl Reports {
     ) -> Option<MouthToEar> {
         let capture = self.fresh(now_ns)?.capture?;
         let offset = self.offset.at(now_ns)?;
+        // The playhead begins before the first frame, whose number may be 0: only their difference is a number of frames.
+        let since_capture = playhead.wrapping_sub(capture.timestamp).cast_signed();
         let captured_ns = (capture.time_ns as i64)
             .wrapping_sub(offset.ns)
-            .wrapping_sub(frames_ns(capture.timestamp, rate))
-            .wrapping_add(frames_ns(playhead, rate));
+            .wrapping_add(frames_ns(since_capture, rate));
         let (input_ns, input_error_ns) = capture.input.map_or((0, 0), |input| {
             (
                 i64::from(input.delay_us) * 1_000,
@@ -277,6 +278,17 @@ mod tests {
             .expect("known");
         assert_eq!(found.known_ms, 29.667);
         assert!(found.is_whole);
+        // Before its first frame there is silence, which was captured a second and 10 ms before frame 48,000.
+        let found = reports
+            .mouth_to_ear(
+                0u64.wrapping_sub(480),
+                9_020_000_000,
+                Some(1_000_000),
+                RATE,
+                now_ns,
+            )
+            .expect("known");
+        assert_eq!(found.known_ms, 29.667);
     }
 
     #[test]

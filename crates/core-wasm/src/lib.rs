@@ -608,7 +608,10 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
         },
         f64::from(peaks[0]),
         f64::from(peaks[1]),
-        known.playhead.map_or(f64::NAN, |frame| frame as f64),
+        // Before the first frame, whose number may be 0, the playhead is negative.
+        known
+            .playhead
+            .map_or(f64::NAN, |frame| frame.cast_signed() as f64),
         known.spread_frames.map_or(f64::NAN, |frames| frames as f64),
         known.drift.map_or(f64::NAN, |drift| f64::from(drift.ppm)),
         known

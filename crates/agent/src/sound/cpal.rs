@@ -431,7 +431,7 @@ impl Capture {
         let age_ns = age.as_nanos() as i64;
         let line_ns = match age_ns {
             0 => UNKNOWN_NS,
-            _ => clock::now_ns() as i64 - age_ns - clock::frames_ns(self.given, self.rate),
+            _ => clock::now_ns() as i64 - age_ns - clock::frames_ns(self.given as i64, self.rate),
         };
         self.line_ns.store(line_ns, Ordering::Relaxed);
         self.given += frames as u64;
@@ -496,7 +496,7 @@ impl Playback {
     fn input_ns(&self, quantum: usize, now_ns: u64) -> Option<i64> {
         let line_ns = Some(self.line_ns.load(Ordering::Relaxed)).filter(|&ns| ns != UNKNOWN_NS)?;
         let rate = self.duplex.config().rate;
-        Some(now_ns as i64 - line_ns - clock::frames_ns(self.taken + quantum as u64, rate))
+        Some(now_ns as i64 - line_ns - clock::frames_ns(self.taken as i64 + quantum as i64, rate))
     }
 
     /// The next captured frames; silence for those that are not there.
