@@ -34,7 +34,7 @@ it("locks the door, mutes and removes", async () => {
   await untilShown(owner, "Muted for everyone by you");
   expect((await readStats(owner)).peers[0]).toMatchObject({ mutedByOwner: true });
   await press(owner, "Mute for everyone: B");
-  await untilShown(other, "Everyone in the room hears you.");
+  await untilShown(other, "You are connected to everyone in the room.");
 
   await press(owner, "Remove B from the room");
   await press(owner, "Really remove B from the room");

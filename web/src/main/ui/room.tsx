@@ -81,7 +81,7 @@ function OwnStrip(props: { alone: boolean }) {
     if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
     if (props.alone) return "You are not muted. Nobody else is here yet.";
     const others = participants.filter(({ isLoop, connection }) => !isLoop && connection !== "connected");
-    if (others.length === 0) return "Everyone in the room hears you.";
+    if (others.length === 0) return "You are connected to everyone in the room.";
     return `You are not muted. Not connected: ${others.map(({ name }) => name).join(", ")}.`;
   });
   return (
