@@ -20,7 +20,7 @@ use alloc::vec;
 use crate::conceal::Run;
 use crate::pcm;
 use crate::sequence::Arrival;
-use crate::spread::Spread;
+use crate::spread::{Floor, Spread};
 use crate::wire::{AudioHeader, SampleFormat, SampleRate};
 
 /// How far ahead of the playhead the jitter buffer aims to receive.
@@ -140,6 +140,8 @@ pub struct JitterBuffer {
     /// Media time of the first frame: silence before it is waiting, not concealment.
     counted_from: u64,
     spread: Spread,
+    /// A span between two reviews.
+    floor: Floor,
     /// Frames to render until the next review.
     until_review: i64,
     reviews_left: u32,
@@ -195,6 +197,7 @@ impl JitterBuffer {
             played_end: 0,
             counted_from: 0,
             spread: Spread::new(rate),
+            floor: Floor::new(),
             until_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
@@ -246,6 +249,7 @@ impl JitterBuffer {
     /// The spread that an automatic target absorbs, in frames; `None` before any is known.
     pub fn spread_frames(&self) -> Option<u64> {
         let (needed, prompt) = (self.needed_delay()?, self.prompt_delay()?);
+        let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
         Some(needed.wrapping_sub(prompt).max(0) as u64)
     }
 
@@ -442,6 +446,7 @@ impl JitterBuffer {
             }
             self.channels = channels;
             self.spread.add(arrival_delay, frames as u16);
+            self.floor.add(arrival_delay);
             if arrival_delay.wrapping_sub(self.delay) > 0 {
                 self.counts.late_packets += 1;
                 if !is_straggler {
@@ -720,6 +725,7 @@ impl JitterBuffer {
         self.excess = None;
         self.until_review = 2 * self.seconds(REVIEW_SECONDS);
         self.spread.clear();
+        self.floor.clear();
         self.spare = 0;
         self.late_run_frames = 0;
     }
@@ -776,6 +782,7 @@ impl JitterBuffer {
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
         }
+        self.floor.turn();
         self.reviews_since_widest += 1;
         if self.reviews_since_widest > REGRET_REVIEWS {
             (self.widest, self.reviews_since_widest) = (0, 0);

@@ -206,6 +206,53 @@ impl Spread {
     }
 }
 
+/// Spans that a [`Floor`] looks back over.
+const SPANS: usize = 14;
+
+/// The delay of what came soonest of late. The histogram may remember for minutes; but where a sender's sound card has lost frames, all that
+/// follows comes later by them for good, and is as prompt as what came before.
+#[derive(Debug)]
+pub struct Floor {
+    /// Of each span; `NOTHING_CAME` if so.
+    least: [i64; SPANS],
+    newest: usize,
+}
+
+const NOTHING_CAME: i64 = i64::MAX;
+
+impl Floor {
+    /// Nothing is remembered yet.
+    pub fn new() -> Self {
+        Self {
+            least: [NOTHING_CAME; SPANS],
+            newest: 0,
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.least.fill(NOTHING_CAME);
+    }
+
+    /// A packet arrived with `delay`. RT, as all of it: no alloc, no lock, O(spans) at most.
+    pub fn add(&mut self, delay: i64) {
+        let least = &mut self.least[self.newest];
+        *least = delay.min(*least);
+    }
+
+    /// Begins a span, and forgets the oldest.
+    pub fn turn(&mut self) {
+        self.newest = (self.newest + 1) % SPANS;
+        self.least[self.newest] = NOTHING_CAME;
+    }
+
+    /// The least delay of all spans; `None` if nothing came.
+    pub fn delay(&self) -> Option<i64> {
+        let least = self.least.iter().copied().min();
+        least.filter(|&delay| delay != NOTHING_CAME)
+    }
+}
+
 /// The least bin that only a `share` of all weight, of all `parts` together, lies above; `None` if there is no weight.
 fn bin_exceeded_by<const PARTS: usize>(parts: [&[u32; BINS]; PARTS], share: f32) -> Option<i64> {
     // Of a part at a time, and without a check of what cannot overflow, the sum vectorises.

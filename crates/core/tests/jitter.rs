@@ -155,6 +155,35 @@ fn a_second_of_silence_is_no_reason_to_forget_what_was_needed() {
     assert!(third.abs_diff(learnt) < 32, "{learnt}, then {third}");
 }
 
+#[test]
+fn what_comes_later_for_good_is_prompt() {
+    let mut player = player(1, 1, 8_192);
+    add(&mut player, Target::Auto);
+    let mut n = 0;
+    let mut hear = |player: &mut Player, quanta: u32| {
+        for _ in 0..quanta {
+            send(player, n, 64 * u64::from(n), 64);
+            quantum(player, 64);
+            n += 1;
+        }
+        stats(player, ID).target_frames
+    };
+    let before = hear(&mut player, 20 * 750);
+    assert!(before < 64, "{before}");
+    // The sender's sound card loses 5 ms each second: media time stands still meanwhile.
+    for _ in 0..30 {
+        for _ in 0..4 {
+            quantum(&mut player, 64);
+        }
+        hear(&mut player, 750);
+    }
+    let after = hear(&mut player, 0);
+    // Not more than it loses in seven seconds, and one.
+    assert!(after <= 8 * 4 * 64, "{after}");
+    let after = hear(&mut player, 8 * 750);
+    assert!(after < 64, "{after}");
+}
+
 /// A steady stream with an automatic target, for `quanta` quanta of 16 frames. The first target is much more than it
 /// needs, so that after the first review (1 s, 3,000 quanta) it skips.
 fn steady(quanta: u64) -> Player {
