@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::hint::black_box;
 
 use antiphon_agent::core::wire::AudioHeader;
 use antiphon_agent::core::{Command, SampleFormat, SampleRate};
@@ -46,7 +47,7 @@ fn calls(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn the_counter_counts() {
-    assert_eq!(calls(|| drop(Box::new(1))), 2);
+    assert_eq!(calls(|| drop(black_box(Box::new(1)))), 2);
     assert_eq!(calls(|| ()), 0);
 }
 
