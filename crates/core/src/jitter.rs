@@ -197,7 +197,7 @@ impl JitterBuffer {
             played_end: 0,
             counted_from: 0,
             spread: Spread::new(rate),
-            floor: Floor::new(),
+            floor: Floor::default(),
             until_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,

@@ -220,15 +220,17 @@ pub struct Floor {
 
 const NOTHING_CAME: i64 = i64::MAX;
 
-impl Floor {
+impl Default for Floor {
     /// Nothing is remembered yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             least: [NOTHING_CAME; SPANS],
             newest: 0,
         }
     }
+}
 
+impl Floor {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.least.fill(NOTHING_CAME);
