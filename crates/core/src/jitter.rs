@@ -140,7 +140,7 @@ pub struct JitterBuffer {
     /// Media time of the first frame: silence before it is waiting, not concealment.
     counted_from: u64,
     spread: Spread,
-    /// A span between two reviews.
+    /// Over seven seconds: its spans are those from one review to the next.
     floor: Floor,
     /// Frames to render until the next review.
     until_review: i64,
