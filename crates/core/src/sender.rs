@@ -47,6 +47,8 @@ pub struct SenderStats {
 struct Rendition {
     config: SenderConfig,
     carries_copies: bool,
+    /// Ditto, when the packet under way began: it was split for that.
+    is_copied: bool,
     polled: u64,
     /// Frames sent in a row up to here, of the same channels: the most that a copy can be of.
     sent_in_a_row: u64,
@@ -281,6 +283,7 @@ impl Rendition {
         Self {
             config,
             carries_copies: false,
+            is_copied: false,
             polled,
             sent_in_a_row: 0,
             unsent_frames: 0,
@@ -328,6 +331,7 @@ impl Rendition {
             if pushed - self.polled < packet_frames as u64 {
                 return None;
             }
+            self.is_copied = self.carries_copies;
             self.unsent_frames = packet_frames;
             self.unsent_datagrams = packet_frames.div_ceil(self.most_frames());
         }
@@ -353,7 +357,7 @@ impl Rendition {
         let kept = self
             .sent_in_a_row
             .min(queue_frames as u64 - (pushed - self.polled));
-        if self.carries_copies && kept >= frames as u64 {
+        if self.is_copied && kept >= frames as u64 {
             for (channel, block) in header.copy_blocks(&mut out[length..]).enumerate() {
                 let (older, newer) = run(
                     queue,
@@ -380,7 +384,7 @@ impl Rendition {
         let SenderConfig {
             format, channels, ..
         } = self.config;
-        if self.carries_copies {
+        if self.is_copied {
             // A copy takes half a byte a sample, and its head.
             2 * (room_bytes - channels * adpcm::block_bytes(1))
                 / (channels * (2 * format.bytes() + 1))
