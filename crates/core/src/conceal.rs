@@ -121,6 +121,8 @@ pub struct Concealer {
     /// Frames concealed in this gap so far, until it is silent; 0 outside.
     gap_frames: usize,
     channels: usize,
+    /// What comes next does not go on from what was heard.
+    is_cut: bool,
 }
 
 impl Concealer {
@@ -145,6 +147,7 @@ impl Concealer {
             faded: FADE_FRAMES,
             gap_frames: 0,
             channels: 0,
+            is_cut: false,
         }
     }
 
@@ -152,20 +155,18 @@ impl Concealer {
     ///
     /// RT: no alloc, no lock, O(channels).
     pub fn reset(&mut self) {
-        for row in self.history.chunks_exact_mut(HISTORY_FRAMES) {
-            row[..REMEMBERED_FRAMES].fill(0.0);
-        }
-        self.length = REMEMBERED_FRAMES;
+        self.forget_heard();
         self.predictors = [UNFITTED; MAX_CHANNELS];
         self.faded = FADE_FRAMES;
         self.gap_frames = 0;
+        self.is_cut = false;
     }
 
     /// The next run of a quantum: `out` is `[channel][frame]` with rows of `stride`, and the run begins at frame `at` of each of
     /// the first `channels` rows. Frames that are there are remembered, and left alone but for the cross-fade after a gap; missing ones
     /// are replaced. `fits` is how many fits the quantum has left.
     ///
-    /// RT: no alloc, no lock; O(channels × frames × [`ORDER`]), and a fit for each channel where a gap begins.
+    /// RT: no alloc, no lock; O(channels × frames × [`ORDER`]), and a fit for each channel where a gap begins, or the number of channels changes.
     ///
     /// # Panics
     /// If `channels` is more than the concealer has, or the run does not fit into `out`.
@@ -185,21 +186,22 @@ impl Concealer {
             channels * FADE_FRAMES <= self.tails.len(),
             "too many channels"
         );
-        if channels != self.channels {
-            self.reset();
-            self.channels = channels;
-        }
+        self.set_channels(channels);
         let mut done = 0;
         // A run may be longer than a cross-fade, and than the room.
         while done < run.frames {
             let frames = (run.frames - done).min(FADE_FRAMES);
+            if !run.is_missing && self.has_decayed() {
+                // Silence was heard last, whatever was predicted: the next gap shall not bring that back.
+                self.forget_heard();
+            }
             self.make_room();
             for channel in 0..channels {
                 let row = &mut out[channel * stride + at + done..][..frames];
                 if run.is_missing {
                     self.conceal(channel, row, fits);
                 } else {
-                    self.hear(channel, row);
+                    self.hear(channel, row, fits);
                 }
             }
             if run.is_missing {
@@ -210,12 +212,39 @@ impl Concealer {
                     (self.gap_frames + frames).min(self.hold_frames + self.decay_frames);
                 self.faded = FADE_FRAMES;
             } else {
-                let faded = if self.gap_frames > 0 { 0 } else { self.faded };
+                let is_faded_in = self.gap_frames > 0 || self.is_cut;
+                let faded = if is_faded_in { 0 } else { self.faded };
                 self.faded = (faded + frames).min(FADE_FRAMES);
                 self.gap_frames = 0;
                 self.length += frames;
             }
+            self.is_cut = false;
             done += frames;
+        }
+    }
+
+    /// Silence was heard, in all channels.
+    fn forget_heard(&mut self) {
+        for row in self.history.chunks_exact_mut(HISTORY_FRAMES) {
+            row[..REMEMBERED_FRAMES].fill(0.0);
+        }
+        self.length = REMEMBERED_FRAMES;
+    }
+
+    /// Another number of channels goes on from what was heard: channel *c* from channel *c* mod as many as there were.
+    fn set_channels(&mut self, channels: usize) {
+        let before = core::mem::replace(&mut self.channels, channels);
+        if before == 0 || before == channels {
+            return;
+        }
+        // The jitter buffer has dropped what it held.
+        self.is_cut = true;
+        for channel in before..channels {
+            let like = channel % before;
+            self.predictors[channel] = self.predictors[like];
+            copy_row(&mut self.history, HISTORY_FRAMES, like, channel);
+            copy_row(&mut self.residuals, RESIDUAL_FRAMES, like, channel);
+            copy_row(&mut self.tails, FADE_FRAMES, like, channel);
         }
     }
 
@@ -236,12 +265,15 @@ impl Concealer {
     }
 
     /// One channel of up to [`FADE_FRAMES`] frames that are there.
-    fn hear(&mut self, channel: usize, row: &mut [f32]) {
+    fn hear(&mut self, channel: usize, row: &mut [f32], fits: &mut usize) {
         let mut faded = self.faded;
         if self.concealment == Concealment::Repetition {
             faded = FADE_FRAMES;
-        } else if self.gap_frames > 0 {
+        } else if self.gap_frames > 0 || self.is_cut {
             // The gap ends here: what would have come is needed under what comes.
+            if self.gap_frames == 0 {
+                self.fit(channel, fits);
+            }
             self.predict(channel, FADE_FRAMES);
             for n in 0..FADE_FRAMES {
                 let predicted = self.history[channel * HISTORY_FRAMES + self.length + n];
@@ -333,6 +365,10 @@ impl Concealer {
             };
         }
     }
+}
+
+fn copy_row(rows: &mut [f32], length: usize, from: usize, to: usize) {
+    rows.copy_within(from * length..(from + 1) * length, to * length);
 }
 
 /// What is remembered of a sample.

@@ -179,7 +179,7 @@ impl Resampler {
 
     /// Renders `out_frames` frames of each channel into `out`, `[channel][frame]`, from the next
     /// [`frames_needed`](Self::frames_needed) frames of `input`, of the same shape. While not engaged, that is a copy.
-    /// Other `channels` than before are preceded by silence: [`reset`](Self::reset) first.
+    /// More `channels` than before go on from what was heard: channel *c* from channel *c* mod as many as there were.
     ///
     /// RT: no alloc, no lock, O(channels × frames).
     ///
@@ -256,9 +256,11 @@ impl Resampler {
     }
 
     fn set_channels(&mut self, channels: usize) {
-        if self.channels != channels {
-            self.channels = channels;
-            self.history.fill([0.0; TAPS]);
+        let before = core::mem::replace(&mut self.channels, channels);
+        if before > 0 {
+            for channel in before..channels {
+                self.history[channel] = self.history[channel % before];
+            }
         }
     }
 }
