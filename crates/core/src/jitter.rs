@@ -9,8 +9,8 @@
 //! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
 //! became of it, and tells nothing of lateness.
 //!
-//! A datagram may also carry a cheap copy of the one before ([`Arrival::Copied`]). It plays unless the original comes in time, which then
-//! takes its place.
+//! A datagram may also carry a cheap copy of the one before ([`Arrival::Copied`]). It plays unless the original comes in time, by either
+//! path, which then takes its place.
 //!
 //! Every frame received is accounted for: `received = played + skipped + late + copied + still held`.
 
@@ -67,6 +67,10 @@ const FADE_FRAMES: usize = 128;
 const LEAST_FADE_FRAMES: usize = 16;
 /// A packet later than this tells of a pause at the sender or in the network, not of jitter: start anew from it.
 const STALL_SECONDS: f32 = 0.25;
+/// Searches of the spread that a stream's packets may cause from one reading to the next, and what it takes of them to start anew. A burst that waited for
+/// seconds needs about these, one after the other; a hostile stream could have thousands made in one quantum.
+const MOST_SEARCHES: u32 = 64;
+const SEARCHES_TO_START_ANEW: u32 = 8;
 /// A stream of which nothing was heard for so long has run dry.
 const STARVED_SECONDS: f32 = 0.1;
 /// Share of the frames taken as having no queuing delay at all, to measure the spread from.
@@ -121,6 +125,8 @@ pub struct JitterBuffer {
     samples: Box<[f32]>,
     present: Presence,
     received: Received,
+    /// The same, and those of which a cheap copy came.
+    covered: Received,
     max_channels: usize,
     /// Channels that are held of the stream.
     channels: usize,
@@ -160,6 +166,8 @@ pub struct JitterBuffer {
     spare: usize,
     missing_frames: u64,
     late_run_frames: u64,
+    /// Of [`MOST_SEARCHES`].
+    searches_left: u32,
     counts: JitterCounts,
 }
 
@@ -186,6 +194,7 @@ impl JitterBuffer {
             samples: vec![0.0; max_channels * capacity_frames].into_boxed_slice(),
             present: Presence::new(capacity_frames),
             received: Received::new(capacity_frames),
+            covered: Received::new(capacity_frames),
             max_channels,
             channels: 0,
             playing: false,
@@ -210,6 +219,7 @@ impl JitterBuffer {
             spare: 0,
             missing_frames: 0,
             late_run_frames: 0,
+            searches_left: MOST_SEARCHES,
             counts: JitterCounts::default(),
         }
     }
@@ -217,7 +227,7 @@ impl JitterBuffer {
     /// Back to the state of a new buffer, without allocating. RT: O(capacity / 64).
     pub fn reset(&mut self) {
         self.forget_arrivals();
-        self.received.clear();
+        self.forget_received();
         self.target = Target::Auto;
         self.budget = DEFAULT_BUDGET;
         (self.owed, self.late_before) = (0.0, 0);
@@ -397,10 +407,10 @@ impl JitterBuffer {
     /// [`Arrival::Original`] or [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
-    /// RT: no alloc, no lock, O(frames + capacity / 64).
-    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], arrival: Arrival) -> bool {
+    /// RT: no alloc, no lock, O(frames + capacity / 64), and the searches of the spread that [`MOST_SEARCHES`] leaves.
+    pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], mut arrival: Arrival) -> bool {
         if arrival == Arrival::Restart {
-            self.received.clear();
+            self.forget_received();
         }
         // What is copied in front is as if it had not come.
         let copied = (self.received).run(header.timestamp, usize::from(header.frames));
@@ -413,6 +423,10 @@ impl JitterBuffer {
         let frame_bytes = usize::from(header.channels) * header.format.bytes();
         let samples = &samples[copied * frame_bytes..];
         let start = header.timestamp.wrapping_add(copied as u64);
+        // Its copy came by the other path, which brings no original any more.
+        if arrival == Arrival::Overtaken && self.covered.run(start, frames) == frames {
+            arrival = Arrival::Original;
+        }
         let clock = self.rendered.wrapping_sub(self.lead.unwrap_or(0) as u64);
         let arrival_delay = clock.wrapping_sub(start) as i64;
 
@@ -428,21 +442,29 @@ impl JitterBuffer {
                 return true;
             }
         } else if is_straggler && is_hopeless {
-            // It says nothing of the stream as it is now, so nothing is decided by it.
+            // It says nothing of the stream as it is now, so nothing is decided by it, and nothing owed for it.
             self.counts.late_packets += 1;
             self.counts.late_frames += frames as u64;
+            self.late_before += frames as u64;
             return true;
         } else {
-            if !self.playing {
-                self.start(start, arrival_delay);
-            } else if arrival == Arrival::Restart
+            let is_anew = arrival == Arrival::Restart
                 || channels != self.channels
                 || late > self.seconds(STALL_SECONDS)
-                || self.late_run_frames > self.seconds(STALL_SECONDS) as u64
-            {
-                self.resync(arrival_delay, arrival);
-            } else if is_beyond {
-                self.catch_up(arrival_delay, arrival);
+                || self.late_run_frames > self.seconds(STALL_SECONDS) as u64;
+            if !self.playing {
+                self.start(start, arrival_delay);
+            } else if is_anew || is_beyond {
+                if !self.may_search(SEARCHES_TO_START_ANEW) {
+                    self.counts.late_packets += 1;
+                    self.counts.late_frames += frames as u64;
+                    return true;
+                }
+                if is_anew {
+                    self.resync(arrival_delay, arrival);
+                } else {
+                    self.catch_up(arrival_delay, arrival);
+                }
             }
             self.channels = channels;
             self.spread.add(arrival_delay, frames as u16);
@@ -473,6 +495,8 @@ impl JitterBuffer {
         if arrival != Arrival::Copied {
             self.received.set(start, frames);
         }
+        self.covered.reach(start, frames);
+        self.covered.set(start, frames);
         let end = start.wrapping_add(frames as u64);
         if end.wrapping_sub(self.newest_end) as i64 > 0 {
             self.newest_end = end;
@@ -496,6 +520,7 @@ impl JitterBuffer {
         frames: usize,
         mut each: impl FnMut(&mut [f32], usize, Run),
     ) -> bool {
+        self.searches_left = MOST_SEARCHES;
         if !self.playing {
             self.rendered = self.rendered.wrapping_add(frames as u64);
             return false;
@@ -713,6 +738,18 @@ impl JitterBuffer {
         self.played_end = playhead;
     }
 
+    fn forget_received(&mut self) {
+        self.received.clear();
+        self.covered.clear();
+    }
+
+    /// Whether so many searches of the spread may still be made before the next reading; they count as made then.
+    fn may_search(&mut self, searches: u32) -> bool {
+        let left = self.searches_left.checked_sub(searches);
+        self.searches_left = left.unwrap_or(self.searches_left);
+        left.is_some()
+    }
+
     fn forget_arrivals(&mut self) {
         self.counts.skipped_frames += self.held_frames();
         self.present.clear_all();
@@ -734,6 +771,7 @@ impl JitterBuffer {
     fn grow(&mut self) {
         if self.target == Target::Auto
             && self.skip.is_none()
+            && self.may_search(1)
             && let Some(needed) = self.needed_delay()
         {
             self.owed += self.lengthen_to(needed) as f32;

@@ -345,6 +345,10 @@ impl Player {
     pub fn pass(&mut self, frames: u64) {
         self.rendered = self.rendered.wrapping_add(frames);
         for stream in &mut self.streams {
+            if stream.jitter.playing_next().is_some() {
+                // What was heard before the sleep is not carried on after it.
+                stream.concealer.reset();
+            }
             stream.jitter.pass(frames);
         }
     }
@@ -384,7 +388,7 @@ impl Player {
 
     /// Takes a datagram of a stream. Whatever does not belong is dropped and counted.
     ///
-    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    /// RT: no alloc, no lock, O(frames + buffer / 64), and what [`JitterBuffer::insert`] may search.
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
         self.handle(id, bytes, None);
     }
@@ -672,6 +676,7 @@ impl Stream {
         if path.newest_end.is_none() {
             path.restarts = self.restarts;
         }
+        let (second, before) = (i64::from(header.rate.hz()), path.newest_end);
         let is_news_of_restart = path.restarts == self.restarts;
         let is_starved = self.jitter.is_starved() || !is_news_of_restart;
         let mut arrival = path.sequence.handle(header.sequence, is_starved);
@@ -690,11 +695,20 @@ impl Stream {
                 return Arrival::Restart;
             }
         }
-        let is_overtaken = other.newest_end.is_some_and(|newest| {
-            let ahead = newest.wrapping_sub(end) as i64;
-            // What is older by more than a second was sent after the sender had set its clock.
-            (1..=i64::from(header.rate.hz())).contains(&ahead)
-        });
+        let behind =
+            |newest: Option<u64>| newest.map_or(0, |newest| newest.wrapping_sub(end) as i64);
+        // What is older by more than a second may have been sent after the sender had set its clock: but not if it goes on from what the path brought before,
+        // which may have stood still for seconds.
+        let is_known = arrival == Arrival::New && before.is_some();
+        let is_set_back = is_known && behind(before) > second;
+        if is_set_back && behind(other.newest_end) > second {
+            // What the other path brought is of the clock that was.
+            other.newest_end = None;
+        }
+        let is_overtaken = match behind(other.newest_end) {
+            ..1 => false,
+            behind => behind <= second || is_known,
+        };
         match arrival {
             Arrival::New | Arrival::Restart if is_overtaken => Arrival::Overtaken,
             Arrival::Restart => Arrival::New,

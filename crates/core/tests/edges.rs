@@ -6,7 +6,7 @@ use std::f32::consts::TAU;
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
-use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES};
+use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
 };
@@ -22,15 +22,17 @@ fn tone(n: usize) -> f32 {
     (n as f32 * (440.0 * TAU / 48_000.0)).sin() * 0.5
 }
 
+const CONFIG: PlayerConfig = PlayerConfig {
+    rate: SampleRate::Hz48000,
+    output_channels: 1,
+    max_streams: 2,
+    buffer_frames: 8_192,
+    max_quantum_frames: MAX_QUANTUM_FRAMES,
+    concealment: Concealment::Prediction,
+};
+
 fn player() -> Player {
-    Player::new(PlayerConfig {
-        rate: SampleRate::Hz48000,
-        output_channels: 1,
-        max_streams: 2,
-        buffer_frames: 8_192,
-        max_quantum_frames: MAX_QUANTUM_FRAMES,
-        concealment: Concealment::Prediction,
-    })
+    Player::new(CONFIG)
 }
 
 /// Sends packet `n` of the tone.
@@ -194,4 +196,91 @@ fn a_muted_microphone_makes_no_step() {
     assert!((0..20 * PACKET).all(is_whole));
     assert!((20 * PACKET + 480..40 * PACKET).all(|n| sent[n] == 0.0));
     assert!((40 * PACKET + 480..60 * PACKET).all(is_whole));
+}
+
+/// Sends packet `n` of the tone, in so many channels, all alike.
+fn send_in(player: &mut Player, n: usize, channels: u8) {
+    let header = AudioHeader {
+        format: SampleFormat::S24,
+        channels,
+        ..header(n as u32, (PACKET * n) as u64, PACKET)
+    };
+    let mut bytes = vec![0; header.datagram_bytes()];
+    header.write(&mut bytes);
+    let frames = bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(3 * usize::from(channels));
+    for (index, frame) in frames.enumerate() {
+        let sample = (tone(PACKET * n + index) * 8_388_608.0) as i32;
+        for out in frame.chunks_exact_mut(3) {
+            out.copy_from_slice(&sample.to_le_bytes()[..3]);
+        }
+    }
+    player.handle_datagram(ID, &bytes);
+}
+
+#[test]
+fn another_number_of_channels_makes_no_step() {
+    let mut player = Player::new(PlayerConfig {
+        output_channels: 2,
+        ..CONFIG
+    });
+    command(&mut player, Command::Add(ID));
+    let mut heard = Vec::new();
+    for n in 0..400 {
+        let channels = 1 + u8::from(n / 100 % 2 == 1);
+        send_in(&mut player, n, channels);
+        let mut out = vec![0.0; 2 * PACKET];
+        player.process_quantum(&mut out);
+        heard.extend_from_slice(&out[..PACKET]);
+    }
+    assert_eq!(support::stats(&player, ID).jitter.resyncs, 3);
+    let steepest = steepest(&heard[2_000..]);
+    assert!(steepest < STEEP, "{steepest}");
+}
+
+#[test]
+fn a_gap_does_not_bring_back_what_fell_silent_in_the_one_before() {
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    command(&mut player, Command::Target(ID, Target::Fixed(500)));
+    for n in 0..100 {
+        play(&mut player, n);
+    }
+    // 200 ms are lost, then one packet of silence comes, and nothing any more.
+    for _ in 100..175 {
+        support::quantum(&mut player, PACKET);
+    }
+    let header = header(175, 175 * PACKET as u64, PACKET);
+    let mut bytes = vec![0; header.datagram_bytes()];
+    header.write(&mut bytes);
+    player.handle_datagram(ID, &bytes);
+    for _ in 175..200 {
+        let heard = support::quantum(&mut player, PACKET);
+        let peak = heard.iter().fold(0.0f32, |peak, it| peak.max(it.abs()));
+        assert!(peak < 1e-4, "{peak}");
+    }
+    assert_eq!(
+        support::stats(&player, ID).jitter.played_frames,
+        101 * PACKET as u64
+    );
+}
+
+#[test]
+fn after_a_sleep_nothing_is_heard_of_what_was_before() {
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    for n in 0..100 {
+        play(&mut player, n);
+    }
+    player.pass(24_000);
+    for n in 290..300 {
+        let heard = play(&mut player, n);
+        let begins = heard.iter().position(|&sample| sample != 0.0);
+        if let Some(at) = begins {
+            // The first frames of packet 290, faded in.
+            let waited = PACKET * (n - 290) + at;
+            assert!((500..2_000).contains(&waited), "{waited}");
+            return;
+        }
+    }
+    panic!("nothing is heard");
 }

@@ -447,3 +447,19 @@ fn a_host_whose_clock_goes_back_is_borne() {
     assert!(player.rendered_frames() < u64::MAX / 2);
     assert!(stats(&player, GOOD).jitter.played_frames > 0);
 }
+
+#[test]
+fn a_stream_starts_anew_a_few_times_a_quantum_at_most() {
+    let mut player = player(1, 1, 32_768);
+    player.handle_command(Command::Add(BAD)).expect("fits");
+    for n in 0..100 {
+        for m in 0..1_024u32 {
+            // There and back.
+            let timestamp = u64::from(m % 2) << 40;
+            player.handle_datagram(BAD, &datagram(&header(1_024 * n + m, timestamp, 1)));
+        }
+        quantum(&mut player, 128);
+        let resyncs = stats(&player, BAD).jitter.resyncs;
+        assert!(resyncs <= 8 * u64::from(n + 1), "{n}: {resyncs}");
+    }
+}

@@ -22,6 +22,8 @@ struct Path {
     lost_of: u64,
     /// Carries nothing between these times, s.
     away_s: std::ops::Range<u64>,
+    /// Of what is sent meanwhile, so many of the first frames come when it is back.
+    kept: u64,
     sent: u32,
 }
 
@@ -47,7 +49,16 @@ fn play(player: &mut Player, paths: &mut [Path], seconds: u64, seed: u64) -> Hea
             let is_away = path.away_s.contains(&(now / RATE_HZ));
             let sequence = path.sent;
             path.sent += 1;
-            if is_away || random.below(path.lost_of) == 0 {
+            if random.below(path.lost_of) == 0 {
+                continue;
+            }
+            if is_away {
+                if now < path.away_s.start * RATE_HZ + path.kept {
+                    // In twos and threes, as acknowledgements let them go.
+                    let back = path.away_s.end * RATE_HZ + path.delay;
+                    let arrival = back + u64::from(sequence % 16) / 3 * RATE_HZ / 100;
+                    network.push(Reverse((arrival, path.stream, sequence, now)));
+                }
                 continue;
             }
             is_lost = false;
@@ -84,6 +95,7 @@ fn both() -> [Path; 2] {
         jitter: RATE_HZ / 1_000,
         lost_of: 100,
         away_s: 0..0,
+        kept: 0,
         sent: 0,
     };
     [path(0, 5), path(9, 12)]
@@ -155,4 +167,46 @@ fn a_path_goes_away_and_returns_without_a_gap_or_a_false_drift() {
             assert!(!heard.was_resampled, "{}", heard.false_drift_ppm);
         }
     }
+}
+
+#[test]
+fn what_a_path_held_back_for_seconds_does_not_disturb_what_the_other_brings() {
+    for away in 0..2 {
+        for seconds in [1, 2, 4] {
+            let mut player = added();
+            let mut paths = both();
+            (paths[away].away_s, paths[away].kept) = (10..10 + seconds, RATE_HZ / 10);
+            let heard = play(&mut player, &mut paths, 20, 1);
+            let jitter = stats(&player, ID).jitter;
+            assert_order(&heard.samples);
+            assert_eq!(jitter.resyncs, 0, "{away} {seconds}: {jitter:?}");
+            let most = heard.lost_frames + 10 * PACKET;
+            let concealed = jitter.concealed_frames;
+            assert!(concealed <= most, "{away} {seconds}: {concealed} of {most}");
+        }
+    }
+}
+
+#[test]
+fn a_sender_that_sets_its_clock_back_is_followed_by_both_paths() {
+    let mut player = added();
+    let mut last = 0;
+    for n in 0..2_000u64 {
+        let now = n * PACKET;
+        // By 3 s.
+        let media = if n < 1_500 { now } else { now - 3 * RATE_HZ };
+        for stream in [0, 9] {
+            let header = AudioHeader {
+                stream,
+                ..header(n as u32, media, PACKET as usize)
+            };
+            player.handle_datagram(ID, &datagram(&header));
+        }
+        let heard = quantum(&mut player, PACKET as usize);
+        last = heard.last().and_then(|&it| media_of(it)).unwrap_or(last);
+    }
+    let now = 2_000 * PACKET - 3 * RATE_HZ;
+    assert!((1..2_000).contains(&(now - last)), "{last} at {now}");
+    let jitter = stats(&player, ID).jitter;
+    assert_eq!(jitter.resyncs, 1, "{jitter:?}");
 }

@@ -307,6 +307,52 @@ fn what_comes_after_its_copy_and_in_time_takes_its_place() {
 }
 
 #[test]
+fn what_the_slower_path_brings_after_its_copy_lengthens_no_buffer() {
+    const LATE_QUANTA: usize = 8;
+    let mut sender = Sender::new(config(SampleFormat::S16, 128));
+    sender.set_copies(0, true);
+    let mut player = player(2, 1, 16_384);
+    player.handle_command(Command::Add(ID)).expect("fits");
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let mut quantum = [0.0; 2 * 128];
+    let mut relayed = std::collections::VecDeque::new();
+    for n in 0..4_000 {
+        sender.push(&ramp(128 * n, 128), 128);
+        let length = sender.poll_datagram(&mut bytes).expect("128 frames");
+        let mut datagram = bytes[..length].to_vec();
+        if n % 40 != 39 {
+            player.handle_datagram(ID, &datagram);
+        }
+        wire::Kind::Audio.set_stream(&mut datagram, 7);
+        relayed.push_back(datagram);
+        if relayed.len() > LATE_QUANTA {
+            player.handle_datagram(ID, &relayed.pop_front().expect("waits"));
+        }
+        player.process_quantum(&mut quantum);
+    }
+    let known = player.stream_stats(ID).expect("was added");
+    // The first copy comes a packet later than anything before it.
+    assert!(known.jitter.late_packets <= 1, "{known:?}");
+    assert!(known.target_frames <= 2 * 128, "{known:?}");
+    assert!(known.jitter.concealed_frames <= 2 * 128, "{known:?}");
+}
+
+#[test]
+fn copies_that_begin_or_end_within_a_packet_wait_for_the_next() {
+    let mut sender = Sender::new(config(SampleFormat::S24, 320));
+    sender.push(&ramp(0, 4_096), 4_096);
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    for n in 0..20 {
+        sender.set_copies(0, n % 4 < 2);
+        let Some(length) = sender.poll_datagram(&mut bytes) else {
+            break;
+        };
+        let parsed = wire::parse(&bytes[..length]);
+        assert!(parsed.is_ok(), "{n}: {parsed:?} of {length} bytes");
+    }
+}
+
+#[test]
 fn what_comes_late_after_its_copy_lengthens_no_buffer() {
     const LATE_QUANTA: usize = 16;
     let mut sender = Sender::new(config(SampleFormat::S16, 128));
