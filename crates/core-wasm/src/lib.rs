@@ -10,7 +10,7 @@ use core::cell::UnsafeCell;
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::mixing::{MemberObservation, MixObservation};
-use antiphon_core::path::{ListenerObservation, SenderObservation};
+use antiphon_core::path::{Carried, ListenerObservation, SenderObservation};
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::sender::{MAX_RENDITIONS, QUEUE_FRAMES};
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
@@ -296,7 +296,7 @@ pub extern "C" fn sending_reset(slot: u32) -> i32 {
 }
 
 /// Reviews the choice of path for listener `slot`. `pinned`: 0 automatic, 1 direct, 2 relayed, 3 mixed. `state` is 1 if a direct lane is
-/// open, plus 2 if a relay session is, plus 4 if the uplink is short. The shares of loss are NaN when unknown.
+/// open, plus 2 if a relay session is; plus 4 if the lanes did not carry all, plus 8 if something came by them, plus 16 and 32 for the same of the relay. The shares of loss are NaN when unknown.
 ///
 /// 1 to send directly, plus 2 to send to the relay; `BAD_ARGUMENT`, or `NOT_READY`.
 #[unsafe(no_mangle)]
@@ -316,6 +316,10 @@ pub extern "C" fn sending_review(
         return NOT_READY;
     };
     let known = |share: f32| (!share.is_nan()).then_some(share);
+    let carried = |state: u32| Carried {
+        is_short: state & 1 != 0,
+        is_answered: state & 2 != 0,
+    };
     let route = sending.review(&SenderObservation {
         elapsed_ms,
         pin,
@@ -323,7 +327,8 @@ pub extern "C" fn sending_review(
         is_relay_open: state & 2 != 0,
         direct_lost_share: known(direct_lost_share),
         relay_lost_share: known(relay_lost_share),
-        is_short: state & 4 != 0,
+        direct: carried(state >> 2),
+        relay: carried(state >> 4),
         relay_listeners,
     });
     i32::from(route.direct) | i32::from(route.relay) << 1

@@ -3,7 +3,8 @@
 //! [`Sending`] decides for one listener whether to send directly, to the relay, or both. While the uplink has room both are kept warm:
 //! the listener takes the first copy of each frame, so that either path may fail without a gap, as far as its buffer covers what the
 //! other takes longer. Where the uplink is short, one must do: the relay if it serves two listeners or more with one stream, else the
-//! one that loses less.
+//! one that loses less. A path that has died drops all it is given as well: so it is short only if it was so at the review before, and
+//! something has come back by it since.
 //!
 //! [`Listening`] decides for one listener what to ask the relay for: every stream, or one mix of them, where its downlink has no room
 //! for all.
@@ -57,10 +58,21 @@ pub struct SenderObservation {
     pub direct_lost_share: Option<f32>,
     /// The same of the relayed path.
     pub relay_lost_share: Option<f32>,
-    /// The uplink is short: datagrams to this listener or to the relay were dropped because of a backlog, or their format stepped down.
-    pub is_short: bool,
+    /// What the direct lanes carried.
+    pub direct: Carried,
+    /// What the sessions with the relay did.
+    pub relay: Carried,
     /// Listeners that take this participant's stream from the relay.
     pub relay_listeners: u32,
+}
+
+/// What is seen of one path since the last review.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Not all that it was given: datagrams were dropped because of a backlog, or their format stepped down.
+    pub is_short: bool,
+    /// Something came by it from the other end.
+    pub is_answered: bool,
 }
 
 /// Where to send until the next review. Neither, if nothing is open.
@@ -94,6 +106,8 @@ pub struct Sending {
     chosen_ms: u32,
     /// Since the uplink was last short.
     calm_ms: u32,
+    /// Whether either path did not carry all, at the last review.
+    was_short: [bool; 2],
     back: Backoff,
     /// Both are used again, and that is not proven yet.
     is_attempt: bool,
@@ -112,6 +126,7 @@ impl Sending {
             chosen: BOTH,
             chosen_ms: 0,
             calm_ms: 0,
+            was_short: [false; 2],
             back: RETURN,
             is_attempt: false,
         }
@@ -124,7 +139,11 @@ impl Sending {
         let elapsed_ms = seen.elapsed_ms.min(MAX_ELAPSED_MS);
         self.chosen_ms = self.chosen_ms.saturating_add(elapsed_ms);
         self.calm_ms = self.calm_ms.saturating_add(elapsed_ms);
-        if seen.is_short {
+        let paths = [seen.direct, seen.relay];
+        let was_short = core::mem::replace(&mut self.was_short, paths.map(|path| path.is_short));
+        let is_short = (paths.iter().zip(was_short))
+            .any(|(path, was_short)| path.is_short && was_short && path.is_answered);
+        if is_short {
             self.calm_ms = 0;
         }
         let has_relay = seen.is_relay_open && seen.relay_listeners > 0;
@@ -136,22 +155,22 @@ impl Sending {
             };
         }
         match seen.pin {
-            Pin::Automatic => self.choose(seen),
+            Pin::Automatic => self.choose(seen, is_short),
             Pin::Direct => return DIRECT,
             Pin::Relayed | Pin::Mixed => return RELAY,
         }
         self.chosen
     }
 
-    fn choose(&mut self, seen: &SenderObservation) {
+    fn choose(&mut self, seen: &SenderObservation, is_short: bool) {
         if self.chosen != BOTH {
-            if seen.is_short && self.chosen_ms >= CHOSEN_MS {
+            if is_short && self.chosen_ms >= CHOSEN_MS {
                 self.turn(one_of(seen, self.chosen));
             } else if self.calm_ms >= self.back.wait_ms && self.chosen_ms >= self.back.wait_ms {
                 self.turn(BOTH);
                 self.is_attempt = true;
             }
-        } else if seen.is_short {
+        } else if is_short {
             if self.is_attempt {
                 self.back.double();
             }
@@ -315,13 +334,29 @@ mod tests {
         is_relay_open: true,
         direct_lost_share: Some(0.001),
         relay_lost_share: Some(0.001),
-        is_short: false,
+        direct: Carried {
+            is_short: false,
+            is_answered: true,
+        },
+        relay: Carried {
+            is_short: false,
+            is_answered: true,
+        },
         relay_listeners: 1,
     };
     const SHORT: SenderObservation = SenderObservation {
-        is_short: true,
+        direct: Carried {
+            is_short: true,
+            is_answered: true,
+        },
         ..CALM
     };
+
+    /// So much that it is believed.
+    fn shorten(sending: &mut Sending, seen: SenderObservation) -> Route {
+        sending.review(&seen);
+        sending.review(&seen)
+    }
 
     /// Seconds until `route`, at most `most`.
     fn until(
@@ -351,13 +386,9 @@ mod tests {
     #[test]
     fn what_is_not_open_is_not_used_whatever_is_pinned() {
         for pin in [Pin::Automatic, Pin::Direct, Pin::Relayed, Pin::Mixed] {
-            for is_short in [false, true] {
+            for seen in [CALM, SHORT] {
                 let mut sending = Sending::new();
-                let seen = SenderObservation {
-                    pin,
-                    is_short,
-                    ..CALM
-                };
+                let seen = SenderObservation { pin, ..seen };
                 let closed = [
                     (false, true, 1, RELAY),
                     (true, false, 1, DIRECT),
@@ -409,14 +440,48 @@ mod tests {
                 relay_lost_share,
                 ..SHORT
             };
-            assert_eq!(Sending::new().review(&seen), route, "{seen:?}");
+            assert_eq!(shorten(&mut Sending::new(), seen), route, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_has_died_is_not_taken_for_a_short_one() {
+        let dead = Carried {
+            is_short: true,
+            is_answered: false,
+        };
+        for listeners in [1, 3] {
+            // Within the review before the first of these it was still answered.
+            for seen in [
+                SenderObservation {
+                    direct: dead,
+                    ..CALM
+                },
+                SenderObservation {
+                    relay: dead,
+                    ..CALM
+                },
+            ] {
+                let seen = SenderObservation {
+                    relay_listeners: listeners,
+                    ..seen
+                };
+                let mut dying = seen;
+                dying.direct.is_answered = true;
+                dying.relay.is_answered = true;
+                let mut sending = Sending::new();
+                assert_eq!(sending.review(&dying), BOTH);
+                for _ in 0..100 {
+                    assert_eq!(sending.review(&seen), BOTH);
+                }
+            }
         }
     }
 
     #[test]
     fn a_path_that_turns_out_worse_is_left_after_5_s_of_shortness() {
         let mut sending = Sending::new();
-        assert_eq!(sending.review(&SHORT), DIRECT);
+        assert_eq!(shorten(&mut sending, SHORT), DIRECT);
         let many = SenderObservation {
             relay_listeners: 3,
             ..SHORT
@@ -433,15 +498,15 @@ mod tests {
     #[test]
     fn both_are_tried_again_after_15_s_of_room_and_later_each_time_it_failed() {
         let mut sending = Sending::new();
-        assert_eq!(sending.review(&SHORT), DIRECT);
+        assert_eq!(shorten(&mut sending, SHORT), DIRECT);
         for wait_s in [15.0, 30.0, 60.0, 120.0, 240.0, 300.0, 300.0] {
             assert_eq!(until(&mut sending, CALM, 999, BOTH), Some(wait_s));
-            assert_eq!(sending.review(&SHORT), DIRECT);
+            assert_eq!(shorten(&mut sending, SHORT), DIRECT);
         }
         assert_eq!(until(&mut sending, CALM, 999, BOTH), Some(300.0));
         // A minute without shortness, and it is forgotten.
         assert_eq!(until(&mut sending, CALM, 61, DIRECT), None);
-        assert_eq!(sending.review(&SHORT), DIRECT);
+        assert_eq!(shorten(&mut sending, SHORT), DIRECT);
         assert_eq!(until(&mut sending, CALM, 999, BOTH), Some(15.0));
     }
 

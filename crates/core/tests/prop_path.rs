@@ -1,6 +1,6 @@
 //! Whatever is seen of the paths, the choice never flutters, uses nothing that is closed, and comes back.
 
-use antiphon_core::path::{Asked, ListenerObservation, Route, SenderObservation};
+use antiphon_core::path::{Asked, Carried, ListenerObservation, Route, SenderObservation};
 use antiphon_core::{Listening, Pin, Sending};
 use proptest::prelude::*;
 
@@ -28,7 +28,11 @@ fn sender_observations() -> impl Strategy<Value = Vec<SenderObservation>> {
             is_relay_open: true,
             direct_lost_share: direct,
             relay_lost_share: relay,
-            is_short,
+            direct: Carried {
+                is_short,
+                is_answered: true,
+            },
+            relay: Carried::default(),
             relay_listeners,
         },
     ))
@@ -68,9 +72,9 @@ proptest! {
                 continue;
             }
             match (route == both, now == both) {
-                (true, _) => prop_assert!(seen.is_short),
+                (true, _) => prop_assert!(seen.direct.is_short),
                 (_, true) => prop_assert!(since_ms >= 15_000, "both after {since_ms} ms"),
-                _ => prop_assert!(seen.is_short && since_ms >= 5_000, "{since_ms} ms"),
+                _ => prop_assert!(seen.direct.is_short && since_ms >= 5_000, "{since_ms} ms"),
             }
             (route, since_ms) = (now, 0);
             changes += 1;

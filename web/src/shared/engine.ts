@@ -368,10 +368,18 @@ export interface SenderObservation {
   /** Share of datagrams that the listener lately missed of each path, 0 to 1. */
   directLostShare: number | null;
   relayLostShare: number | null;
-  /** Datagrams to this listener or to the relay were dropped because of a backlog, or their format stepped down. */
-  isUplinkShort: boolean;
+  direct: Carried;
+  relay: Carried;
   /** How many take this participant's stream from the relay. */
   relayListeners: number;
+}
+
+/** What was seen of one path since the last review. */
+export interface Carried {
+  /** Datagrams were dropped because of a backlog, or their format stepped down. */
+  isShort: boolean;
+  /** Something came by it from the other end. */
+  isAnswered: boolean;
 }
 
 /** Where to send until the next review; neither, if nothing is open. */
@@ -419,8 +427,12 @@ export class Paths {
     check(this.#exports.sending_reset(slot), "sending_reset");
     return {
       review: (seen) => {
-        const state =
-          Number(seen.isDirectOpen) + 2 * Number(seen.isRelayOpen) + 4 * Number(seen.isUplinkShort);
+        const { direct, relay } = seen;
+        const flags = [
+          ...[seen.isDirectOpen, seen.isRelayOpen],
+          ...[direct.isShort, direct.isAnswered, relay.isShort, relay.isAnswered],
+        ];
+        const state = flags.reduce((bits, flag, at) => bits + Number(flag) * 2 ** at, 0);
         const route = this.#exports.sending_review(
           slot,
           seen.elapsedMs,

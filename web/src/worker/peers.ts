@@ -742,6 +742,8 @@ export class Peers {
       isRelayOpen: openLanes(relay) > 0,
       streams: peers.length,
     });
+    const nowMs = epochMs();
+    const isAnswered = ({ heardAtMs }: Way) => nowMs - heardAtMs < elapsedMs;
     for (const peer of peers) {
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
       const { direct, relayed } = peer.ways;
@@ -754,7 +756,8 @@ export class Peers {
         directLostShare: direct.lostShare,
         relayLostShare: relayed.lostShare,
         // One peer's bad lanes are no reason to leave another's.
-        isUplinkShort: this.#isShort(peer) || isRelayShort,
+        direct: { isShort: this.#isShort(peer), isAnswered: isAnswered(direct) },
+        relay: { isShort: isRelayShort, isAnswered: isAnswered(relayed) },
         relayListeners: peer.wants.relayed ? this.#wanted.listeners : 0,
       }) ?? { direct: true, relay: true };
       peer.asked = askedOf(peer, asked ?? "forwarded");

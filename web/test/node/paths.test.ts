@@ -1,5 +1,10 @@
 import { beforeEach, expect, it } from "vitest";
-import { type ListenerObservation, Paths, type SenderObservation } from "../../src/shared/engine";
+import {
+  type ListenerObservation,
+  Paths,
+  type SenderObservation,
+  type Sending,
+} from "../../src/shared/engine";
 import { load } from "./golden";
 
 let paths: Paths;
@@ -14,16 +19,21 @@ const CALM: SenderObservation = {
   isRelayOpen: true,
   directLostShare: 0,
   relayLostShare: null,
-  isUplinkShort: false,
+  direct: { isShort: false, isAnswered: true },
+  relay: { isShort: false, isAnswered: true },
   relayListeners: 1,
 };
+const SHORT: SenderObservation = { ...CALM, direct: { isShort: true, isAnswered: true } };
+/** A path is short if it is so twice in a row, and lives. */
+const shorten = (sending: Sending | null, seen: SenderObservation) =>
+  [sending?.review(seen), sending?.review(seen)][1];
 const BOTH = { direct: true, relay: true };
 const DIRECT = { direct: true, relay: false };
 const RELAY = { direct: false, relay: true };
 
 it("each listener has a choice of its own, and a new one begins with both paths", () => {
   const [one, other] = [paths.add(), paths.add()];
-  expect(one?.review({ ...CALM, isUplinkShort: true })).toEqual(DIRECT);
+  expect(shorten(one, SHORT)).toEqual(DIRECT);
   expect(other?.review(CALM)).toEqual(BOTH);
   expect(one?.review(CALM)).toEqual(DIRECT);
   one?.close();
@@ -35,11 +45,15 @@ it("each listener has a choice of its own, and a new one begins with both paths"
 });
 
 it("says what is seen in the engine's words", () => {
-  const short = { ...CALM, isUplinkShort: true };
+  const dead = { isShort: true, isAnswered: false };
+  const many = { relayListeners: 2 };
   const cases: [Partial<SenderObservation>, typeof BOTH][] = [
     [{ directLostShare: 0.2, relayLostShare: 0.1 }, RELAY],
     [{ directLostShare: 0.1, relayLostShare: 0.2 }, DIRECT],
-    [{ relayListeners: 2 }, RELAY],
+    [many, RELAY],
+    [{ ...many, direct: dead }, BOTH],
+    [{ ...many, direct: CALM.direct, relay: dead }, BOTH],
+    [{ ...many, direct: CALM.direct, relay: SHORT.direct }, RELAY],
     [{ isDirectOpen: false }, RELAY],
     [{ isRelayOpen: false, relayListeners: 2 }, DIRECT],
     [{ relayListeners: 0 }, DIRECT],
@@ -52,7 +66,7 @@ it("says what is seen in the engine's words", () => {
     ],
   ];
   for (const [seen, route] of cases) {
-    expect(new Paths(load().module).add()?.review({ ...short, ...seen })).toEqual(route);
+    expect(shorten(new Paths(load().module).add(), { ...SHORT, ...seen })).toEqual(route);
   }
 });
 
