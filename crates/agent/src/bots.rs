@@ -100,11 +100,13 @@ pub struct BotsSummary {
     pub delay_p999_us: Option<f64>,
     /// The longest, us.
     pub delay_max_us: Option<f64>,
-    /// Bots that the server refused or lost, and why, the last time.
+    /// Bots that are gone for good: refused by the server, or removed.
+    pub refused: usize,
+    /// Why bots were refused, or what they lost, the last time.
     pub trouble: Option<String>,
 }
 
-/// Runs until `stop` is set, and returns the whole count; each second `say` gets it so far.
+/// Runs until `stop` is set or no bot is left, and returns the whole count; each second `say` gets it so far.
 ///
 /// # Errors
 /// In words for the user: no runtime.
@@ -122,7 +124,7 @@ pub fn run(
     let summary = runtime::run(runtime, async {
         // Datagrams that come are read at once, so that they are not counted as slower than they were.
         let _ = priority::real_time(PRIORITY);
-        let listener = sleeper.listen().map_err(|error| error.to_string())?;
+        let mut listener = sleeper.listen().map_err(|error| error.to_string())?;
         let band = Rc::new(Band::new(&config, rate));
         for room in 0..config.rooms {
             let link = match room {
@@ -138,7 +140,7 @@ pub fn run(
         seconds.tick().await;
         let mut played = 0;
         let start_ns = now_ns();
-        while !stop.load(Ordering::Acquire) {
+        while !stop.load(Ordering::Acquire) && band.refused.get() < band.bots.len() {
             tokio::select! {
                 biased;
                 () = listener.woken() => {
@@ -234,6 +236,7 @@ struct Band {
     delays: RefCell<Vec<u64>>,
     longest_ns: Cell<u64>,
     trouble: RefCell<Option<String>>,
+    refused: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -294,6 +297,7 @@ impl Band {
             delays: RefCell::new(vec![0; BUCKETS]),
             longest_ns: Cell::new(0),
             trouble: RefCell::new(None),
+            refused: Cell::new(0),
             config: config.clone(),
         }
     }
@@ -421,8 +425,16 @@ impl Band {
             delay_p99_us: percentile(0.99),
             delay_p999_us: percentile(0.999),
             delay_max_us: (count > 0).then(|| self.longest_ns.get() as f64 / 1e3),
+            refused: self.refused.get(),
             trouble: self.trouble.borrow().clone(),
         }
+    }
+
+    /// A bot will never be in again.
+    fn refuse(&self, bot: &Bot, why: String) {
+        *bot.relay.borrow_mut() = None;
+        *self.trouble.borrow_mut() = Some(why);
+        self.refused.set(self.refused.get() + 1);
     }
 
     fn relay_config(&self, address: RelayAddress, host: &str, server: IpAddr) -> RelayConfig {
@@ -509,22 +521,35 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                         continue;
                     }
                     SignallingEvent::Ended(why) => {
-                        *bot.relay.borrow_mut() = None;
-                        *band.trouble.borrow_mut() = Some(why);
+                        band.refuse(bot, why);
                         return;
                     }
                 };
                 match message {
                     FromServer::Welcome(welcome) => {
                         if let Some(old) = seat.replace(welcome.stream) {
-                            band.seats.borrow_mut().remove(&(room.clone(), old));
+                            // By now another may have that number: a server that was restarted numbers anew.
+                            let old = (room.clone(), old);
+                            let mut seats = band.seats.borrow_mut();
+                            if seats.get(&old) == Some(&index) {
+                                seats.remove(&old);
+                            }
+                        }
+                        if !welcome.resumed {
+                            bot.heard.borrow_mut().clear();
                         }
                         band.seats.borrow_mut().insert((room.clone(), welcome.stream), index);
                         others = welcome.participants.into_iter().map(|p| (p.id, p.stream)).collect();
                         let has_relay = bot.relay.borrow().is_some();
                         if welcome.sample_rate_hz != band.rate.hz() {
-                            *band.trouble.borrow_mut() =
-                                Some(format!("the room is at {} Hz", welcome.sample_rate_hz));
+                            band.refuse(
+                                bot,
+                                format!("the room is at {} Hz, bots are at 48000", welcome.sample_rate_hz),
+                            );
+                            if let Some((to_server, _)) = &*bot.to_server.borrow() {
+                                let _ = to_server.try_send(ToServer::Leave {});
+                            }
+                            return;
                         } else if welcome.resumed && has_relay {
                             // The sessions are what they were; those to come may not be.
                             band.update_relay(bot, welcome.relay, &host, address);
