@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use antiphon_core::mixing::{MemberObservation, MixObservation};
-use antiphon_core::path::{self, Asked, ListenerObservation, Pin, Route, SenderObservation};
+use antiphon_core::path::{
+    self, Asked, Carried, ListenerObservation, Pin, Route, SenderObservation,
+};
 use antiphon_core::wire::{
     self, Datagram, HeardReport, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
 };
@@ -46,6 +48,8 @@ use antiphon_opus::outgoing::{Choice, Lanes, Listener, Outgoing, Rung};
 
 /// Events that may wait for the network thread.
 const QUEUE: usize = 2_048;
+/// So many of them are handled before anything else is looked at.
+const BATCH: usize = 16;
 /// Between two looks at the clock: probes, reports, the status.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two probes of a lane.
@@ -239,7 +243,7 @@ struct Peer {
     sending: path::Sending,
     /// Which paths are sent on.
     route: Route,
-    /// Datagrams dropped for it on either path, at the last review.
+    /// Datagrams that its lanes dropped, at the last review.
     dropped_before: u64,
     /// What its lanes are sent.
     listener: Listener,
@@ -247,8 +251,8 @@ struct Peer {
     hearing: Hearing,
     stats: Option<StreamStats>,
     peaks: [f32; 2],
-    /// Of the lanes' last probes, ns; 0 is the relay, the lanes are behind it.
-    rtt_ns: HashMap<usize, u64>,
+    /// Of the lanes' last probes, and when their replies came, ns.
+    rtt_ns: HashMap<usize, (u64, u64)>,
 }
 
 /// By which a peer's audio comes.
@@ -274,6 +278,12 @@ impl Peer {
         self.direct.as_ref().is_some_and(Direct::is_open)
     }
 
+    /// The same, but for lanes by which nothing comes: they are dead long before ICE says so. Where nothing reaches the peer through the relay they may as well
+    /// be tried.
+    fn is_reached_directly(&self, is_relayed: bool, now_ns: u64) -> bool {
+        self.is_direct() && (self.is_alive(now_ns) || !is_relayed)
+    }
+
     /// One of us was gone for the server, and the other may have forgotten it. What each said of the other's audio is said again; a lane
     /// that looks open may be none any more at the other end, which ICE takes half a minute to find out.
     fn meet_again(&mut self, now_ns: u64) {
@@ -294,6 +304,13 @@ impl Peer {
         }
     }
 
+    /// Of the quickest lane that answers.
+    fn rtt_ms(&self, now_ns: u64) -> Option<f64> {
+        let answer = |&&(_, at): &&(u64, u64)| now_ns.saturating_sub(at) < LANE_DEAD_NS;
+        let answers = self.rtt_ns.values().filter(answer);
+        (answers.map(|&(rtt_ns, _)| rtt_ns).min()).map(|rtt_ns| rtt_ns as f64 / 1e6)
+    }
+
     fn is_alive(&self, now_ns: u64) -> bool {
         (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS)
     }
@@ -306,6 +323,16 @@ impl Peer {
     /// Of `listeners`, where it is one of them.
     fn relay_listeners(&self, listeners: Option<u32>) -> u32 {
         listeners.filter(|_| self.takes_relayed).unwrap_or(0)
+    }
+
+    /// What its lanes carried since the last review.
+    fn carried(&mut self, elapsed_ms: u32, now_ns: u64) -> Carried {
+        let dropped = self.direct.as_ref().map_or(0, |direct| direct.dropped);
+        let has_dropped = dropped > std::mem::replace(&mut self.dropped_before, dropped);
+        Carried {
+            is_short: has_dropped || (self.is_direct() && self.listener.step() > 0),
+            is_answered: is_since(self.direct_ns, elapsed_ms, now_ns),
+        }
     }
 
     fn played_frames(&self) -> u64 {
@@ -351,10 +378,14 @@ struct Network {
     /// What the relay is sent.
     relay_listener: Listener,
     relay_rtt_ns: HashMap<usize, u64>,
+    /// When anything last came from the relay.
+    relay_ns: Option<u64>,
     listeners: Option<u32>,
     statistics: Option<RelayStatistics>,
     /// At the last review.
     statistics_before: Option<RelayStatistics>,
+    /// Datagrams to it that were dropped, at the last review.
+    relay_dropped_before: u64,
     listening: path::Listening,
     asked: Asked,
     probe_id: u32,
@@ -365,6 +396,8 @@ struct Network {
     rendered_frames: u64,
     /// From when a quantum comes until its first frame is heard; `None`: unknown.
     output_ns: Option<i64>,
+    /// What there was to say before anything happened.
+    at_start: Option<String>,
     status: Status,
 }
 
@@ -394,13 +427,14 @@ async fn network(
         signalling,
     ));
     let mut network = Network::new(config, far, relay_events, direct_events, to_server);
-    network.status.notice = notice;
+    (network.status.notice, network.at_start) = (notice.clone(), notice);
+    let (mut from_relay, mut from_lanes) = (Vec::new(), Vec::new());
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tick = 0u64;
     let mut looks = interval(MIX_LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let listener = match sleeper.listen() {
+    let mut listener = match sleeper.listen() {
         Ok(listener) => listener,
         Err(error) => {
             network.status.ended = Some(error.to_string());
@@ -410,11 +444,9 @@ async fn network(
     };
     while network.status.ended.is_none() {
         tokio::select! {
-            // What has a musician waiting comes first.
+            // What has a musician waiting comes first, and then what is rare: where there is more to receive than this thread can, nothing else would get its turn.
             biased;
             () = listener.woken() => network.handle_capture(),
-            Some(event) = relayed.recv() => network.handle_relay(event),
-            Some(event) = directed.recv() => network.handle_direct(event),
             event = signals.recv() => match event {
                 Some(event) => network.handle_signalling(event),
                 None => break,
@@ -428,6 +460,12 @@ async fn network(
                 tick += 1;
                 network.handle_tick(tick);
                 say.send_replace(network.status.clone());
+            }
+            _ = relayed.recv_many(&mut from_relay, BATCH) => {
+                from_relay.drain(..).for_each(|event| network.handle_relay(event));
+            }
+            _ = directed.recv_many(&mut from_lanes, BATCH) => {
+                from_lanes.drain(..).for_each(|event| network.handle_direct(event));
             }
         }
     }
@@ -480,9 +518,11 @@ impl Network {
             ice_servers: Vec::new(),
             to_server,
             relay_rtt_ns: HashMap::new(),
+            relay_ns: None,
             listeners: None,
             statistics: None,
             statistics_before: None,
+            relay_dropped_before: 0,
             listening: path::Listening::new(),
             asked: if config.path == Path::Mix {
                 Asked::Mixed
@@ -494,6 +534,7 @@ impl Network {
             rendered: Recent::new(64),
             rendered_frames: 0,
             output_ns: None,
+            at_start: None,
             status,
             config,
             far,
@@ -703,6 +744,7 @@ impl Network {
             return;
         };
         let now = now_ns();
+        self.relay_ns = Some(now);
         if kind == Kind::ProbeReply
             && number == 0
             && let Ok(Datagram::Probe(probe)) = wire::parse(bytes)
@@ -755,7 +797,7 @@ impl Network {
                     && let Some(direct) = &mut self.peers[at].direct
                 {
                     direct.handle_closed(lane, epoch);
-                    self.peers[at].rtt_ns.remove(&(lane + 1));
+                    self.peers[at].rtt_ns.remove(&lane);
                 }
             }
             DirectEvent::Retry { peer, lane, epoch } => {
@@ -814,7 +856,10 @@ impl Network {
                 }
                 Some(replied_ns) => {
                     peer.reports.offset.add(probe.time_ns, replied_ns, now);
-                    peer.rtt_ns.insert(lane, now.saturating_sub(probe.time_ns));
+                    if let Some(lane) = lane.checked_sub(1) {
+                        let rtt_ns = now.saturating_sub(probe.time_ns);
+                        peer.rtt_ns.insert(lane, (rtt_ns, now));
+                    }
                 }
             },
             Ok(Datagram::Report(report)) => peer.reports.handle_report(report, now),
@@ -1151,24 +1196,31 @@ impl Network {
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         let is_relay_open = relay.is_some_and(Relay::is_open);
         let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
+        let has_relay_dropped =
+            relay_dropped > std::mem::replace(&mut self.relay_dropped_before, relay_dropped);
+        let now = now_ns();
+        let by_relay = Carried {
+            is_short: is_relay_open && (has_relay_dropped || self.relay_listener.step() > 0),
+            is_answered: is_since(self.relay_ns, elapsed_ms, now),
+        };
         for peer in &mut self.peers {
-            let dropped = relay_dropped + peer.direct.as_ref().map_or(0, |direct| direct.dropped);
+            let relay_listeners = peer.relay_listeners(self.listeners);
+            let is_relayed = is_relay_open && relay_listeners > 0;
+            let by_lanes = peer.carried(elapsed_ms, now);
             let is_wanted = peer.direct.as_ref().is_none_or(|direct| direct.is_wanted);
             peer.route = peer.sending.review(&SenderObservation {
                 elapsed_ms,
                 // Ours is how we hear it; how it hears us, it tells.
                 pin: if is_wanted { pin } else { Pin::Relayed },
-                is_direct_open: peer.is_direct(),
+                is_direct_open: peer.is_reached_directly(is_relayed, now),
                 is_relay_open,
                 // Its reports cover both paths at once.
                 direct_lost_share: None,
                 relay_lost_share: None,
-                is_short: dropped > peer.dropped_before
-                    || (peer.is_direct() && peer.listener.step() > 0)
-                    || (is_relay_open && self.relay_listener.step() > 0),
-                relay_listeners: peer.relay_listeners(self.listeners),
+                direct: by_lanes,
+                relay: by_relay,
+                relay_listeners,
             });
-            peer.dropped_before = dropped;
         }
         // What the relay says counts from a session's start, and begins anew with another.
         let before = self.statistics_before.clone().unwrap_or_default();
@@ -1371,8 +1423,11 @@ impl Network {
         let heard: Vec<_> = (self.peers.iter())
             .map(|peer| self.hears(peer, underruns, now))
             .collect();
+        let is_relay_open = relay.is_some_and(Relay::is_open);
         for (peer, heard) in self.peers.iter_mut().zip(heard) {
-            let direct = peer.direct.as_mut().filter(|direct| direct.is_open());
+            let is_relayed = is_relay_open && peer.relay_listeners(self.listeners) > 0;
+            let is_direct = peer.is_reached_directly(is_relayed, now);
+            let direct = peer.direct.as_mut().filter(|_| is_direct);
             let stream = if direct.is_some() {
                 0
             } else if let Some(number) = peer.number {
@@ -1418,8 +1473,10 @@ impl Network {
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
-        if status.notice.is_none() {
-            status.notice = self.faults.refused.get().cloned();
+        if status.notice == self.at_start
+            && let Some(refused) = self.faults.refused.get()
+        {
+            status.notice = Some(refused.clone());
         }
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
@@ -1482,7 +1539,7 @@ impl Network {
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
                 is_relayed: peer.by_relay.is_heard(now),
                 is_mixed: self.mixing.is_mixed(peer.stream),
-                rtt_ms: peer.rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
+                rtt_ms: peer.rtt_ms(now),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,
                     error_ms: m.error_ms,
@@ -1505,6 +1562,11 @@ impl Network {
         }
         self.status.peers = peers;
     }
+}
+
+/// Whether it was no longer ago than that.
+fn is_since(at_ns: Option<u64>, elapsed_ms: u32, now_ns: u64) -> bool {
+    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < u64::from(elapsed_ms) * 1_000_000)
 }
 
 /// Gives the engine a datagram of a stream's sound, decoded where it is Opus.
@@ -2163,6 +2225,31 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_s_round_trip_is_forgotten_with_its_replies() {
+        let (mut network, ..) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let reply = Probe {
+            stream: 0,
+            id: 0,
+            time_ns: 1_000_000,
+            replied_ns: Some(1),
+        };
+        for (lane, now_ms) in [(0, 3), (2, 11), (3, 31)] {
+            network.handle_datagram(
+                0,
+                lane,
+                Kind::ProbeReply,
+                &reply.to_bytes(),
+                now_ms * 1_000_000,
+            );
+        }
+        let peer = &network.peers[0];
+        let second = LANE_DEAD_NS + 20_000_000;
+        let rtts = [31_000_000, second, 10 * LANE_DEAD_NS].map(|now| peer.rtt_ms(now));
+        assert_eq!(rtts, [Some(10.0), Some(30.0), None]);
+    }
+
+    #[test]
     fn after_a_restart_a_number_is_of_whom_the_server_gives_it_to() {
         let (mut network, ..) = network(Path::Mix);
         hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
@@ -2181,7 +2268,7 @@ mod tests {
         };
         network.handle_relayed(0, &reply.to_bytes());
         let replied: Vec<_> = (network.peers.iter())
-            .filter(|peer| !peer.rtt_ns.is_empty())
+            .filter(|peer| peer.reports.offset.at(now_ns()).is_some())
             .map(|peer| peer.id.as_str())
             .collect();
         assert_eq!(replied, ["c"]);

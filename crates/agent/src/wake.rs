@@ -55,7 +55,7 @@ mod event {
 
     impl Listener {
         /// Ready once `wake` was called since the last time.
-        pub async fn woken(&self) {
+        pub async fn woken(&mut self) {
             let Ok(mut guard) = self.0.readable().await else {
                 return std::future::pending().await;
             };
@@ -71,6 +71,8 @@ mod event {
     use std::io;
     use std::time::Duration;
 
+    use tokio::time::{Interval, MissedTickBehavior, interval};
+
     /// The audio thread's end.
     #[derive(Clone, Debug)]
     pub struct Waker;
@@ -79,7 +81,7 @@ mod event {
     pub struct Sleeper;
     /// A sleeper within its runtime.
     #[derive(Debug)]
-    pub struct Listener;
+    pub struct Listener(Interval);
 
     /// Both ends.
     ///
@@ -95,19 +97,21 @@ mod event {
     }
 
     impl Sleeper {
-        /// As it is.
+        /// Looks from now on; must be called within a runtime.
         ///
         /// # Errors
         /// None.
         pub fn listen(self) -> io::Result<Listener> {
-            Ok(Listener)
+            let mut looks = interval(Duration::from_millis(1));
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            Ok(Listener(looks))
         }
     }
 
     impl Listener {
-        /// Ready a millisecond later.
-        pub async fn woken(&self) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        /// Ready a millisecond after it last was, however often something else came first meanwhile.
+        pub async fn woken(&mut self) {
+            self.0.tick().await;
         }
     }
 }
