@@ -201,10 +201,10 @@ pub(crate) struct Join {
     turns: u32,
 
     /// Leave after so long
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = seconds)]
     seconds: Option<f64>,
 
-    /// Lines of text instead of a view; so too where the output is no terminal
+    /// Lines of text instead of a view; so too where there is no terminal to be seen and typed at
     #[arg(long)]
     plain: bool,
 
@@ -273,6 +273,12 @@ fn bits(text: &str) -> Result<SampleFormat, String> {
 fn rate(text: &str) -> Result<SampleRate, String> {
     let rate = text.parse().ok().and_then(SampleRate::from_hz);
     rate.ok_or_else(|| "44100, 48000, 88200 or 96000".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    (seconds.filter(|&seconds| Duration::try_from_secs_f64(seconds).is_ok()))
+        .ok_or_else(|| "a number of seconds".to_owned())
 }
 
 /// As the page has it: `docs/automation.md`.
@@ -348,19 +354,20 @@ impl Join {
         let running = Running::start(device, duplex).map_err(Failure::running)?;
         let participant = Participant::join(config, far, sleeper).map_err(Failure::running)?;
         let status = participant.status.clone();
-        let deadline = self
-            .seconds
-            .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+        let deadline = self.deadline();
         let is_over = || {
             stop.load(Ordering::Acquire)
                 || running.has_ended()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
         };
-        let shown = if self.plain || !io::stdout().is_terminal() {
-            print_lines(&participant, is_over);
-            Ok(())
-        } else {
-            crate::view::show(&participant, is_over)
+        let terminal = (!self.plain && io::stdout().is_terminal()).then(ratatui::try_init);
+        let shown = match terminal {
+            Some(Ok(terminal)) => crate::view::show(terminal, &participant, is_over),
+            // One that nobody can type at, as a service has it.
+            Some(Err(_)) | None => {
+                print_lines(&participant, is_over);
+                Ok(())
+            }
         };
         let refused = status.borrow().ended.clone();
         // What it knew before it left: nothing is connected afterwards.
@@ -383,12 +390,19 @@ impl Join {
         Ok(())
     }
 
+    fn deadline(&self) -> Option<Instant> {
+        let seconds = self.seconds.map(Duration::from_secs_f64)?;
+        Instant::now().checked_add(seconds)
+    }
+
     fn run_bots(self, link: RoomLink, bots: usize, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
         let path = match self.path {
             PathChoice::Auto | PathChoice::Relay => Path::Relay,
             PathChoice::Mix => Path::Mix,
             PathChoice::Direct => return Err(Failure::usage("bots sound through the server only")),
         };
+        let all = bots * self.rooms as usize;
+        let deadline = self.deadline();
         let config = BotsConfig {
             link,
             passphrase: self.passphrase,
@@ -400,9 +414,6 @@ impl Join {
             channels: 2,
             sessions: self.sessions.unwrap_or(1) as usize,
         };
-        let deadline = self
-            .seconds
-            .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
         let told = stop.clone();
         let summary = bots::run(config, stop, |summary| {
             // A closed standard output is no reason to stop.
@@ -412,9 +423,21 @@ impl Join {
             }
         })
         .map_err(Failure::running)?;
+        let has_begun = summary.seconds > 0.0;
         if let Some(path) = &self.json {
             write_json(path, &summary)
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
+        }
+        if !has_begun || summary.refused == all {
+            let why = summary
+                .trouble
+                .unwrap_or_else(|| "no answer yet".to_owned());
+            let whom = if has_begun {
+                "no bot is left"
+            } else {
+                "no bot got into the room"
+            };
+            return Err(Failure::running(format!("{whom}: {why}")));
         }
         Ok(())
     }

@@ -9,12 +9,12 @@ use antiphon_agent::participant::{Order, Participant};
 use antiphon_agent::relay::RelayStatistics;
 use antiphon_agent::signalling::Moderation;
 use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
-use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
+use ratatui::{DefaultTerminal, Frame};
 
 /// The meter's left end, dBFS.
 const LEAST_DB: f32 = -60.0;
@@ -43,12 +43,15 @@ concealed     sound made up in place of what was missing
 mouth to ear  from their microphone to your ear, measured by both clocks;
               ≥ where a sound card does not tell its share";
 
-/// Shows the room until the user leaves, or `is_over`.
+/// Shows the room in the terminal until the user leaves, or `is_over`, and gives it back then.
 ///
 /// # Errors
 /// The terminal's.
-pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io::Result<()> {
-    let mut terminal = ratatui::try_init()?;
+pub(crate) fn show(
+    mut terminal: DefaultTerminal,
+    participant: &Participant,
+    is_over: impl Fn() -> bool,
+) -> io::Result<()> {
     let mut view = View::default();
     // On a thread of its own: reading a terminal that was closed never ends.
     let (say, told) = mpsc::channel();
@@ -58,6 +61,7 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
         if participant.has_ended() || is_over() {
             break Ok(());
         }
+        view.follow(&status);
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &status)) {
             break Err(error);
         }
@@ -87,24 +91,37 @@ pub(crate) fn show(participant: &Participant, is_over: impl Fn() -> bool) -> io:
 
 #[derive(Debug, Default)]
 struct View {
-    chosen: usize,
+    /// Whose row is chosen, and which it is; if they left, who is there now.
+    chosen: Option<String>,
+    row: usize,
     shows_help: bool,
     /// Who goes if the key is pressed again.
     removing: Option<String>,
 }
 
 impl View {
+    /// Keeps to who is chosen, wherever in the list that is now.
+    fn follow(&mut self, status: &Status) {
+        let chosen = (status.peers.iter()).position(|peer| self.chosen.as_ref() == Some(&peer.id));
+        self.choose(chosen.unwrap_or(self.row), status);
+    }
+
+    fn choose(&mut self, row: usize, status: &Status) {
+        self.row = row.min(status.peers.len().saturating_sub(1));
+        self.chosen = status.peers.get(self.row).map(|peer| peer.id.clone());
+    }
+
     fn handle_key(&mut self, key: KeyCode, status: &Status) -> Option<Order> {
-        self.chosen = self.chosen.min(status.peers.len().saturating_sub(1));
+        self.follow(status);
         match key {
             KeyCode::Char('?') => self.shows_help = !self.shows_help,
-            KeyCode::Up => self.chosen = self.chosen.saturating_sub(1),
-            KeyCode::Down => self.chosen = (self.chosen + 1).min(status.peers.len().max(1) - 1),
+            KeyCode::Up => self.choose(self.row.saturating_sub(1), status),
+            KeyCode::Down => self.choose(self.row + 1, status),
             KeyCode::Char(' ') => return Some(Order::MuteSelf(!status.is_muted)),
             _ => {}
         }
         let removing = self.removing.take();
-        let peer = status.peers.get(self.chosen)?;
+        let peer = status.peers.get(self.row)?;
         let id = peer.id.clone();
         if status.is_owner && !id.is_empty() {
             match key {
@@ -135,8 +152,12 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>, status: &Status) {
+        let news = (status.offline.as_ref())
+            .or(status.notice.as_ref())
+            .map_or("", String::as_str);
+        let news_lines = lines_of(news, frame.area().width.saturating_sub(2));
         let [head, room, foot] = Layout::vertical([
-            Constraint::Length(7),
+            Constraint::Length(6 + news_lines),
             Constraint::Min(3),
             Constraint::Length(1),
         ])
@@ -152,15 +173,15 @@ impl View {
             server_words(status),
             format!("you   {} {own}", meter(input, METER_CELLS)),
             format!("mix   {}", meter(output, METER_CELLS)),
-            (status.offline.clone())
-                .or_else(|| status.notice.clone())
-                .unwrap_or_default(),
         ];
-        frame.render_widget(
-            Paragraph::new(lines.map(Line::raw).to_vec())
-                .block(Block::bordered().title("Antiphon")),
-            head,
-        );
+        let border = Block::bordered().title("Antiphon");
+        let inside = border.inner(head);
+        let [figures, below] =
+            Layout::vertical([Constraint::Length(4), Constraint::Min(0)]).areas(inside);
+        frame.render_widget(border, head);
+        frame.render_widget(Paragraph::new(lines.map(Line::raw).to_vec()), figures);
+        let news = Paragraph::new(news).wrap(Wrap { trim: true });
+        frame.render_widget(news, below);
         if self.shows_help {
             let help = Paragraph::new(LONG_HELP).block(Block::bordered().title("Keys and figures"));
             frame.render_widget(help, room);
@@ -199,10 +220,29 @@ impl View {
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
             .block(Block::bordered());
         // Scrolls until the chosen one is to be seen.
-        let chosen = self.chosen.min(status.peers.len() - 1);
-        let mut state = TableState::default().with_selected(chosen);
+        let row = self.row.min(status.peers.len() - 1);
+        let mut state = TableState::default().with_selected(row);
         frame.render_stateful_widget(table, area, &mut state);
     }
+}
+
+/// Lines that words take, at least 1, at most 3: broken between words.
+fn lines_of(words: &str, width: u16) -> u16 {
+    let (mut lines, mut column) = (1, 0);
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        let end = if column == 0 {
+            length
+        } else {
+            column + 1 + length
+        };
+        if end > usize::from(width) && column > 0 {
+            (lines, column) = (lines + 1, length);
+        } else {
+            column = end;
+        }
+    }
+    lines.min(3)
 }
 
 /// Its title, its width (0: what is left), and what stands in it.
@@ -746,6 +786,7 @@ mod tests {
         let mut status = status();
         status.peers = (0..31)
             .map(|n| PeerStatus {
+                id: n.to_string(),
                 name: format!("player {n}"),
                 ..PeerStatus::default()
             })
@@ -756,6 +797,49 @@ mod tests {
             view.handle_key(KeyCode::Down, &status);
         }
         assert!(screen(&view, &status, 80, 24).contains("player 30"));
+    }
+
+    #[test]
+    fn who_is_chosen_stays_so_wherever_the_others_go() {
+        let (mut view, mut status) = (View::default(), status());
+        view.handle_key(KeyCode::Down, &status);
+        let mute =
+            |view: &mut View, status: &Status| match view.handle_key(KeyCode::Char('m'), status) {
+                Some(Order::Mute(id, true)) => id,
+                order => panic!("{order:?}"),
+            };
+        let newcomer = PeerStatus {
+            id: "cyd".into(),
+            ..PeerStatus::default()
+        };
+        status.peers.insert(0, newcomer);
+        assert_eq!(mute(&mut view, &status), "bob");
+        status.peers.drain(..2);
+        assert_eq!(mute(&mut view, &status), "bob");
+        // Who is there now; also seen before the next key is pressed.
+        status.peers = vec![status.peers[0].clone(), status.peers[0].clone()];
+        (status.peers[0].id, status.peers[1].id) = ("dan".into(), "eve".into());
+        view.follow(&status);
+        status.peers.swap(0, 1);
+        assert_eq!(mute(&mut view, &status), "dan");
+    }
+
+    #[test]
+    fn news_is_read_to_its_end() {
+        let mut status = status();
+        let news = "the network thread has no real-time priority: Operation not permitted (os error 1): \
+                    allow it with `rtprio 95` for your group in /etc/security/limits.conf";
+        status.notice = Some(news.into());
+        for width in [60, 80, 200] {
+            let screen = screen(&View::default(), &status, width, 24);
+            let words: Vec<_> = screen
+                .split_whitespace()
+                .filter(|word| *word != "│")
+                .collect();
+            let (first, last) = ("the network thread has", "/etc/security/limits.conf");
+            assert!(words.join(" ").contains(first), "{screen}");
+            assert!(screen.contains(last), "{screen}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use antiphon_agent::clock::now_ns;
-use antiphon_agent::core::wire::{self, Kind};
+use antiphon_agent::core::wire::{self, Datagram, Kind, Probe};
 use antiphon_agent::direct::{Direct, DirectEvent};
 use antiphon_agent::link::RoomLink;
 use antiphon_agent::relay::{self, Listen, Relay, RelayConfig, RelayEvent};
@@ -345,7 +345,13 @@ impl Listener {
                 }
                 Some(event) = self.lanes.recv() => match event {
                     DirectEvent::Datagram { bytes, .. } if is_audio(&bytes) => return Way::Direct,
-                    DirectEvent::Datagram { .. } => {}
+                    // Lanes that answer nothing are dead.
+                    DirectEvent::Datagram { lane, bytes, .. } => {
+                        if let Ok(Datagram::Probe(probe)) = wire::parse(&bytes) {
+                            let reply = Probe { replied_ns: Some(now_ns()), ..probe };
+                            self.direct.send_on(lane, reply.to_bytes().to_vec().into());
+                        }
+                    }
                     DirectEvent::Signal { data, .. } => self.say(data).await,
                     DirectEvent::Closed { lane, epoch, .. } => self.direct.handle_closed(lane, epoch),
                     DirectEvent::Retry { lane, epoch, .. } => self.direct.handle_retry(lane, epoch),
@@ -484,6 +490,54 @@ fn bots_hear_each_other_through_the_server() {
         "{summary}"
     );
     assert_eq!(count("delays"), count("received_packets"), "{summary}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_that_nobody_types_at_gets_lines() {
+    use std::os::unix::process::CommandExt;
+    let (_server, link) = serve();
+    let (ours, theirs) = terminal();
+    let mut command = antiphon(&["join", "--tone", "440", &link]);
+    // SAFETY: between fork and exec nothing is done but to leave the terminal that these tests may have.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
+    }
+    let child = command.stdin(Stdio::null()).stdout(theirs).spawn();
+    let mut process = Process(child.expect("it starts"));
+    let mut lines = BufReader::new(ours).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("online")));
+    interrupt(&mut process);
+}
+
+#[test]
+fn bots_that_nobody_lets_in_say_so() {
+    let (_server, link) = serve();
+    let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", &link]);
+    let mut first = Process(first.stdout(Stdio::piped()).spawn().expect("it starts"));
+    let lines = BufReader::new(first.0.stdout.take().expect("piped")).lines();
+    let is_in = |line: &String| line.starts_with("online");
+    lines.map_while(Result::ok).find(is_in).expect("in");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let nowhere = format!("http://{}/r/abcdefghijklmnop", nobody.expect("a port"));
+    for (arguments, why) in [
+        (&["join", "--bots", "3", &link][..], "passphrase"),
+        (
+            &["join", "--bots", "1", "--seconds", "1", &nowhere],
+            "refused",
+        ),
+    ] {
+        let output = antiphon(arguments).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.contains("no bot") && stderr.contains(why),
+            "{stderr}"
+        );
+    }
 }
 
 #[test]
