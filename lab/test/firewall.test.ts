@@ -1,10 +1,12 @@
 /** A musician behind a firewall that lets no datagram out, and a TURN server outside: page and native program, over an emulated network. Never asserts times. */
 
+import { readFileSync } from "node:fs";
+import path from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { binary, Product, readStats } from "../src/antiphon.js";
 import type { BrowserName } from "../src/browsers.js";
 import { EmulatedNetwork, missingForNetworks, type Side } from "../src/network.js";
-import { run } from "../src/processes.js";
+import { makeFolder, removeFolder, run, type Service } from "../src/processes.js";
 import { closeBrowsers, rig, setUp, start, tearDown } from "./stage.js";
 
 const turnPort = 3478;
@@ -68,5 +70,59 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
     const stats = (await peer())!;
     expect(stats.path).toBe("direct");
     if (side === "left") expect(stats.lanes.map((lane) => lane.candidateType)).toContain("relay");
+  });
+});
+
+describe.skipIf(missingForNetworks())("where the direct way dies", () => {
+  const port = 8080;
+  const relayPort = 8081;
+  const seconds = 25;
+  let network: EmulatedNetwork;
+  let folder: string;
+
+  beforeAll(async () => {
+    folder = makeFolder("dead-way");
+    network = await EmulatedNetwork.start({ profile: "lan" });
+  });
+  afterAll(async () => {
+    await network?.stop();
+    removeFolder(folder);
+  });
+
+  /** From now on datagrams from a side vanish, but for those of the relay. */
+  async function cut(side: Side, ofRelay: "sport" | "dport"): Promise<void> {
+    const inside = (...command: string[]) =>
+      run(["nsenter", `--net=${network.netns(side)}`, ...command], process.env);
+    await inside("ip", "route", "add", "default", "dev", "lo", "table", "100");
+    const relay = ["ipproto", "udp", ofRelay, String(relayPort)];
+    await inside("ip", "rule", "add", "priority", "50", ...relay, "lookup", "main");
+    await inside("ip", "rule", "add", "priority", "51", "ipproto", "udp", "lookup", "100");
+  }
+
+  it("sound goes on through the server without a gap", async () => {
+    const address = network.address("right");
+    const listen = ["--listen", `${address}:${port}`, "--relay-listen", `${address}:${relayPort}`];
+    const server = network.launch("right", [binary, "serve", ...listen]);
+    await server.until(() => /\/r\//.test(server.logTail()), "server");
+    const link = `http://${address}:${port}/r/${"dead-way-".repeat(3)}`;
+    const file = (side: Side) => path.join(folder, `${side}.json`);
+    const join = (side: Side) => {
+      const rest = ["--seconds", String(seconds), "--json", file(side), link];
+      return network.launch(side, [binary, "join", "--plain", "--tone", "440", "--name", side, ...rest]);
+    };
+    const both: [Service, Service] = [join("left"), join("right")];
+    for (const native of both) {
+      const hears = () => /, direct\+relay, /.test(native.logTail(2));
+      await native.until(hears, "sound both ways", 15);
+    }
+    await cut("left", "dport");
+    await cut("right", "sport");
+    for (const [at, side] of (["left", "right"] as const).entries()) {
+      await both[at]!.until(() => both[at]!.ended, "the end", seconds + 10);
+      const [peer] = JSON.parse(readFileSync(file(side), "utf8")).peers;
+      expect(peer.played_frames).toBeGreaterThan(48_000 * 15);
+      // The slowest machine has fewer, and without the relay it would be 10 s and more.
+      expect(peer.concealed_frames, side).toBeLessThan(48_000);
+    }
   });
 });
