@@ -407,7 +407,7 @@ impl JitterBuffer {
     /// [`Arrival::Original`] or [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
-    /// RT: no alloc, no lock, O(frames + capacity / 64), and the searches of the spread that [`MOST_SEARCHES`] leaves.
+    /// RT: no alloc, no lock, O(frames + capacity / 64), and at most 64 searches of the spread between two reads.
     pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], mut arrival: Arrival) -> bool {
         if arrival == Arrival::Restart {
             self.forget_received();

@@ -388,7 +388,7 @@ impl Player {
 
     /// Takes a datagram of a stream. Whatever does not belong is dropped and counted.
     ///
-    /// RT: no alloc, no lock, O(frames + buffer / 64), and what [`JitterBuffer::insert`] may search.
+    /// RT: no alloc, no lock, O(frames + buffer / 64).
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
         self.handle(id, bytes, None);
     }
