@@ -65,6 +65,11 @@ impl Strip {
         self.soloed = soloed;
     }
 
+    /// Whether nothing is heard of the stream, and nothing will be until that is changed; solo apart.
+    pub fn is_silent(&self) -> bool {
+        (self.muted || self.gain == 0.0) && self.current == [0.0; 2]
+    }
+
     /// Whether the stream is soloed.
     pub fn is_soloed(&self) -> bool {
         self.soloed

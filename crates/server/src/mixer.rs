@@ -10,13 +10,16 @@
 //! rate on that clock; that is their media time.
 //!
 //! A packet of a mix is due when the clock reaches its end: by then each source's jitter buffer has given its frames time enough, and
-//! what is missing is concealed. But it leaves before that, as soon as every source that plays is there, within the call that brought the
+//! what is missing is concealed. (Where the host says until when it has [handed over](Mixer::handed_over) what came, by that clock: after a standstill, what is missing lies
+//! unread.) But it leaves before that, as soon as every source that plays is there, within the call that brought the
 //! last frame of it. So the mix runs ahead of the clock by as much as the slowest of its sources allows, and adds no delay of its own; what
 //! varies is for the listener's jitter buffer, which has to take the network's jitter anyway.
 //!
 //! A source is rendered as soon as its frames are there, but only to the end of the next packet of a listener: what comes after that waits
 //! in its jitter buffer, which may still skip it or grow. Whoever hears only the quick ones may be ahead of who hears a slow one, too; the ring
 //! bounds by how much, see `Mixer::limit`.
+//!
+//! Who leaves a mix fades out, as gains change. A mix does not wait for who is silent in it, nor for who cannot send.
 //!
 //! Nobody hears themselves only because the host does not name a listener's own stream as a source.
 
@@ -37,7 +40,7 @@ use antiphon_core::{
     wire::{self, Datagram, Kind, MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM},
 };
 use antiphon_opus::{
-    Received, Receiver,
+    FEED_FRAMES, Received, Receiver,
     outgoing::{Rendition, Renditions, Rung},
 };
 use serde::Deserialize;
@@ -66,6 +69,8 @@ const OPUS_FRAMES_PER_S: u32 = 4 * 48_000;
 const OPUS_FRAMES_AT_ONCE: u32 = 48_000;
 /// A host that is behind by more has been asleep: what it missed is not made up for.
 const ASLEEP: Duration = Duration::from_millis(250);
+/// What came no longer ago than this may lie unread: so long a packet of a mix waits for it beyond its time.
+pub(crate) const UNREAD: Duration = Duration::from_millis(50);
 /// The stream in each source's player.
 const STREAM: StreamId = 0;
 
@@ -117,6 +122,7 @@ pub struct Mixer {
     /// Whoever is in some mix, by number.
     inputs: BTreeMap<u16, Input>,
     listeners: BTreeMap<u16, Listener>,
+    handed_over: Option<Duration>,
     /// The listener whose newest packet is polled, and when that became complete.
     polled: Option<(u16, Option<Duration>)>,
     /// Room for a packet, and for one source's part of it; `[channel][frame]`.
@@ -134,15 +140,25 @@ struct Input {
     /// `[channel][slot]`: the newest frames rendered; that of media time *t* is in slot *t* mod its length.
     ring: Box<[f32]>,
     renders: u64,
+    /// Whether anything may still come of it.
+    is_expected: bool,
     /// Who mixes it.
     listeners: Vec<u16>,
+}
+
+/// A source in a mix.
+#[derive(Debug)]
+struct Voice {
+    stream: u16,
+    strip: Strip,
+    /// It is named no more, and goes once it is silent.
+    is_leaving: bool,
 }
 
 /// A listener's mix.
 #[derive(Debug)]
 struct Listener {
-    /// Gains by source.
-    strips: Vec<(u16, Strip)>,
+    voices: Vec<Voice>,
     limiter: Limiter,
     samples: Renditions,
     packet_frames: usize,
@@ -162,6 +178,7 @@ impl Mixer {
             rate,
             inputs: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            handed_over: None,
             polled: None,
             packet: room(),
             part: room(),
@@ -212,10 +229,7 @@ impl Mixer {
         let Some(mix) = self.listeners.get_mut(&listener) else {
             return;
         };
-        let is_named = |stream: &u16| sources.iter().any(|source| source.stream == *stream);
-        self.inputs
-            .retain(|stream, input| is_named(stream) || input.lose(listener));
-        if mix.strips.is_empty() {
+        if mix.voices.is_empty() {
             // It begins now, but where its sources have come to: what they were rendered to before is no news.
             let inputs = sources
                 .iter()
@@ -227,7 +241,10 @@ impl Mixer {
             mix.go_on_at(begin.max(mix.position));
         }
         mix.missing = 0;
-        mix.strips.retain(|(stream, _)| is_named(stream));
+        for voice in &mut mix.voices {
+            voice.is_leaving = !sources.iter().any(|source| source.stream == voice.stream);
+            voice.strip.set_muted(voice.is_leaving);
+        }
         for source in sources {
             let strip = mix.strip(source.stream, self.rate);
             strip.set_gain(source.gain);
@@ -241,6 +258,16 @@ impl Mixer {
             if !input.listeners.contains(&listener) {
                 input.listeners.push(listener);
             }
+        }
+    }
+
+    /// Whether anything of a source may still come. Of one that was muted for everyone, or is gone, no mix waits for the next packet until it
+    /// has been missing for so long that its jitter buffer gives it up.
+    ///
+    /// RT: no alloc, no lock, O(log sources).
+    pub fn set_expected(&mut self, stream: u16, is_expected: bool) {
+        if let Some(input) = self.inputs.get_mut(&stream) {
+            input.is_expected = is_expected;
         }
     }
 
@@ -289,6 +316,13 @@ impl Mixer {
         }
     }
 
+    /// Says that whatever came until then has been handed over: without, whatever came until now. So nothing counts as missing that lies unread.
+    ///
+    /// RT: O(1).
+    pub fn handed_over(&mut self, until: Duration) {
+        self.handed_over = Some(until);
+    }
+
     /// Writes the next datagram of a mix into `out`, if its frames are there or it is due. To be called until it gives `None`.
     ///
     /// RT: no alloc, no lock, O(listeners + sources × frames).
@@ -310,9 +344,13 @@ impl Mixer {
                     });
                 }
             }
-            self.polled = self.next(now);
+            let due_by = self.clock(
+                self.handed_over
+                    .map_or(now, |until| until.clamp(now.saturating_sub(UNREAD), now)),
+            );
+            self.polled = self.next(now, due_by);
             let (listener, _) = self.polled?;
-            self.mix(listener);
+            self.mix(listener, due_by);
         }
     }
 
@@ -326,12 +364,16 @@ impl Mixer {
     /// Who plays in a listener's mix: each source's number, and by how many frames the mix's media time is ahead of the source's own where both sound
     /// together, as of what was rendered last.
     pub fn leads(&self, listener: u16) -> impl Iterator<Item = (u16, i64)> {
-        let strips = self.listeners.get(&listener).map(|mix| &mix.strips);
-        strips.into_iter().flatten().filter_map(|&(stream, _)| {
-            let input = self.inputs.get(&stream)?;
-            let playhead = input.player.playhead(STREAM)?;
-            Some((stream, input.rendered_end().wrapping_sub(playhead) as i64))
-        })
+        let voices = self.listeners.get(&listener).map(|mix| &mix.voices);
+        let voices = voices.into_iter().flatten();
+        voices
+            .filter(|voice| !voice.is_leaving)
+            .filter_map(|voice| {
+                let input = self.inputs.get(&voice.stream)?;
+                let playhead = input.player.playhead(STREAM)?;
+                let lead_frames = input.rendered_end().wrapping_sub(playhead) as i64;
+                Some((voice.stream, lead_frames))
+            })
     }
 
     /// What became of a participant's frames as a source; `None` if it is in no mix.
@@ -357,7 +399,7 @@ impl Mixer {
     /// Listeners with sources.
     fn active(&self) -> impl Iterator<Item = &Listener> {
         let listeners = self.listeners.values();
-        listeners.filter(|listener| !listener.strips.is_empty())
+        listeners.filter(|listener| !listener.voices.is_empty())
     }
 
     /// Media time of the packet that is furthest behind.
@@ -373,8 +415,8 @@ impl Mixer {
         slowest.min(clock) + (self.rate.scaled(RING_FRAMES)) as u64 - spare
     }
 
-    /// Whose packet comes next, and when it became complete.
-    fn next(&mut self, now: Duration) -> Option<(u16, Option<Duration>)> {
+    /// Whose packet comes next, of what is complete or due by then, and when it became complete.
+    fn next(&mut self, now: Duration, due_by: u64) -> Option<(u16, Option<Duration>)> {
         let clock = self.clock(now);
         if let Some(slowest) = self.slowest()
             && slowest + self.clock(ASLEEP) < clock
@@ -387,8 +429,8 @@ impl Mixer {
         } = self;
         let active = listeners
             .iter_mut()
-            .filter(|(_, mix)| !mix.strips.is_empty());
-        let due = active.filter(|(_, mix)| mix.end() <= clock);
+            .filter(|(_, mix)| !mix.voices.is_empty());
+        let due = active.filter(|(_, mix)| mix.end() <= due_by);
         if let Some((number, mix)) = due.min_by_key(|(_, mix)| mix.position) {
             let newest_at = mix.newest_at;
             return Some((*number, mix.is_complete(inputs).then_some(newest_at)));
@@ -417,7 +459,7 @@ impl Mixer {
     }
 
     /// Makes a listener's next packet of what is there by now.
-    fn mix(&mut self, listener: u16) {
+    fn mix(&mut self, listener: u16, due_by: u64) {
         let Some(mix) = self.listeners.get_mut(&listener) else {
             return;
         };
@@ -425,16 +467,32 @@ impl Mixer {
         let packet = &mut self.packet[..CHANNELS * frames];
         let part = &mut self.part[..CHANNELS * frames];
         packet.fill(0.0);
-        for (stream, strip) in &mut mix.strips {
-            let Some(input) = self.inputs.get_mut(stream) else {
+        for voice in &mut mix.voices {
+            let Some(input) = self.inputs.get_mut(&voice.stream) else {
                 continue;
             };
-            while input.rendered_end() < end {
-                input.render(end);
+            let is_silent = voice.strip.is_silent();
+            // Of who is silent here another may still hear what comes before it is due.
+            let due = due_by / BLOCK_FRAMES * BLOCK_FRAMES;
+            let needed = if is_silent { end.min(due) } else { end };
+            while input.rendered_end() < needed {
+                input.render(needed);
             }
-            input.copy_out(mix.position, frames, part);
-            strip.mix(part, packet, frames, false);
+            if !is_silent {
+                input.copy_out(mix.position, frames, part);
+                voice.strip.mix(part, packet, frames, false);
+            }
         }
+        mix.voices.retain(|voice| {
+            let has_left = voice.is_leaving && voice.strip.is_silent();
+            if has_left
+                && let Some(input) = self.inputs.get_mut(&voice.stream)
+                && !input.lose(listener)
+            {
+                self.inputs.remove(&voice.stream);
+            }
+            !has_left
+        });
         mix.limiter.process(packet, frames);
         mix.samples.sender.push(packet, frames);
         mix.position += frames as u64;
@@ -465,6 +523,7 @@ impl Input {
             opus_frames: TokenBucket::new(OPUS_FRAMES_AT_ONCE, OPUS_FRAMES_PER_S, Duration::ZERO),
             ring: vec![0.0; CHANNELS * rate.scaled(RING_FRAMES)].into_boxed_slice(),
             renders: 0,
+            is_expected: true,
             listeners: Vec::new(),
         }
     }
@@ -474,9 +533,9 @@ impl Input {
         self.player.rendered_frames()
     }
 
-    /// Renders up to `end`, unless that would miss something that may still come. False if so; nobody waits for what does not play.
+    /// Renders up to `end`, unless that would miss something that may still come. False if so; nobody waits for what does not play, or will not come.
     fn reach(&mut self, end: u64) -> bool {
-        while self.rendered_end() < end && self.player.is_playing() {
+        while self.rendered_end() < end && self.player.is_playing() && self.is_expected {
             if !self.player.is_ready(self.frames_to(end)) {
                 return false;
             }
@@ -530,9 +589,14 @@ impl Input {
 impl Listener {
     fn new(config: SenderConfig) -> Self {
         Self {
-            strips: Vec::new(),
+            voices: Vec::new(),
             limiter: Limiter::new(config.rate.hz()),
-            samples: Renditions::new(Sender::with_queue(config, CHANNELS, MAX_PACKET_FRAMES)),
+            // Encoders are fed in packets of their own: what is less than one of these waits for the next.
+            samples: Renditions::new(Sender::with_queue(
+                config,
+                CHANNELS,
+                MAX_PACKET_FRAMES + FEED_FRAMES,
+            )),
             packet_frames: config.packet_frames,
             position: 0,
             newest_at: Duration::ZERO,
@@ -547,12 +611,16 @@ impl Listener {
     }
 
     fn strip(&mut self, stream: u16, rate: SampleRate) -> &mut Strip {
-        let known = self.strips.iter().position(|&(known, _)| known == stream);
+        let known = self.voices.iter().position(|voice| voice.stream == stream);
         let at = known.unwrap_or_else(|| {
-            self.strips.push((stream, Strip::from_silence(rate.hz())));
-            self.strips.len() - 1
+            self.voices.push(Voice {
+                stream,
+                strip: Strip::from_silence(rate.hz()),
+                is_leaving: false,
+            });
+            self.voices.len() - 1
         });
-        &mut self.strips[at].1
+        &mut self.voices[at].strip
     }
 
     /// Lets media time pass up to `position`.
@@ -563,11 +631,12 @@ impl Listener {
 
     /// Whether something plays, and all of that is there for the next packet.
     fn is_complete(&mut self, inputs: &mut BTreeMap<u16, Input>) -> bool {
-        let (end, count) = (self.end(), self.strips.len());
+        let (end, count) = (self.end(), self.voices.len());
         let mut plays = false;
         for step in 0..count {
             let at = (self.missing + step) % count;
-            let Some(input) = inputs.get_mut(&self.strips[at].0) else {
+            let Voice { stream, strip, .. } = &self.voices[at];
+            let Some(input) = inputs.get_mut(stream).filter(|_| !strip.is_silent()) else {
                 continue;
             };
             if !input.reach(end) {

@@ -451,6 +451,8 @@ fn who_joins_later_begins_where_the_sources_are_and_disturbs_nobody() {
     for listener in [2, 3] {
         room.mixer.remove_listener(listener);
     }
+    // So long it takes to fade out.
+    room.run_until(1_000 * MS);
     assert!((0..4).all(|of| room.mixer.source_stats(of).is_none()));
     assert_eq!(room.mixer.poll_timeout(), None);
 }
@@ -676,8 +678,14 @@ fn a_sender_makes_the_mixer_decode_no_more_than_a_musician_needs() {
 
 #[test]
 fn a_mix_is_made_in_each_format_that_its_listener_is_sent_of_the_same_frames() {
+    for packet_frames in [16, PACKET, 500, 512] {
+        is_made_in_each_format(packet_frames);
+    }
+}
+
+fn is_made_in_each_format(packet_frames: usize) {
     let mut mixer = Mixer::new(RATE);
-    mixer.set_listener(7, SampleFormat::S24, PACKET);
+    mixer.set_listener(7, SampleFormat::S24, packet_frames);
     mixer.set_sources(7, &[source(1)], Duration::ZERO);
     let mut samples = Sender::new(SenderConfig {
         rate: RATE,
@@ -719,13 +727,21 @@ fn a_mix_is_made_in_each_format_that_its_listener_is_sent_of_the_same_frames() {
         let mut pairs = ends.windows(2);
         pairs.all(|pair| pair[1] - pair[0] == frames as u64)
     };
-    assert!(in_steps(&main, PACKET) && in_steps(&narrow, PACKET) && in_steps(&feed, FEED_FRAMES));
-    assert!(narrow.len() == 300 && narrow.iter().all(|end| main.contains(end)));
-    let frames = FEED_FRAMES * feed.len();
-    assert!(
-        (300 * PACKET - FEED_FRAMES..=300 * PACKET).contains(&frames),
-        "{frames}"
-    );
+    assert!(in_steps(&feed, FEED_FRAMES), "{packet_frames}");
+    // Longer ones are split.
+    if packet_frames <= PACKET {
+        assert!(in_steps(&main, packet_frames) && in_steps(&narrow, packet_frames));
+        assert!(narrow.iter().all(|end| main.contains(end)));
+    }
+    // The mix's lead may have grown or shrunk meanwhile.
+    let slack = (packet_frames.max(2 * PACKET) + FEED_FRAMES) as u64;
+    for ends in [&narrow, &feed] {
+        let frames = ends[ends.len() - 1] - ends[0];
+        assert!(
+            frames.abs_diff(300 * PACKET as u64) <= slack,
+            "{packet_frames}: {frames}"
+        );
+    }
 }
 
 #[test]
@@ -807,4 +823,150 @@ fn opus_is_mixed_with_samples_and_a_broken_packet_disturbs_nobody_else() {
         "{} dB, {best} frames late",
         noise_db(best)
     );
+}
+
+/// A tone of one voice at half of full scale, which every packet goes on with.
+fn tone(n: usize) -> f32 {
+    (n as f32 * (440.0 * std::f32::consts::TAU / 48_000.0)).sin() * 0.5
+}
+
+/// Sends packet `n` of it.
+fn send_tone(mixer: &mut Mixer, sender: &mut Sender, stream: u16, n: u32, now: Duration) {
+    let block: Vec<f32> = (PACKET * n as usize..).take(PACKET).map(tone).collect();
+    sender.push(&block, PACKET);
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let length = sender.poll_datagram(&mut bytes).expect("a packet");
+    mixer.handle_audio(stream, &bytes[..length], now);
+}
+
+fn tone_sender() -> Sender {
+    Sender::new(SenderConfig {
+        rate: RATE,
+        format: SampleFormat::S16,
+        channels: 1,
+        packet_frames: PACKET,
+    })
+}
+
+fn packet_time(n: u32) -> Duration {
+    Duration::from_secs(1) * n * PACKET as u32 / RATE.hz()
+}
+
+/// The left channel of what a mixer sends now, and how many of its packets did not wait for all.
+fn left(mixer: &mut Mixer, now: Duration) -> (Vec<f32>, usize) {
+    let mut bytes = [0; MAX_DATAGRAM_BYTES];
+    let (mut left, mut incomplete) = (Vec::new(), 0);
+    while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
+        let Ok(Datagram::Audio(_, samples, _)) = wire::parse(&bytes[..mixed.length]) else {
+            panic!("a mix is audio");
+        };
+        let frames = samples.chunks_exact(4);
+        left.extend(
+            frames.map(|frame| f32::from(i16::from_le_bytes([frame[0], frame[1]])) / 32_768.0),
+        );
+        incomplete += usize::from(mixed.complete_at.is_none());
+    }
+    (left, incomplete)
+}
+
+#[test]
+fn what_lies_unread_after_a_standstill_is_not_missing() {
+    for says_so in [true, false] {
+        let mut mixer = Mixer::new(RATE);
+        mixer.set_listener(7, SampleFormat::S16, PACKET);
+        mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
+        let mut senders = [tone_sender(), tone_sender()];
+        for n in 0..800 {
+            // In the 401st packet's time the host stands still for 24 ms.
+            let is_held = (400..409).contains(&n);
+            let now = packet_time(if is_held { 409 } else { n });
+            for (stream, sender) in (1..).zip(&mut senders) {
+                let arrived = if is_held && says_so {
+                    packet_time(400)
+                } else {
+                    now
+                };
+                mixer.handed_over(arrived);
+                send_tone(&mut mixer, sender, stream, n, arrived);
+                left(&mut mixer, now);
+            }
+        }
+        let concealed: u64 = (1..=2)
+            .map(|stream| mixer.source_counts(stream).expect("mixed").concealed_frames)
+            .sum();
+        assert_eq!(concealed == 0, says_so, "{concealed}");
+    }
+}
+
+#[test]
+fn who_leaves_a_mix_fades_out() {
+    let mut mixer = Mixer::new(RATE);
+    mixer.set_listener(7, SampleFormat::S16, PACKET);
+    mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
+    let mut senders = [tone_sender(), tone_sender()];
+    let mut heard = Vec::new();
+    for n in 0..500 {
+        let now = packet_time(n);
+        match n {
+            300 => {
+                mixer.set_expected(2, false);
+                mixer.set_sources(7, &[source(1)], now);
+            }
+            400 => {
+                mixer.set_expected(1, false);
+                mixer.set_sources(7, &[], now);
+            }
+            _ => {}
+        }
+        for (stream, sender) in (1..).zip(&mut senders) {
+            if stream == 1 && n < 400 || n < 300 {
+                send_tone(&mut mixer, sender, stream, n, now);
+            }
+        }
+        heard.extend(left(&mut mixer, now).0);
+    }
+    assert!(mixer.source_counts(1).is_none() && mixer.source_counts(2).is_none());
+    assert_eq!(mixer.poll_timeout(), None);
+    let steps = heard[4_000..]
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).abs());
+    let steepest = steps.fold(0.0, f32::max);
+    // Two voices' own steepest step is 0.058.
+    assert!(steepest < 0.08, "{steepest}");
+}
+
+#[test]
+fn a_mix_waits_for_nobody_who_is_silent_in_it_or_cannot_send() {
+    for is_muted_for_all in [true, false] {
+        let mut mixer = Mixer::new(RATE);
+        mixer.set_listener(7, SampleFormat::S16, PACKET);
+        mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
+        let mut senders = [tone_sender(), tone_sender()];
+        let mut incomplete = 0;
+        for n in 0..800 {
+            let now = packet_time(n);
+            if n == 400 && is_muted_for_all {
+                mixer.set_expected(2, false);
+            }
+            if n == 390 && !is_muted_for_all {
+                let muted = Source {
+                    muted: true,
+                    ..source(2)
+                };
+                mixer.set_sources(7, &[source(1), muted], now);
+            }
+            for (stream, sender) in (1..).zip(&mut senders) {
+                if stream == 1 || n < 400 {
+                    send_tone(&mut mixer, sender, stream, n, now);
+                }
+            }
+            let now_incomplete = left(&mut mixer, now).1;
+            incomplete += if n > 400 { now_incomplete } else { 0 };
+        }
+        assert_eq!(incomplete, 0, "{is_muted_for_all}");
+        // What is not waited for does not pile up either.
+        let stats = mixer.source_stats(2).expect("mixed");
+        let clock = packet_time(799).as_millis() as u64 * 48;
+        assert!(clock.abs_diff(stats.rendered_end) < 2_000, "{stats:?}");
+    }
 }

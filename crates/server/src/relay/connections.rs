@@ -21,9 +21,13 @@ use quinn_proto::{
 use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
 
 use super::{latency::Latencies, session::Session, socket::Socket, webtransport::WebTransport};
+use crate::mixer::UNREAD;
 
 /// Packets of one connection in one system call, where the operating system takes several.
 const MAX_SEGMENTS: usize = 10;
+
+/// The loop comes round to the socket sooner than this only if it did not wait for it.
+const BUSY: Duration = Duration::from_micros(100);
 
 /// All connections of the relay's socket.
 #[derive(Debug)]
@@ -39,6 +43,14 @@ pub(super) struct Connections {
     touched: Vec<ConnectionHandle>,
     /// When the newest burst was read.
     burst: Instant,
+    /// Whether that was all there was.
+    is_emptied: bool,
+    /// Whatever came until then has been handled.
+    handled_until: Instant,
+    /// When what is handled now came, as far as that is known: not later.
+    arrived: Instant,
+    /// Since when there is nothing to do.
+    idle_since: Instant,
     /// Of what was [followed](Self::follow).
     transit: Latencies,
     /// What is being sent.
@@ -92,6 +104,10 @@ impl Connections {
             timers: BinaryHeap::new(),
             touched: Vec::new(),
             burst: Instant::now(),
+            is_emptied: true,
+            handled_until: Instant::now(),
+            arrived: Instant::now(),
+            idle_since: Instant::now(),
             transit: Latencies::default(),
             buffer: Vec::new(),
         })
@@ -130,6 +146,8 @@ impl Connections {
     /// Reads what is there, up to one batch. Nothing may be.
     pub(super) fn receive(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         inbox.count = 0;
+        let now = Instant::now();
+        let has_waited = now.saturating_duration_since(self.idle_since) > BUSY;
         let mut parts = inbox
             .bytes
             .chunks_exact_mut(inbox.bytes.len() / BATCH_SIZE)
@@ -143,14 +161,40 @@ impl Connections {
             Ok(count) => inbox.count = count,
             // What the network says of one peer says nothing of the others, and may be forged.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            // It may have some the next time.
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                (self.burst, self.is_emptied) = (now, true);
+                return Ok(());
+            }
             Err(error) => return Err(error),
         }
         self.burst = Instant::now();
-        if inbox.count < BATCH_SIZE && BATCH_SIZE > 1 {
+        // Else it may have lain there since the socket was last read.
+        let since = self.handled_until.max(self.burst - UNREAD);
+        self.arrived = if has_waited { self.burst } else { since };
+        self.is_emptied = inbox.count < BATCH_SIZE && BATCH_SIZE > 1;
+        if self.is_emptied {
             self.socket.was_emptied();
         }
         Ok(())
+    }
+
+    /// The newest burst has been handled.
+    pub(super) fn has_handled(&mut self) {
+        if self.is_emptied {
+            self.handled_until = self.burst;
+        }
+    }
+
+    /// When what is handled now came: not later, and if nothing kept the loop from reading it, not earlier.
+    pub(super) fn arrived(&self) -> Instant {
+        self.arrived
+    }
+
+    /// Whatever came until then has been handled: of what is missing, the rest may lie unread.
+    pub(super) fn handled_until(&self) -> Instant {
+        self.handled_until
     }
 
     /// One packet that was read at `now`.
@@ -337,6 +381,7 @@ impl Connections {
         }
         debug_assert!(self.touched.is_empty(), "to send touches nobody");
         self.touched = touched;
+        self.idle_since = Instant::now();
     }
 
     /// A connection whose timeout has come.
