@@ -179,7 +179,7 @@ impl Server {
             metrics,
             ..
         } = self;
-        let relay = relay.map(BoundRelay::start).transpose()?;
+        let mut relay = relay.map(BoundRelay::start).transpose()?;
         let timers = Arc::clone(&hub);
         let mut background = JoinSet::new();
         background.spawn(async move { timers.run_timers().await });
@@ -229,8 +229,17 @@ impl Server {
             }
         };
         let stopping = async {
-            stop.await;
-            tracing::info!("stopping");
+            let gone = async {
+                match &mut relay {
+                    Some(relay) => relay.gone().await,
+                    None => future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop => tracing::info!("stopping"),
+                // Pages would go on asking for it. Whoever started the server may do so again.
+                () = gone => tracing::error!("stopping, because the relay has ended"),
+            }
             let silenced = async {
                 match relay {
                     Some(relay) => relay.stop().await,

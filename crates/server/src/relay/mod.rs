@@ -189,6 +189,7 @@ impl BoundRelay {
     /// The operating system gives no thread, or none of what its event loop needs.
     pub fn start(self) -> io::Result<RunningRelay> {
         let (stop, stopped) = oneshot::channel();
+        let (running, gone) = oneshot::channel();
         // Before the other, whose priority its own children would have.
         let encoding = Encoding::start()?;
         let runtime = || {
@@ -198,6 +199,8 @@ impl BoundRelay {
         };
         let thread = thread::Builder::new().name("antiphon-media".into());
         let thread = thread.spawn(move || {
+            // Dropped with the thread's end, whatever that is.
+            let _running: oneshot::Sender<()> = running;
             match realtime::prefer_this_thread() {
                 Ok(()) => tracing::debug!("the relay runs at a real-time priority"),
                 Err(error) => tracing::info!(%error, "the relay runs at no real-time priority"),
@@ -205,7 +208,7 @@ impl BoundRelay {
             let ended = runtime().and_then(|runtime| runtime.block_on(self.run(stopped, encoding)));
             ended.inspect_err(|error| tracing::error!(%error, "the relay has ended"))
         })?;
-        Ok(RunningRelay { stop, thread })
+        Ok(RunningRelay { stop, gone, thread })
     }
 
     async fn run(
@@ -257,7 +260,8 @@ impl BoundRelay {
                     readable?;
                     relay.handle_packets(&mut inbox)?;
                 }
-                () = &mut timer => {}
+                // What is due may be so only because it lies unread.
+                () = &mut timer => relay.handle_packets(&mut inbox)?,
                 Some(encoded) = encoded.recv() => relay.handle_encoded(encoded),
                 command = end.commands.recv(), if stopping.is_none() => match command {
                     Some(command) => relay.handle_command(command),
@@ -299,10 +303,17 @@ impl BoundRelay {
 #[derive(Debug)]
 pub struct RunningRelay {
     stop: oneshot::Sender<()>,
+    gone: oneshot::Receiver<()>,
     thread: thread::JoinHandle<io::Result<()>>,
 }
 
 impl RunningRelay {
+    /// Returns when the thread has ended. It does not by itself, unless something is wrong: [`stop`](Self::stop) says what.
+    pub async fn gone(&mut self) {
+        // Nothing is ever sent.
+        let _ = (&mut self.gone).await;
+    }
+
     /// Closes every session, and returns when all have ended or two seconds later.
     ///
     /// # Errors
@@ -419,6 +430,7 @@ impl Relay {
                 None => {}
             }
         }
+        self.connections.has_handled();
         Ok(())
     }
 

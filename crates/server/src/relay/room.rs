@@ -352,6 +352,7 @@ impl Room {
             participant.allowance.passed_on.remove(&stream);
         }
         self.mixer.remove_listener(stream);
+        self.mixer.set_expected(stream, false);
         self.connect_listeners(connections);
     }
 
@@ -359,6 +360,15 @@ impl Room {
         if let Some(participant) = self.participants.get_mut(&stream) {
             participant.muted = muted;
         }
+        self.expect(stream);
+    }
+
+    /// Tells the mixer whether a participant can be heard.
+    fn expect(&mut self, stream: u16) {
+        let participant = self.participants.get(&stream);
+        let is_expected = participant
+            .is_some_and(|participant| !participant.muted && !participant.sessions.is_empty());
+        self.mixer.set_expected(stream, is_expected);
     }
 
     pub(super) fn close_all(&self, code: CloseCode, connections: &mut Connections) {
@@ -390,6 +400,7 @@ impl Room {
             None
         };
         participant.sessions.push(session);
+        self.expect(stream);
         if let Some(dead) = dead {
             connections.close(dead, CloseCode::TooManySessions);
             self.ended(stream, dead, connections);
@@ -421,6 +432,7 @@ impl Room {
             participant.mix_refused = false;
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
+            self.mixer.set_expected(stream, false);
             self.connect_listeners(connections);
         }
     }
@@ -508,20 +520,24 @@ impl Room {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            let is_other =
-                |number: &u16| number != listener && present.binary_search(number).is_ok();
+            // Lists may name thousands who are nobody.
+            let forward = &participant.listen.forward;
+            let others = || present.iter().copied().filter(|number| number != listener);
+            let forwarded: Vec<u16> = others()
+                .filter(|number| forward.binary_search(number).is_ok())
+                .collect();
             let mixed: Vec<Source> = participant
                 .listen
                 .mix
                 .iter()
                 .flat_map(|mix| &mix.sources)
-                .filter(|source| is_other(&source.stream))
+                .filter(|source| {
+                    source.stream != *listener && present.binary_search(&source.stream).is_ok()
+                })
                 .copied()
                 .collect();
             self.mixer
                 .set_sources(*listener, &mixed, self.start.elapsed());
-            let forward = participant.listen.forward.iter().copied();
-            let forwarded: Vec<u16> = forward.filter(is_other).collect();
             participant.takes = forwarded.len() as u16;
             for number in forwarded {
                 if let Some(sender) = self.participants.get_mut(&number) {
@@ -638,7 +654,9 @@ impl Room {
         match routed {
             Some((Kind::Audio, 0)) if sender.muted => {}
             Some((Kind::Audio, 0)) => {
-                let listeners = sender.forwarded_to.len() + sender.mixed_for.len();
+                // It is played once for all whose mixes it is in, however many.
+                let listeners =
+                    sender.forwarded_to.len() + usize::from(!sender.mixed_for.is_empty());
                 let of_room = &mut self.deliveries;
                 if sender.allowance.deliver(listeners, of_room, clock) {
                     self.handle_audio(from, raw, arrived, connections);
@@ -713,7 +731,8 @@ impl Room {
             sender.uplink.newest = sound.newest();
         }
         if is_mixed {
-            let clock = arrived.duration_since(self.start);
+            let arrived = connections.arrived();
+            let clock = arrived.saturating_duration_since(self.start);
             self.mixer.handle_audio(from, &sound.datagram()[1..], clock);
             self.send_mixes(connections);
         }
@@ -722,6 +741,9 @@ impl Room {
     /// Sends what is complete or due of the mixes by now.
     pub(super) fn send_mixes(&mut self, connections: &mut Connections) {
         let mut outgoing = [0; MAX_DATAGRAM_BYTES];
+        let handled = connections.handled_until();
+        self.mixer
+            .handed_over(handled.saturating_duration_since(self.start));
         while let Some(mixed) = self
             .mixer
             .poll_datagram(self.start.elapsed(), &mut outgoing)
@@ -1166,6 +1188,7 @@ mod tests {
         assert_eq!(per_s(1, 1_500, 31), 1_500 * 31, "64 frames, twice each");
         assert_eq!(per_s(1, 3_000, 12), 3_000 * 12, "16 frames, to some");
         assert_eq!(per_s(32, 375, 31), 32 * 375 * 31, "a full room");
+        assert_eq!(per_s(32, 3_000, 1), 32 * 3_000, "one that is mixed for all");
         // At once there may be half as much as in a second.
         let most = |per_s: u32| per_s + per_s / 2 / SECONDS;
         let one = per_s(1, 8_000, 31);
