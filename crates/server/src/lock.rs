@@ -16,31 +16,17 @@ pub(crate) struct Lock {
     passphrase: Passphrase,
     /// Of this lock only, and random.
     key: hmac::Key,
-    /// What all addresses together may still be wrong.
+    /// What each address may still be wrong, and all together.
+    guesses: HashMap<IpAddr, Guesses>,
     wrong: TokenBucket,
 }
 
-impl Lock {
-    pub(crate) fn new(passphrase: &Passphrase) -> Self {
-        Self {
-            passphrase: passphrase.clone(),
-            key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-                .expect("the operating system has randomness"),
-            // Whatever the time is: it is full.
-            wrong: TokenBucket::new(ROOM_AT_ONCE, ROOM_PER_SECOND, Duration::ZERO),
-        }
-    }
-
-    /// For those who are in the room.
-    pub(crate) fn passphrase(&self) -> &Passphrase {
-        &self.passphrase
-    }
-
-    /// Takes the same time wherever the two differ.
-    pub(crate) fn opens_to(&self, said: &Passphrase) -> bool {
-        let tag = hmac::sign(&self.key, self.passphrase.reveal().as_bytes());
-        hmac::verify(&self.key, said.reveal().as_bytes(), tag.as_ref()).is_ok()
-    }
+/// An address's wrong passphrases.
+#[derive(Debug)]
+struct Guesses {
+    left: TokenBucket,
+    /// Of the last one. Said again it costs nothing: that is a class that was told a wrong one, and tells a guesser nothing.
+    last: hmac::Tag,
 }
 
 /// An address may be wrong ten times at once, and ten times a minute after that.
@@ -53,20 +39,30 @@ const PER_SECOND: u32 = 1;
 const ROOM_AT_ONCE: u32 = 60;
 const ROOM_PER_SECOND: u32 = 1;
 
-/// Addresses that are remembered at once, each for a minute. Of more than these only the rooms keep count.
-const MAX_ADDRESSES: usize = 4_096;
+/// Addresses that are remembered before those are forgotten that were not wrong for a minute. A room's own limit leaves hardly more than 120.
+const MANY_ADDRESSES: usize = 128;
 
-/// Counts wrong passphrases by address. A right one costs nothing: a class behind one address comes in together.
-#[derive(Debug, Default)]
-pub(crate) struct Guesses {
-    wrong: HashMap<IpAddr, TokenBucket>,
-}
+impl Lock {
+    pub(crate) fn new(passphrase: &Passphrase) -> Self {
+        Self {
+            passphrase: passphrase.clone(),
+            key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+                .expect("the operating system has randomness"),
+            guesses: HashMap::new(),
+            // Whatever the time is: it is full.
+            wrong: TokenBucket::new(ROOM_AT_ONCE, ROOM_PER_SECOND, Duration::ZERO),
+        }
+    }
 
-impl Guesses {
-    /// Whether the lock opens, and if not, why.
-    pub(crate) fn try_lock(
+    /// For those who are in the room.
+    pub(crate) fn passphrase(&self) -> &Passphrase {
+        &self.passphrase
+    }
+
+    /// Whether it opens to somebody at that address, and if not, why. Wrong ones are counted, by address: a right one costs nothing, for a class
+    /// behind one address comes in together.
+    pub(crate) fn open(
         &mut self,
-        lock: &mut Lock,
         said: Option<&Passphrase>,
         address: IpAddr,
         now: Duration,
@@ -75,27 +71,44 @@ impl Guesses {
             return Err((ErrorCode::Passphrase, "this room asks for a passphrase"));
         };
         let address = site(address);
-        if self.wrong.len() >= MAX_ADDRESSES {
-            self.wrong.retain(|_, bucket| !bucket.is_full(now));
+        if self.guesses.len() >= MANY_ADDRESSES {
+            self.guesses.retain(|_, own| !own.left.is_full(now));
         }
-        let own = self.wrong.get_mut(&address);
-        if !lock.wrong.has(1, now) || own.is_some_and(|own| !own.has(EACH, now)) {
+        let own = self.guesses.get_mut(&address);
+        if !self.wrong.has(1, now) || own.is_some_and(|own| !own.left.has(EACH, now)) {
             return Err((
                 ErrorCode::TooFast,
                 "too many wrong passphrases; wait a minute",
             ));
         }
-        if lock.opens_to(said) {
+        if self.opens_to(said) {
             return Ok(());
         }
-        lock.wrong.take(1, now);
-        if self.wrong.len() < MAX_ADDRESSES || self.wrong.contains_key(&address) {
-            self.wrong
-                .entry(address)
-                .or_insert_with(|| TokenBucket::new(AT_ONCE, PER_SECOND, now))
-                .take(EACH, now);
+        let own = self.guesses.get(&address);
+        if !own.is_some_and(|own| self.is_of(&own.last, said)) {
+            let last = self.tag(said);
+            self.wrong.take(1, now);
+            let own = self.guesses.entry(address).or_insert_with(|| Guesses {
+                left: TokenBucket::new(AT_ONCE, PER_SECOND, now),
+                last,
+            });
+            own.left.take(EACH, now);
+            own.last = last;
         }
         Err((ErrorCode::Passphrase, "this is not the room's passphrase"))
+    }
+
+    /// Takes the same time wherever the two differ.
+    pub(crate) fn opens_to(&self, said: &Passphrase) -> bool {
+        self.is_of(&self.tag(&self.passphrase), said)
+    }
+
+    fn is_of(&self, tag: &hmac::Tag, said: &Passphrase) -> bool {
+        hmac::verify(&self.key, said.reveal().as_bytes(), tag.as_ref()).is_ok()
+    }
+
+    fn tag(&self, passphrase: &Passphrase) -> hmac::Tag {
+        hmac::sign(&self.key, passphrase.reveal().as_bytes())
     }
 }
 
@@ -111,107 +124,97 @@ mod tests {
         IpAddr::from(n.to_be_bytes())
     }
 
+    fn lock() -> Lock {
+        Lock::new(&passphrase("right"))
+    }
+
+    /// What becomes of it, at a time in seconds.
+    fn said(lock: &mut Lock, text: &str, n: u32, seconds: u64) -> Result<(), ErrorCode> {
+        let now = Duration::from_secs(seconds);
+        let opened = lock.open(Some(&passphrase(text)), address(n), now);
+        opened.map_err(|(code, _)| code)
+    }
+
+    const WRONG: Result<(), ErrorCode> = Err(ErrorCode::Passphrase);
+    const TOO_FAST: Result<(), ErrorCode> = Err(ErrorCode::TooFast);
+
     #[test]
     fn opens_to_the_same_text_only() {
-        let lock = Lock::new(&passphrase("open sesame"));
-        assert!(lock.opens_to(&passphrase("open sesame")));
+        let mut lock = Lock::new(&passphrase("open sesame"));
+        assert_eq!(said(&mut lock, "open sesame", 0, 0), Ok(()));
         for wrong in ["open sesam", "open sesame ", "Open sesame", "x"] {
-            assert!(!lock.opens_to(&passphrase(wrong)), "{wrong}");
+            assert_eq!(said(&mut lock, wrong, 0, 0), WRONG, "{wrong}");
         }
+        let nothing = lock.open(None, address(0), Duration::ZERO);
+        assert_eq!(nothing.map_err(|(code, _)| code), WRONG);
         assert!(!format!("{lock:?}").contains("sesame"));
     }
 
     #[test]
     fn ten_wrong_ones_at_once_then_one_in_six_seconds() {
-        let (mut lock, mut guesses) = (Lock::new(&passphrase("right")), Guesses::default());
-        let (right, wrong) = (passphrase("right"), passphrase("wrong"));
-        let mut guess = |n, said, seconds| {
-            let now = Duration::from_secs(seconds);
-            let tried = guesses.try_lock(&mut lock, said, address(n), now);
-            tried.map_err(|(code, _)| code)
-        };
-        for _ in 0..10 {
-            assert_eq!(guess(1, Some(&wrong), 0), Err(ErrorCode::Passphrase));
+        let mut lock = lock();
+        for n in 0..10 {
+            assert_eq!(said(&mut lock, &format!("wrong {n}"), 1, 0), WRONG);
         }
-        assert_eq!(guess(1, Some(&wrong), 0), Err(ErrorCode::TooFast));
-        assert_eq!(
-            guess(1, Some(&right), 5),
-            Err(ErrorCode::TooFast),
-            "not even the right one"
-        );
-        assert_eq!(
-            guess(1, None, 5),
-            Err(ErrorCode::Passphrase),
-            "saying nothing is no guess"
-        );
-        assert_eq!(
-            guess(2, Some(&right), 5),
-            Ok(()),
-            "another address is not concerned"
-        );
-        assert_eq!(guess(1, Some(&wrong), 6), Err(ErrorCode::Passphrase));
-        assert_eq!(guess(1, Some(&wrong), 6), Err(ErrorCode::TooFast));
+        assert_eq!(said(&mut lock, "wrong", 1, 0), TOO_FAST);
+        let right = said(&mut lock, "right", 1, 5);
+        assert_eq!(right, TOO_FAST, "not even the right one");
+        let nothing = lock.open(None, address(1), Duration::from_secs(5));
+        assert_eq!(nothing.map_err(|(code, _)| code), WRONG, "is no guess");
+        let other = said(&mut lock, "right", 2, 5);
+        assert_eq!(other, Ok(()), "another address is not concerned");
+        assert_eq!(said(&mut lock, "wrong", 1, 6), WRONG);
+        assert_eq!(said(&mut lock, "wrong again", 1, 6), TOO_FAST);
         for _ in 0..100 {
-            assert_eq!(
-                guess(3, Some(&right), 6),
-                Ok(()),
-                "who knows it is never too fast"
-            );
+            let right = said(&mut lock, "right", 3, 6);
+            assert_eq!(right, Ok(()), "who knows it is never too fast");
         }
+    }
+
+    #[test]
+    fn a_class_that_was_told_a_wrong_one_is_one_that_is_wrong() {
+        let mut lock = lock();
+        for _ in 0..100 {
+            assert_eq!(said(&mut lock, "left", 1, 0), WRONG);
+        }
+        assert_eq!(said(&mut lock, "right", 1, 0), Ok(()));
+        let in_turns = ["right ", "left"].into_iter().cycle();
+        let allowed = in_turns.take_while(|text| said(&mut lock, text, 1, 0) == WRONG);
+        assert_eq!(allowed.take(100).count(), 9, "two in turns are guesses");
+    }
+
+    #[test]
+    fn who_is_wrong_in_one_room_locks_nobody_out_of_another() {
+        let (mut own, mut other) = (lock(), lock());
+        for n in 0..11 {
+            said(&mut own, &n.to_string(), 1, 0).expect_err("is wrong");
+        }
+        assert_eq!(said(&mut own, "right", 1, 0), TOO_FAST);
+        assert_eq!(said(&mut other, "right", 1, 0), Ok(()));
     }
 
     #[test]
     fn sixty_wrong_ones_for_a_room_from_however_many_addresses() {
-        let mut guesses = Guesses::default();
-        let (right, wrong) = (passphrase("right"), passphrase("wrong"));
-        let (mut lock, mut other) = (Lock::new(&right), Lock::new(&right));
-        let mut guess = |lock: &mut Lock, n, said, seconds| {
-            let now = Duration::from_secs(seconds);
-            let tried = guesses.try_lock(lock, Some(said), address(n), now);
-            tried.map_err(|(code, _)| code)
-        };
+        let mut lock = lock();
         for n in 0..60 {
-            let tried = guess(&mut lock, n, &wrong, 1_000);
-            assert_eq!(tried, Err(ErrorCode::Passphrase), "{n}");
+            assert_eq!(said(&mut lock, "wrong", n, 1_000), WRONG, "{n}");
         }
-        for said in [&wrong, &right] {
-            let tried = guess(&mut lock, 60, said, 1_000);
-            assert_eq!(tried, Err(ErrorCode::TooFast));
+        for text in ["wrong", "right"] {
+            assert_eq!(said(&mut lock, text, 60, 1_000), TOO_FAST);
         }
-        assert_eq!(
-            guess(&mut other, 60, &right, 1_000),
-            Ok(()),
-            "another room is not concerned"
-        );
-        let tried = guess(&mut lock, 61, &wrong, 1_001);
-        assert_eq!(tried, Err(ErrorCode::Passphrase), "one more each second");
-        let tried = guess(&mut lock, 62, &wrong, 1_001);
-        assert_eq!(tried, Err(ErrorCode::TooFast));
-        assert_eq!(guess(&mut lock, 62, &right, 1_002), Ok(()));
+        let more = said(&mut lock, "wrong", 61, 1_001);
+        assert_eq!(more, WRONG, "one more each second");
+        assert_eq!(said(&mut lock, "wrong", 62, 1_001), TOO_FAST);
+        assert_eq!(said(&mut lock, "right", 62, 1_002), Ok(()));
     }
 
     #[test]
-    fn what_is_remembered_of_addresses_is_bounded_and_newcomers_are_not_concerned() {
-        let (right, wrong) = (passphrase("right"), passphrase("wrong"));
-        let mut guesses = Guesses::default();
-        let mut guess = |lock: &mut Lock, n, said, seconds| {
-            let now = Duration::from_secs(seconds);
-            let tried = guesses.try_lock(lock, Some(said), address(n), now);
-            (tried.map_err(|(code, _)| code), guesses.wrong.len())
-        };
-        for n in 0..2 * MAX_ADDRESSES as u32 {
-            let remembered = MAX_ADDRESSES.min(n as usize + 1);
-            // In ever other rooms, as one room's guesses are bounded.
-            let tried = guess(&mut Lock::new(&right), n, &wrong, 0);
-            assert_eq!(tried, (Err(ErrorCode::Passphrase), remembered), "{n}");
+    fn what_is_remembered_of_addresses_is_bounded() {
+        let mut lock = lock();
+        for n in 0..10_000u32 {
+            // As fast as the room allows.
+            assert_eq!(said(&mut lock, "wrong", n, 1_000 + u64::from(n)), WRONG);
+            assert!(lock.guesses.len() <= 2 * MANY_ADDRESSES);
         }
-        let tried = guess(&mut Lock::new(&right), u32::MAX, &right, 0);
-        assert_eq!(tried, (Ok(()), MAX_ADDRESSES));
-        let tried = guess(&mut Lock::new(&right), u32::MAX, &wrong, 6);
-        assert_eq!(
-            tried,
-            (Err(ErrorCode::Passphrase), 1),
-            "those are forgotten"
-        );
     }
 }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     ice::IceServer,
-    lock::{Guesses, Lock},
+    lock::Lock,
     media::{MediaCommand, RelayOffer, Token},
     numbers::StreamNumbers,
     signalling::{
@@ -143,7 +143,6 @@ pub struct Rooms {
     /// When the grace of those who are away ends.
     deadlines: BTreeSet<(Duration, RoomName, ParticipantId)>,
     participants: usize,
-    guesses: Guesses,
     outputs: VecDeque<Output>,
 }
 
@@ -195,7 +194,6 @@ impl Rooms {
             seats: HashMap::new(),
             deadlines: BTreeSet::new(),
             participants: 0,
-            guesses: Guesses::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -337,7 +335,7 @@ impl Rooms {
         }
         if let Some(lock) = room.as_mut().and_then(|room| room.lock.as_mut()) {
             let said = hello.passphrase.as_ref();
-            self.guesses.try_lock(lock, said, arrival.address, now)?;
+            lock.open(said, arrival.address, now)?;
         }
         let members = room.map_or(0, |room| room.members.len());
         if members >= self.limits.participants_per_room {

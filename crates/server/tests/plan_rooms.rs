@@ -727,7 +727,10 @@ fn wrong_passphrases_are_rationed() {
     let mut plan = Plan::new(RoomLimits::default());
     plan.knocks(1, 1, Some("right"));
     let told: Vec<_> = (2..20)
-        .map(|connection| code(&plan.knocks(connection, 2, Some("wrong"))).to_owned())
+        .map(|connection| {
+            let wrong = format!("wrong {connection}");
+            code(&plan.knocks(connection, 2, Some(&wrong))).to_owned()
+        })
         .collect();
     assert_eq!(told[..10], vec!["passphrase"; 10]);
     assert_eq!(told[10..], vec!["too_fast"; 8]);
