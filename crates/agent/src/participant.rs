@@ -56,6 +56,8 @@ const TICK: Duration = Duration::from_millis(100);
 const PROBE_TICKS: u64 = 5;
 /// What "in the last seconds" means in a report, in ticks.
 const RECENT_TICKS: usize = 40;
+/// The same in ns.
+const RECENT_NS: u64 = RECENT_TICKS as u64 * TICK.as_nanos() as u64;
 /// Where their number is found by itself; no fewer, for a copy needs a second one.
 const FIRST_LANES: usize = 2;
 /// The most then, unless copies are sent: lanes that lose some hold back what is more than a few packets for each acknowledgement.
@@ -234,6 +236,8 @@ struct Peer {
     direct_ns: Option<u64>,
     by_lanes: Way,
     by_relay: Way,
+    /// When it was last sent our sound both ways.
+    both_ways_ns: Option<u64>,
     /// Whether it shall send us its audio directly, as it was last told; `None`: that may not have reached it.
     is_told_direct: Option<bool>,
     /// Whether we take its audio from the relay, as it was last told.
@@ -644,9 +648,15 @@ impl Network {
             }
             // What is lost of a mix was lost behind the server.
             let heard = peer.reports.heard(now).filter(|heard| !heard.is_mixed);
-            let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
-            // Where the relay is sent the same, that is the copy.
+            // Where the relay is sent the same, that is the copy, and what is lost may be all of that way's.
             let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
+            if has_copy {
+                peer.both_ways_ns = Some(now);
+            }
+            let is_said_of_both =
+                (peer.both_ways_ns).is_some_and(|at| now.saturating_sub(at) < RECENT_NS);
+            let heard = heard.filter(|_| !is_said_of_both);
+            let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
             let lanes = direct.open_lanes().len();
             // Samples carry their copies, Opus needs a second lane for them.
             let can_copy = (lanes > 1 || !peer.listener.rung().is_opus()) && !has_copy;
@@ -1073,6 +1083,7 @@ impl Network {
             direct_ns: None,
             by_lanes: Way::default(),
             by_relay: Way::default(),
+            both_ways_ns: None,
             is_told_direct: Some(true),
             is_told_relayed: Some(true),
             takes_relayed: true,
@@ -1222,20 +1233,29 @@ impl Network {
                 relay_listeners,
             });
         }
-        // What the relay says counts from a session's start, and begins anew with another.
-        let before = self.statistics_before.clone().unwrap_or_default();
-        let now = self.statistics.clone().unwrap_or_default();
-        let grown =
-            |before: u64, now: u64| u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
+        // The relay counts since we came into the room. With a session that has ended its word is gone for a second, and a server that was restarted counts anew.
+        if self.statistics_before.is_none() {
+            self.statistics_before = self.statistics.clone();
+        }
+        let grown = |of: fn(&RelayStatistics) -> u64| {
+            let both = self
+                .statistics_before
+                .as_ref()
+                .zip(self.statistics.as_ref());
+            let grown = both.map_or(0, |(before, now)| of(now).saturating_sub(of(before)));
+            u32::try_from(grown).unwrap_or(u32::MAX)
+        };
         self.asked = self.listening.review(&ListenerObservation {
             elapsed_ms,
             pin,
             is_relay_open,
             streams: self.peers.len() as u32,
-            forwarded: grown(before.forwarded, now.forwarded),
-            aged: grown(before.aged, now.aged),
+            forwarded: grown(|counts| counts.forwarded),
+            aged: grown(|counts| counts.aged),
         });
-        self.statistics_before = self.statistics.clone();
+        if self.statistics.is_some() {
+            self.statistics_before = self.statistics.clone();
+        }
     }
 
     /// Has each heard by its own stream or in the mix, as the relay is asked, and neither twice nor not at all meanwhile.

@@ -141,9 +141,12 @@ impl Sending {
         self.calm_ms = self.calm_ms.saturating_add(elapsed_ms);
         let paths = [seen.direct, seen.relay];
         let was_short = core::mem::replace(&mut self.was_short, paths.map(|path| path.is_short));
-        let is_short = (paths.iter().zip(was_short))
-            .any(|(path, was_short)| path.is_short && was_short && path.is_answered);
-        if is_short {
+        let is_short = |at: usize| paths[at].is_short && was_short[at] && paths[at].is_answered;
+        let short = Short {
+            direct: is_short(0),
+            relay: is_short(1),
+        };
+        if short.any() {
             self.calm_ms = 0;
         }
         let has_relay = seen.is_relay_open && seen.relay_listeners > 0;
@@ -155,27 +158,27 @@ impl Sending {
             };
         }
         match seen.pin {
-            Pin::Automatic => self.choose(seen, is_short),
+            Pin::Automatic => self.choose(seen, short),
             Pin::Direct => return DIRECT,
             Pin::Relayed | Pin::Mixed => return RELAY,
         }
         self.chosen
     }
 
-    fn choose(&mut self, seen: &SenderObservation, is_short: bool) {
+    fn choose(&mut self, seen: &SenderObservation, short: Short) {
         if self.chosen != BOTH {
-            if is_short && self.chosen_ms >= CHOSEN_MS {
-                self.turn(one_of(seen, self.chosen));
+            if short.any() && self.chosen_ms >= CHOSEN_MS {
+                self.turn(one_of(seen, short, self.chosen));
             } else if self.calm_ms >= self.back.wait_ms && self.chosen_ms >= self.back.wait_ms {
                 self.turn(BOTH);
                 self.is_attempt = true;
             }
-        } else if is_short {
+        } else if short.any() {
             if self.is_attempt {
                 self.back.double();
             }
             self.is_attempt = false;
-            self.turn(one_of(seen, DIRECT));
+            self.turn(one_of(seen, short, DIRECT));
         } else if self.is_attempt && self.chosen_ms >= PROVEN_MS {
             self.is_attempt = false;
             self.back.reset();
@@ -190,10 +193,24 @@ impl Sending {
     }
 }
 
+/// Which paths are short.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    direct: bool,
+    relay: bool,
+}
+
+impl Short {
+    fn any(self) -> bool {
+        self.direct || self.relay
+    }
+}
+
 /// The path to use alone; `otherwise` where nothing speaks for either.
-fn one_of(seen: &SenderObservation, otherwise: Route) -> Route {
+fn one_of(seen: &SenderObservation, short: Short, otherwise: Route) -> Route {
     if seen.relay_listeners > 1 {
-        return RELAY;
+        // To somebody near, the lanes may have room where the way to the server has none.
+        return if short.direct { RELAY } else { otherwise };
     }
     match (seen.direct_lost_share, seen.relay_lost_share) {
         (Some(direct), Some(relay)) if relay < direct => RELAY,
@@ -476,6 +493,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_short_way_to_the_server_is_no_reason_to_leave_lanes_that_are_not() {
+        let seen = SenderObservation {
+            direct: CALM.direct,
+            relay: SHORT.direct,
+            relay_listeners: 3,
+            ..CALM
+        };
+        let mut sending = Sending::new();
+        assert_eq!(shorten(&mut sending, seen), DIRECT);
+        assert_eq!(until(&mut sending, seen, 60, RELAY), None);
+        // Where they share what is short, that shows.
+        let many = SenderObservation {
+            relay_listeners: 3,
+            ..SHORT
+        };
+        assert_eq!(until(&mut sending, many, 60, RELAY), Some(1.0));
     }
 
     #[test]

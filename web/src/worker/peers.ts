@@ -66,6 +66,8 @@ const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
 /** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
 const SILENT_MS = 3_000;
+/** What a report says was lost was lost in so long. */
+const REPORTED_MS = 4_000;
 /** A lane that is in doubt has so long to answer a probe. */
 const PROOF_MS = 1_500;
 /** One by which no sound has come for so long is not heard. */
@@ -189,6 +191,8 @@ interface Peer {
   /** Times in this review that a lane was held up while others were not. */
   held: number;
   reviewedAtMs: number;
+  /** When it was last sent our sound both ways. */
+  bothWaysAtMs: number;
   /** When all the lanes were last needed. */
   neededAtMs: number;
   /** The last datagram found every lane crowded. */
@@ -236,8 +240,11 @@ export class Peers {
   #relayedLately: RelayStatistics[] = [];
   /** Its open sessions at the last review, and since when there are so many. */
   #relaySessions = { count: 0, sinceMs: 0 };
-  /** The relay's counts when paths were last reviewed. */
-  #reviewed = { aged: 0, forwarded: 0, atMs: Number.NEGATIVE_INFINITY };
+  /** When paths were last reviewed, and the newest that the relay had counted until then. */
+  #reviewed: { atMs: number; counted: RelayStatistics | null } = {
+    atMs: Number.NEGATIVE_INFINITY,
+    counted: null,
+  };
   #sending: Sending = {
     rungs: [SAMPLES],
     copies: "off",
@@ -726,15 +733,12 @@ export class Peers {
   #choosePaths(elapsedMs: number): void {
     const relay = this.#peers.get(RELAY_STREAM);
     const isRelayShort = relay !== undefined && this.#isShort(relay);
-    const { aged, forwarded } = this.#relayed ?? { aged: 0, forwarded: 0 };
-    // A session that began anew counts anew.
-    const grown = (now: number, before: number) => (now >= before ? now - before : now);
-    const seen = {
-      elapsedMs,
-      forwarded: grown(forwarded, this.#reviewed.forwarded),
-      aged: grown(aged, this.#reviewed.aged),
-    };
-    Object.assign(this.#reviewed, { aged, forwarded });
+    // It counts since we came into the room. With a session that has ended its word is gone for a second, and a server that was restarted counts anew.
+    const before = this.#reviewed.counted ?? this.#relayed;
+    const grown = (count: "forwarded" | "aged") =>
+      Math.max(0, (this.#relayed?.[count] ?? 0) - (before?.[count] ?? 0));
+    const seen = { elapsedMs, forwarded: grown("forwarded"), aged: grown("aged") };
+    this.#reviewed.counted = this.#relayed ?? before;
     const peers = Array.from(this.#peers.values()).filter(isParticipant);
     const asked = this.#paths?.listen({
       ...seen,
@@ -785,7 +789,12 @@ export class Peers {
     peer.reviewedAtMs = nowMs;
     const lanes = openLanes(peer);
     if (lanes === 0) return;
-    const lostShare = stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : lostOnTheWay(peer);
+    const isSentBothWays = this.#isSentBothWays(stream, peer);
+    if (isSentBothWays) peer.bothWaysAtMs = nowMs;
+    // What a peer says is lost is lost of both ways together, and may be all of the other's.
+    const isSaidOfBoth = nowMs - peer.bothWaysAtMs < REPORTED_MS;
+    const lostDirectly = isSaidOfBoth ? null : lostOnTheWay(peer);
+    const lostShare = stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : lostDirectly;
     const { copies, addsLanes } = this.#sending;
     const rungs = this.#rungsOf(peer);
     const stepBefore = this.#stepOf(peer);
@@ -800,10 +809,7 @@ export class Peers {
       crowded,
       lostShare,
       // Samples carry their copies, Opus needs a second lane for them.
-      canCopy:
-        copies === "auto" &&
-        (lanes > 1 || peer.rung.format !== "opus") &&
-        !this.#isSentBothWays(stream, peer),
+      canCopy: copies === "auto" && (lanes > 1 || peer.rung.format !== "opus") && !isSentBothWays,
       canAddLanes,
     }) ?? { rung: 0, copies: false, addLanes: false };
     change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
@@ -995,6 +1001,7 @@ export class Peers {
       crowded: 0,
       held: 0,
       reviewedAtMs: now,
+      bothWaysAtMs: Number.NEGATIVE_INFINITY,
       neededAtMs: now,
       isCrowded: false,
       renewedAtMs: Number.NEGATIVE_INFINITY,

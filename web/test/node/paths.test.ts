@@ -53,7 +53,7 @@ it("says what is seen in the engine's words", () => {
     [many, RELAY],
     [{ ...many, direct: dead }, BOTH],
     [{ ...many, direct: CALM.direct, relay: dead }, BOTH],
-    [{ ...many, direct: CALM.direct, relay: SHORT.direct }, RELAY],
+    [{ ...many, direct: CALM.direct, relay: SHORT.direct }, DIRECT],
     [{ isDirectOpen: false }, RELAY],
     [{ isRelayOpen: false, relayListeners: 2 }, DIRECT],
     [{ relayListeners: 0 }, DIRECT],

@@ -993,6 +993,41 @@ describe("through the relay", () => {
     expect([bad, direct, session].map((lane) => sequences(lane).length)).toEqual([before, all, all]);
   });
 
+  it("does not count what it said before its session ended as of now, nor what it counts anew as lost", () => {
+    const listen = vi.fn<Paths["listen"]>(() => "forwarded");
+    const paths = { add: () => null, listen };
+    const peers = new Peers(
+      anySink,
+      () => {},
+      () => null,
+      paths,
+    );
+    peers.addLane(RELAY_STREAM, 0, 0, true, channel());
+    const counts = { rtt_us: 900, over_rate: 0, lost: 0, mix_us: null, mixed: [], received: 0, missing: 0 };
+    const said = [
+      { forwarded: 1_000_000, aged: 20_000 },
+      { forwarded: 1_000_400, aged: 20_002 },
+      null,
+      { forwarded: 1_000_900, aged: 20_003 },
+      // The server was restarted.
+      { forwarded: 100, aged: 0 },
+      { forwarded: 500, aged: 4 },
+    ];
+    for (const [n, these] of said.entries()) {
+      peers.setRelay({ listeners: 1, opus: true }, these && { ...counts, ...these });
+      peers.review(1_000_000 + 1_000 * n);
+    }
+    const grown = listen.mock.calls.map(([{ forwarded, aged }]) => [forwarded, aged]);
+    expect(grown).toEqual([
+      [0, 0],
+      [400, 2],
+      [0, 0],
+      [500, 1],
+      [0, 0],
+      [400, 4],
+    ]);
+  });
+
   it("is no way to one who does not take it there, whoever else does; and no copy for that one", () => {
     const { peers, direct, session, answer, hear, run } = room("auto", new Paths(load().module), ladders());
     const second = channel();
