@@ -30,8 +30,12 @@ const CONNECTING_MS = 8_000;
 /** Between attempts to restore a lane: doubled each time. */
 const FIRST_RETRY_MS = 1_000;
 const LAST_RETRY_MS = 16_000;
+/** The same once its connection is made anew each time: browsers allow so many, and keep closed ones for a while. */
+const LAST_ANEW_MS = 240_000;
 /** ICE restarts before the connection is made anew. */
 const RESTARTS = 2;
+/** Connections that are made because a peer offers them: so many at once, and one a second in the long run. */
+const OFFERED_AT_ONCE = 64;
 /** What a peer asks for may have crossed an offer for so long. */
 const CROSSING_MS = 1_000;
 /** Not connected for so long: say so, and go on trying. */
@@ -106,6 +110,10 @@ export class Peer {
   /** One side makes all offers, so that they never cross. */
   readonly #offers: boolean;
   readonly #slots = new Map<number, Slot>();
+  /** Until lanes that the browser would not make are tried again. */
+  #again: ReturnType<typeof setTimeout> | undefined;
+  /** Connections that may still be made because the peer offers them. */
+  #offered = { left: OFFERED_AT_ONCE, atMs: performance.now() };
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
@@ -187,7 +195,11 @@ export class Peer {
   /** Signalling is back: what could not be said meanwhile, or may have been lost, is said now. */
   retry(): void {
     if (!this.#offers) this.#adjust();
-    for (const [number, { lane }] of this.#slots) if (!lane.connected) this.#restore(number);
+    for (const [number, slot] of this.#slots) {
+      if (slot.lane.connected) continue;
+      slot.attempts = Math.min(slot.attempts, RESTARTS);
+      this.#restore(number);
+    }
     this.#reach.begin();
     this.#host.changed();
   }
@@ -205,6 +217,7 @@ export class Peer {
 
   close(): void {
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
+    clearTimeout(this.#again);
     this.#reach.close();
   }
 
@@ -240,18 +253,29 @@ export class Peer {
     else this.#restore(number);
   }
 
-  #make(number: number, epoch: number, attempts: number): Lane {
+  /** Undefined if the browser makes no more connections: then that is tried again later, and what comes through the server goes on. */
+  #make(number: number, epoch: number, attempts: number): Lane | undefined {
     const old = this.#slots.get(number);
     clearTimeout(old?.timer);
     old?.lane.close();
-    const lane = new Lane(
-      number,
-      epoch,
-      this.iceServers,
-      (channel) => this.#host.addLane(this.stream, number, epoch, true, channel),
-      (signal) => this.#host.signal(this.id, signal),
-      (changed) => this.#changed(changed),
-    );
+    let lane: Lane;
+    try {
+      lane = new Lane(
+        number,
+        epoch,
+        this.iceServers,
+        (channel) => this.#host.addLane(this.stream, number, epoch, true, channel),
+        (signal) => this.#host.signal(this.id, signal),
+        (changed) => this.#changed(changed),
+      );
+    } catch {
+      this.#closeLane(number);
+      this.#again ??= setTimeout(() => {
+        this.#again = undefined;
+        this.#adjust();
+      }, LAST_RETRY_MS);
+      return undefined;
+    }
     this.#slots.set(number, { lane, attempts, timer: undefined });
     this.#reach.look();
     if (this.#offers) {
@@ -266,9 +290,18 @@ export class Peer {
     if (!Number.isInteger(signal.lane) || signal.lane < 0 || signal.lane >= MAX_LANES) return;
     let lane = this.#slots.get(signal.lane)?.lane;
     // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
-    const isNewer = signal.kind === "description" && (lane === undefined || signal.epoch > lane.epoch);
-    if (isNewer && !this.#offers) lane = this.#make(signal.lane, signal.epoch, 0);
+    const isOffer = signal.kind === "description" && signal.description?.type === "offer";
+    const isNewer = lane === undefined || signal.epoch > lane.epoch;
+    if (isOffer && isNewer && !this.#offers && this.#mayMake())
+      lane = this.#make(signal.lane, signal.epoch, 0);
     if (lane?.epoch === signal.epoch) lane.handle(signal);
+  }
+
+  #mayMake(): boolean {
+    const nowMs = performance.now();
+    const left = Math.min(OFFERED_AT_ONCE, this.#offered.left + (nowMs - this.#offered.atMs) / 1_000);
+    this.#offered = { left: left < 1 ? left : left - 1, atMs: nowMs };
+    return left >= 1;
   }
 
   #changed(lane: Lane): void {
@@ -304,9 +337,10 @@ export class Peer {
     const slot = this.#slots.get(number);
     if (slot === undefined) return;
     slot.attempts++;
-    const retryMs = Math.min(LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** slot.attempts);
+    const isAnew = this.#offers && slot.attempts > RESTARTS;
+    const retryMs = Math.min(isAnew ? LAST_ANEW_MS : LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** slot.attempts);
     if (!this.#offers) this.#host.signal(this.id, { kind: "restart", lane: number });
-    else if (slot.attempts <= RESTARTS) slot.lane.offer(true);
+    else if (!isAnew) slot.lane.offer(true);
     else this.#offerAnew(number, slot);
     this.#schedule(number, retryMs);
   }

@@ -4,12 +4,15 @@ import { Loop, type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh"
 /** Connects when the test says so. */
 class Connection {
   static made: Connection[] = [];
+  /** As a browser that has made enough. */
+  static refuses = false;
   connectionState: RTCPeerConnectionState = "new";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
   /** Offers made with an ICE restart. */
   restarts = 0;
   constructor() {
+    if (Connection.refuses) throw new DOMException("Cannot create so many PeerConnections");
     Connection.made.push(this);
   }
   createDataChannel() {
@@ -42,6 +45,7 @@ beforeEach(() => {
   vi.useFakeTimers();
   vi.stubGlobal("RTCPeerConnection", Connection);
   Connection.made = [];
+  Connection.refuses = false;
 });
 
 afterEach(() => {
@@ -231,6 +235,53 @@ it.each(["retry", "meetAgain"] as const)(
     expect(vi.getTimerCount()).toBe(0);
   },
 );
+
+it("goes on without lanes while the browser makes no more connections, and makes them later", async () => {
+  Connection.refuses = true;
+  const { peer } = end("b", "a");
+  expect(peer.connection).toBe("connecting");
+  Connection.refuses = false;
+  await vi.advanceTimersByTimeAsync(16_000);
+  expect(Connection.made).toHaveLength(1);
+  // So too where one that there was is to be made anew.
+  Connection.refuses = true;
+  peer.laneClosed(0, Date.now());
+  await vi.advanceTimersByTimeAsync(60_000);
+  Connection.refuses = false;
+  await vi.advanceTimersByTimeAsync(16_000);
+  expect(Connection.made).toHaveLength(2);
+  peer.close();
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(vi.getTimerCount()).toBe(0);
+});
+
+it("makes two dozen connections in an hour for one who is out of reach, not hundreds", async () => {
+  const { peer } = end("b", "a");
+  await vi.advanceTimersByTimeAsync(3_600_000);
+  expect(Connection.made.length).toBeGreaterThan(10);
+  expect(Connection.made.length).toBeLessThan(25);
+  // When signalling is back, it is soon tried again.
+  const before = Connection.made.length;
+  peer.retry();
+  await vi.advanceTimersByTimeAsync(30_000);
+  expect(Connection.made.length).toBeGreaterThan(before);
+  peer.close();
+});
+
+it("makes no connections as fast as a peer may ask for them, and none for what is no offer", async () => {
+  const { peer } = end("a", "b");
+  const description = (type: RTCSdpType) => ({ type, sdp: "" });
+  peer.handle({ kind: "description", lane: 0, epoch: 1, description: description("answer") });
+  expect(Connection.made).toHaveLength(0);
+  for (let epoch = 1; epoch <= 1_000; epoch++)
+    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  expect(Connection.made).toHaveLength(64);
+  await vi.advanceTimersByTimeAsync(1_000);
+  for (let epoch = 1_001; epoch <= 1_010; epoch++)
+    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  expect(Connection.made).toHaveLength(65);
+  peer.close();
+});
 
 it("says again how many lanes it wants, which may have been lost, unless it makes them itself", async () => {
   const [offers, answers] = [end("b", "a", 3), end("a", "b", 3)];
