@@ -113,6 +113,13 @@ function portsOf(...channels: Channel[]): Transferable[] {
   return channels.flatMap((channel) => ("port" in channel ? [channel.port as unknown as MessagePort] : []));
 }
 
+/** A command for the audio thread: code, stream and value. */
+interface HeldCommand {
+  code: number;
+  stream: number;
+  value: number;
+}
+
 export class Sound {
   readonly context: AudioContext;
   /** In frames, as it was asked of the browser. */
@@ -123,6 +130,8 @@ export class Sound {
   readonly #node: AudioWorkletNode;
   readonly #commands: RecordSink;
   readonly #command = new CommandRecord();
+  /** Those for which there was no room, oldest first. */
+  #held: HeldCommand[] = [];
   readonly #snapshot: Snapshot | null;
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
@@ -307,7 +316,20 @@ export class Sound {
   }
 
   command(code: number, stream: number, value: number): void {
-    this.#commands.push(code, this.#command.set(stream, value));
+    // Of what still waits, the newest counts.
+    const isOver = (held: HeldCommand) =>
+      held.stream === stream && (code === COMMAND.remove || (held.code === code && code !== COMMAND.add));
+    this.#held = this.#held.filter((held) => !isOver(held));
+    this.#held.push({ code, stream, value });
+    this.#sendCommands();
+  }
+
+  /** The audio thread takes none while its context stands still, as in a call: what there is no room for waits. */
+  #sendCommands(): void {
+    for (let next = this.#held[0]; next !== undefined; next = this.#held[0]) {
+      if (!this.#commands.push(next.code, this.#command.set(next.stream, next.value))) return;
+      this.#held.shift();
+    }
   }
 
   addLane(stream: number, lane: number, epoch: number, sends: boolean, channel: RTCDataChannel): void {
@@ -341,6 +363,7 @@ export class Sound {
 
   /** Looks at the output's clock; to be called ten times a second. */
   observeOutput(): void {
+    this.#sendCommands();
     const { context } = this;
     if (context.state !== "running") return;
     this.#renderedLines.add(epochMs() - context.currentTime * 1000);
