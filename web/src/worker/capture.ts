@@ -224,9 +224,11 @@ export class Capture {
     const unchanging = new Int32Array(new SharedArrayBuffer(4));
     while (generation === this.#generation) {
       this.#drain();
-      // A timer of 1 ms: setTimeout would be held to 4.
-      const wait = Atomics.waitAsync(unchanging, 0, 0, LOOK_MS);
-      if (wait.async) await wait.value;
+      // A timer of 1 ms: setTimeout would be held to 4. Firefox has it from 145 on.
+      if ("waitAsync" in Atomics) {
+        const wait = Atomics.waitAsync(unchanging, 0, 0, LOOK_MS);
+        if (wait.async) await wait.value;
+      } else await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
     }
   }
 
