@@ -110,8 +110,6 @@ pub struct Concealer {
     /// Frames of it in use, the same of every channel.
     length: usize,
     predictors: [Predictor; MAX_CHANNELS],
-    /// Room for a fit.
-    windowed: Box<[f32]>,
     /// `[channel][frame]`: of the last fit, repeated while the gap lasts.
     residuals: Box<[f32]>,
     /// `[channel][frame]`: the prediction that goes on under the real sound.
@@ -141,7 +139,6 @@ impl Concealer {
             // Silence was heard.
             length: REMEMBERED_FRAMES,
             predictors: [UNFITTED; MAX_CHANNELS],
-            windowed: vec![0.0; ANALYSED_FRAMES].into_boxed_slice(),
             residuals: vec![0.0; max_channels * RESIDUAL_FRAMES].into_boxed_slice(),
             tails: vec![0.0; max_channels * FADE_FRAMES].into_boxed_slice(),
             faded: FADE_FRAMES,
@@ -333,12 +330,13 @@ impl Concealer {
         }
         *fits -= 1;
         let analysed = &heard[REMEMBERED_FRAMES - ANALYSED_FRAMES..];
-        for (n, (windowed, sample)) in self.windowed.iter_mut().zip(analysed).enumerate() {
+        let mut windowed = [0.0; ANALYSED_FRAMES];
+        for (n, (windowed, sample)) in windowed.iter_mut().zip(analysed).enumerate() {
             // Welch's window: ends that were cut off look like another sound.
             let x = (2 * n + 1) as f32 / ANALYSED_FRAMES as f32 - 1.0;
             *windowed = sample * (1.0 - x * x);
         }
-        let Some(weights) = short_term(&self.windowed) else {
+        let Some(weights) = short_term(&windowed) else {
             predictor.weights = UNFITTED.weights;
             return;
         };
