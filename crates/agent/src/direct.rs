@@ -46,7 +46,7 @@ const CHANNEL_STREAM: u16 = 0;
 /// What a lane may hold that is not acknowledged yet, in bytes; what comes beyond it is dropped.
 const MAX_OUTSTANDING_BYTES: usize = 128 * 1_024;
 /// A lane whose oldest datagram has waited for longer is no use: what would queue behind it is better dropped. As in the page.
-const MAX_WAIT_NS: u64 = 100_000_000;
+pub(crate) const MAX_WAIT_NS: u64 = 100_000_000;
 /// A wait that says that the path is too slow.
 const CROWDED_NS: u64 = 25_000_000;
 /// Inputs that may wait for a lane's task.

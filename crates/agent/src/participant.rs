@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{CaptureClock, Recent, now_ns};
-use crate::direct::{Direct, DirectEvent, MAX_LANES};
+use crate::direct::{Direct, DirectEvent, MAX_LANES, MAX_WAIT_NS};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
 use crate::numbering::Numbering;
@@ -1584,9 +1584,10 @@ impl Network {
     }
 }
 
-/// Whether it was no longer ago than that.
+/// Whether it was since the last review, and a little before: replies to probes come twice a second as well. What has died begins to drop only so much later.
 fn is_since(at_ns: Option<u64>, elapsed_ms: u32, now_ns: u64) -> bool {
-    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < u64::from(elapsed_ms) * 1_000_000)
+    let since_ns = u64::from(elapsed_ms) * 1_000_000 + MAX_WAIT_NS;
+    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < since_ns)
 }
 
 /// Gives the engine a datagram of a stream's sound, decoded where it is Opus.

@@ -747,7 +747,8 @@ export class Peers {
       streams: peers.length,
     });
     const nowMs = epochMs();
-    const isAnswered = ({ heardAtMs }: Way) => nowMs - heardAtMs < elapsedMs;
+    // And a little before: replies to probes come twice a second as well. What has died begins to drop only so much later.
+    const isAnswered = ({ heardAtMs }: Way) => nowMs - heardAtMs < elapsedMs + MAX_WAIT_MS;
     for (const peer of peers) {
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
       const { direct, relayed } = peer.ways;
