@@ -513,14 +513,20 @@ fn a_terminal_that_nobody_types_at_gets_lines() {
     interrupt(&mut process);
 }
 
-#[test]
-fn bots_that_nobody_lets_in_say_so() {
-    let (_server, link) = serve();
-    let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", &link]);
+/// Somebody who has come into a room first, and locked it.
+fn lock(link: &str) -> Process {
+    let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", link]);
     let mut first = Process(first.stdout(Stdio::piped()).spawn().expect("it starts"));
     let lines = BufReader::new(first.0.stdout.take().expect("piped")).lines();
     let is_in = |line: &String| line.starts_with("online");
     lines.map_while(Result::ok).find(is_in).expect("in");
+    first
+}
+
+#[test]
+fn bots_that_nobody_lets_in_say_so() {
+    let (_server, link) = serve();
+    let _first = lock(&link);
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let nowhere = format!("http://{}/r/abcdefghijklmnop", nobody.expect("a port"));
     for (arguments, why) in [
@@ -543,11 +549,7 @@ fn bots_that_nobody_lets_in_say_so() {
 #[test]
 fn a_locked_door_says_how_to_open_it() {
     let (_server, link) = serve();
-    let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", &link]);
-    let mut first = Process(first.stdout(Stdio::piped()).spawn().expect("it starts"));
-    let lines = BufReader::new(first.0.stdout.take().expect("piped")).lines();
-    let is_in = |line: &String| line.starts_with("online");
-    lines.map_while(Result::ok).find(is_in).expect("in");
+    let _first = lock(&link);
     for said in [&[][..], &["--passphrase", "byrd"]] {
         let arguments = [&["join", "--tone", "--plain", &link], said].concat();
         let output = antiphon(&arguments).output().expect("it runs");
