@@ -687,12 +687,7 @@ fn is_made_in_each_format(packet_frames: usize) {
     let mut mixer = Mixer::new(RATE);
     mixer.set_listener(7, SampleFormat::S24, packet_frames);
     mixer.set_sources(7, &[source(1)], Duration::ZERO);
-    let mut samples = Sender::new(SenderConfig {
-        rate: RATE,
-        format: SampleFormat::S16,
-        channels: 1,
-        packet_frames: PACKET,
-    });
+    let mut samples = tone_sender();
     let mut bytes = [0; MAX_DATAGRAM_BYTES];
     let mut ends: [Vec<(u64, SampleFormat)>; 3] = Default::default();
     for n in 0..900 {
@@ -701,10 +696,8 @@ fn is_made_in_each_format(packet_frames: usize) {
             600 => mixer.prepare(7, |rung| rung == Rung::Main, false),
             _ => {}
         }
-        let now = Duration::from_secs(1) * n * PACKET as u32 / RATE.hz();
-        samples.push(&[0.25; PACKET], PACKET);
-        let length = samples.poll_datagram(&mut bytes).expect("a packet");
-        mixer.handle_audio(1, &bytes[..length], now);
+        let now = packet_time(n);
+        send_tone(&mut mixer, &mut samples, 1, n, now);
         while let Some(mixed) = mixer.poll_datagram(now, &mut bytes) {
             let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..mixed.length]) else {
                 panic!("a mix is audio");
@@ -733,7 +726,15 @@ fn is_made_in_each_format(packet_frames: usize) {
         assert!(in_steps(&main, packet_frames) && in_steps(&narrow, packet_frames));
         assert!(narrow.iter().all(|end| main.contains(end)));
     }
-    // The mix's lead may have grown or shrunk meanwhile.
+    if packet_frames == PACKET {
+        assert_eq!(narrow.len(), 300);
+        let frames = FEED_FRAMES * feed.len();
+        assert!(
+            (300 * PACKET - FEED_FRAMES..=300 * PACKET).contains(&frames),
+            "{frames}"
+        );
+    }
+    // Packets of another size do not begin and end with the source's.
     let slack = (packet_frames.max(2 * PACKET) + FEED_FRAMES) as u64;
     for ends in [&narrow, &feed] {
         let frames = ends[ends.len() - 1] - ends[0];
@@ -848,6 +849,14 @@ fn tone_sender() -> Sender {
     })
 }
 
+/// A listener's mix of two, and what they send with.
+fn mix_of_two() -> (Mixer, [Sender; 2]) {
+    let mut mixer = Mixer::new(RATE);
+    mixer.set_listener(7, SampleFormat::S16, PACKET);
+    mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
+    (mixer, [tone_sender(), tone_sender()])
+}
+
 fn packet_time(n: u32) -> Duration {
     Duration::from_secs(1) * n * PACKET as u32 / RATE.hz()
 }
@@ -872,10 +881,7 @@ fn left(mixer: &mut Mixer, now: Duration) -> (Vec<f32>, usize) {
 #[test]
 fn what_lies_unread_after_a_standstill_is_not_missing() {
     for says_so in [true, false] {
-        let mut mixer = Mixer::new(RATE);
-        mixer.set_listener(7, SampleFormat::S16, PACKET);
-        mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
-        let mut senders = [tone_sender(), tone_sender()];
+        let (mut mixer, mut senders) = mix_of_two();
         for n in 0..800 {
             // In the 401st packet's time the host stands still for 24 ms.
             let is_held = (400..409).contains(&n);
@@ -900,10 +906,7 @@ fn what_lies_unread_after_a_standstill_is_not_missing() {
 
 #[test]
 fn who_leaves_a_mix_fades_out() {
-    let mut mixer = Mixer::new(RATE);
-    mixer.set_listener(7, SampleFormat::S16, PACKET);
-    mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
-    let mut senders = [tone_sender(), tone_sender()];
+    let (mut mixer, mut senders) = mix_of_two();
     let mut heard = Vec::new();
     for n in 0..500 {
         let now = packet_time(n);
@@ -938,10 +941,7 @@ fn who_leaves_a_mix_fades_out() {
 #[test]
 fn a_mix_waits_for_nobody_who_is_silent_in_it_or_cannot_send() {
     for is_muted_for_all in [true, false] {
-        let mut mixer = Mixer::new(RATE);
-        mixer.set_listener(7, SampleFormat::S16, PACKET);
-        mixer.set_sources(7, &[source(1), source(2)], Duration::ZERO);
-        let mut senders = [tone_sender(), tone_sender()];
+        let (mut mixer, mut senders) = mix_of_two();
         let mut incomplete = 0;
         for n in 0..800 {
             let now = packet_time(n);
