@@ -2,8 +2,8 @@
 //!
 //! [`Sending`] decides for one listener whether to send directly, to the relay, or both. While the uplink has room both are kept warm:
 //! the listener takes the first copy of each frame, so that either path may fail without a gap, as far as its buffer covers what the
-//! other takes longer. Where the uplink is short, one must do: the relay if it serves two listeners or more with one stream, else the
-//! one that loses less. A path that has died drops all it is given as well: so it is short only if it was so at the review before, and
+//! other takes longer. Where the uplink is short, one must do: the relay if the lanes are short and it serves two listeners or more with one stream, else the
+//! one that loses less, or as it was. A path that has died drops all it is given as well: so it is short only if it was so at the review before, and
 //! something has come back by it since.
 //!
 //! [`Listening`] decides for one listener what to ask the relay for: every stream, or one mix of them, where its downlink has no room
@@ -75,6 +75,13 @@ pub struct Carried {
     pub is_answered: bool,
 }
 
+impl Carried {
+    /// And not only because it has died.
+    fn is_still_short(self, was_short: bool) -> bool {
+        self.is_short && was_short && self.is_answered
+    }
+}
+
 /// Where to send until the next review. Neither, if nothing is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
@@ -107,7 +114,7 @@ pub struct Sending {
     /// Since the uplink was last short.
     calm_ms: u32,
     /// Whether either path did not carry all, at the last review.
-    was_short: [bool; 2],
+    was_short: Short,
     back: Backoff,
     /// Both are used again, and that is not proven yet.
     is_attempt: bool,
@@ -126,7 +133,10 @@ impl Sending {
             chosen: BOTH,
             chosen_ms: 0,
             calm_ms: 0,
-            was_short: [false; 2],
+            was_short: Short {
+                direct: false,
+                relay: false,
+            },
             back: RETURN,
             is_attempt: false,
         }
@@ -139,12 +149,13 @@ impl Sending {
         let elapsed_ms = seen.elapsed_ms.min(MAX_ELAPSED_MS);
         self.chosen_ms = self.chosen_ms.saturating_add(elapsed_ms);
         self.calm_ms = self.calm_ms.saturating_add(elapsed_ms);
-        let paths = [seen.direct, seen.relay];
-        let was_short = core::mem::replace(&mut self.was_short, paths.map(|path| path.is_short));
-        let is_short = |at: usize| paths[at].is_short && was_short[at] && paths[at].is_answered;
         let short = Short {
-            direct: is_short(0),
-            relay: is_short(1),
+            direct: seen.direct.is_still_short(self.was_short.direct),
+            relay: seen.relay.is_still_short(self.was_short.relay),
+        };
+        self.was_short = Short {
+            direct: seen.direct.is_short,
+            relay: seen.relay.is_short,
         };
         if short.any() {
             self.calm_ms = 0;
