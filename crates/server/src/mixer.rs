@@ -330,6 +330,10 @@ impl Mixer {
     /// # Panics
     /// If `out` is shorter than [`antiphon_core::wire::MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, now: Duration, out: &mut [u8]) -> Option<Mixed> {
+        let due_by = self.clock(
+            self.handed_over
+                .map_or(now, |until| until.clamp(now.saturating_sub(UNREAD), now)),
+        );
         loop {
             if let Some((listener, complete_at)) = self.polled {
                 let mix = self.listeners.get_mut(&listener);
@@ -344,10 +348,6 @@ impl Mixer {
                     });
                 }
             }
-            let due_by = self.clock(
-                self.handed_over
-                    .map_or(now, |until| until.clamp(now.saturating_sub(UNREAD), now)),
-            );
             self.polled = self.next(now, due_by);
             let (listener, _) = self.polled?;
             self.mix(listener, due_by);
@@ -467,13 +467,13 @@ impl Mixer {
         let packet = &mut self.packet[..CHANNELS * frames];
         let part = &mut self.part[..CHANNELS * frames];
         packet.fill(0.0);
+        let due = due_by / BLOCK_FRAMES * BLOCK_FRAMES;
         for voice in &mut mix.voices {
             let Some(input) = self.inputs.get_mut(&voice.stream) else {
                 continue;
             };
             let is_silent = voice.strip.is_silent();
             // Of who is silent here another may still hear what comes before it is due.
-            let due = due_by / BLOCK_FRAMES * BLOCK_FRAMES;
             let needed = if is_silent { end.min(due) } else { end };
             while input.rendered_end() < needed {
                 input.render(needed);

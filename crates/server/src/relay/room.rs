@@ -352,7 +352,7 @@ impl Room {
             participant.allowance.passed_on.remove(&stream);
         }
         self.mixer.remove_listener(stream);
-        self.mixer.set_expected(stream, false);
+        self.expect(stream);
         self.connect_listeners(connections);
     }
 
@@ -432,7 +432,7 @@ impl Room {
             participant.mix_refused = false;
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
-            self.mixer.set_expected(stream, false);
+            self.expect(stream);
             self.connect_listeners(connections);
         }
     }
@@ -522,8 +522,8 @@ impl Room {
             };
             // Lists may name thousands who are nobody.
             let forward = &participant.listen.forward;
-            let others = || present.iter().copied().filter(|number| number != listener);
-            let forwarded: Vec<u16> = others()
+            let others = present.iter().copied().filter(|number| number != listener);
+            let forwarded: Vec<u16> = others
                 .filter(|number| forward.binary_search(number).is_ok())
                 .collect();
             let mixed: Vec<Source> = participant
