@@ -544,7 +544,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                         if welcome.sample_rate_hz != band.rate.hz() {
                             band.refuse(
                                 bot,
-                                format!("the room is at {} Hz, bots are at 48000", welcome.sample_rate_hz),
+                                format!("the room is at {} Hz, bots are at {}", welcome.sample_rate_hz, band.rate.hz()),
                             );
                             if let Some((to_server, _)) = &*bot.to_server.borrow() {
                                 let _ = to_server.try_send(ToServer::Leave {});

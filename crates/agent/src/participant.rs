@@ -273,7 +273,7 @@ struct Way {
 impl Way {
     /// An open lane does not tell: the peer may send to the relay only.
     fn is_heard(&self, now_ns: u64) -> bool {
-        (self.audio_ns).is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < AUDIBLE_NS)
+        is_within(self.audio_ns, AUDIBLE_NS, now_ns)
     }
 }
 
@@ -310,13 +310,13 @@ impl Peer {
 
     /// Of the quickest lane that answers.
     fn rtt_ms(&self, now_ns: u64) -> Option<f64> {
-        let answer = |&&(_, at): &&(u64, u64)| now_ns.saturating_sub(at) < LANE_DEAD_NS;
-        let answers = self.rtt_ns.values().filter(answer);
+        let answers =
+            (self.rtt_ns.values()).filter(|(_, at)| is_within(Some(*at), LANE_DEAD_NS, now_ns));
         (answers.map(|&(rtt_ns, _)| rtt_ns).min()).map(|rtt_ns| rtt_ns as f64 / 1e6)
     }
 
     fn is_alive(&self, now_ns: u64) -> bool {
-        (self.direct_ns).is_some_and(|at| now_ns.saturating_sub(at) < LANE_DEAD_NS)
+        is_within(self.direct_ns, LANE_DEAD_NS, now_ns)
     }
 
     fn sent(&self, main: SampleFormat) -> Option<SentStatus> {
@@ -653,8 +653,7 @@ impl Network {
             if has_copy {
                 peer.both_ways_ns = Some(now);
             }
-            let is_said_of_both =
-                (peer.both_ways_ns).is_some_and(|at| now.saturating_sub(at) < RECENT_NS);
+            let is_said_of_both = is_within(peer.both_ways_ns, RECENT_NS, now);
             let heard = heard.filter(|_| !is_said_of_both);
             let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
             let lanes = direct.open_lanes().len();
@@ -1234,14 +1233,11 @@ impl Network {
             });
         }
         // The relay counts since we came into the room. With a session that has ended its word is gone for a second, and a server that was restarted counts anew.
-        if self.statistics_before.is_none() {
-            self.statistics_before = self.statistics.clone();
-        }
+        let both = self
+            .statistics_before
+            .as_ref()
+            .zip(self.statistics.as_ref());
         let grown = |of: fn(&RelayStatistics) -> u64| {
-            let both = self
-                .statistics_before
-                .as_ref()
-                .zip(self.statistics.as_ref());
             let grown = both.map_or(0, |(before, now)| of(now).saturating_sub(of(before)));
             u32::try_from(grown).unwrap_or(u32::MAX)
         };
@@ -1586,8 +1582,16 @@ impl Network {
 
 /// Whether it was since the last review, and a little before: replies to probes come twice a second as well. What has died begins to drop only so much later.
 fn is_since(at_ns: Option<u64>, elapsed_ms: u32, now_ns: u64) -> bool {
-    let since_ns = u64::from(elapsed_ms) * 1_000_000 + MAX_WAIT_NS;
-    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < since_ns)
+    is_within(
+        at_ns,
+        u64::from(elapsed_ms) * 1_000_000 + MAX_WAIT_NS,
+        now_ns,
+    )
+}
+
+/// Whether it was less than so long ago.
+fn is_within(at_ns: Option<u64>, span_ns: u64, now_ns: u64) -> bool {
+    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < span_ns)
 }
 
 /// Gives the engine a datagram of a stream's sound, decoded where it is Opus.
