@@ -36,6 +36,7 @@ const LAST_ANEW_MS = 240_000;
 const RESTARTS = 2;
 /** Connections that are made because a peer offers them: so many at once, and one a second in the long run. */
 const OFFERED_AT_ONCE = 64;
+const OFFER_MS = 1_000;
 /** What a peer asks for may have crossed an offer for so long. */
 const CROSSING_MS = 1_000;
 /** Not connected for so long: say so, and go on trying. */
@@ -112,8 +113,8 @@ export class Peer {
   readonly #slots = new Map<number, Slot>();
   /** Until lanes that the browser would not make are tried again. */
   #again: ReturnType<typeof setTimeout> | undefined;
-  /** Connections that may still be made because the peer offers them. */
-  #offered = { left: OFFERED_AT_ONCE, atMs: performance.now() };
+  /** When all that it had made would have been made at the rate that it may. */
+  #offeredUntilMs = 0;
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
@@ -297,11 +298,13 @@ export class Peer {
     if (lane?.epoch === signal.epoch) lane.handle(signal);
   }
 
+  /** Whether one more may be made because the peer offers it. */
   #mayMake(): boolean {
     const nowMs = performance.now();
-    const left = Math.min(OFFERED_AT_ONCE, this.#offered.left + (nowMs - this.#offered.atMs) / 1_000);
-    this.#offered = { left: left < 1 ? left : left - 1, atMs: nowMs };
-    return left >= 1;
+    const untilMs = Math.max(this.#offeredUntilMs, nowMs) + OFFER_MS;
+    if (untilMs - nowMs > OFFERED_AT_ONCE * OFFER_MS) return false;
+    this.#offeredUntilMs = untilMs;
+    return true;
   }
 
   #changed(lane: Lane): void {

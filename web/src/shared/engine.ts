@@ -428,10 +428,8 @@ export class Paths {
     return {
       review: (seen) => {
         const { direct, relay } = seen;
-        const flags = [
-          ...[seen.isDirectOpen, seen.isRelayOpen],
-          ...[direct.isShort, direct.isAnswered, relay.isShort, relay.isAnswered],
-        ];
+        const carried = [direct.isShort, direct.isAnswered, relay.isShort, relay.isAnswered];
+        const flags = [seen.isDirectOpen, seen.isRelayOpen, ...carried];
         const state = flags.reduce((bits, flag, at) => bits + Number(flag) * 2 ** at, 0);
         const route = this.#exports.sending_review(
           slot,
