@@ -1,4 +1,7 @@
-/** A musician behind a firewall that lets no datagram out, and a TURN server outside: page and native program, over an emulated network. Never asserts times. */
+/**
+ * Over emulated networks: a musician behind a firewall that lets no datagram out, and a TURN server outside, page and native program; and a direct way
+ * that dies while the server's lives. Never asserts times.
+ */
 
 import { readFileSync } from "node:fs";
 import path from "node:path";
@@ -11,6 +14,15 @@ import { closeBrowsers, rig, setUp, start, tearDown } from "./stage.js";
 
 const turnPort = 3478;
 
+/** From now on a side's datagrams, but for `except` (as `ip rule` has it), go where nobody takes them: they are dropped as a firewall drops them, without a word. */
+async function dropDatagrams(network: EmulatedNetwork, side: Side, except?: string[]): Promise<void> {
+  const ip = (...command: string[]) =>
+    run(["nsenter", `--net=${network.netns(side)}`, "ip", ...command], process.env);
+  await ip("route", "add", "default", "dev", "lo", "table", "100");
+  if (except) await ip("rule", "add", "priority", "50", "ipproto", "udp", ...except, "lookup", "main");
+  await ip("rule", "add", "priority", "51", "ipproto", "udp", "lookup", "100");
+}
+
 describe.skipIf(missingForNetworks())("behind a firewall", () => {
   let network: EmulatedNetwork;
   let server: Product;
@@ -21,11 +33,7 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
   /** Behind the firewall is the left. */
   beforeEach(async () => {
     network = await EmulatedNetwork.start({ profile: "lan" });
-    const inside = (...command: string[]) =>
-      run(["nsenter", `--net=${network.netns("left")}`, ...command], process.env);
-    // Datagrams go where nobody takes them, so they are dropped as a firewall drops them: without a word.
-    await inside("ip", "route", "add", "default", "dev", "lo", "table", "100");
-    await inside("ip", "rule", "add", "ipproto", "udp", "lookup", "100");
+    await dropDatagrams(network, "left");
     const outside = network.address("right");
     const turn = network.launch(
       "right",
@@ -89,16 +97,6 @@ describe.skipIf(missingForNetworks())("where the direct way dies", () => {
     removeFolder(folder);
   });
 
-  /** From now on datagrams from a side vanish, but for those of the relay. */
-  async function cut(side: Side, ofRelay: "sport" | "dport"): Promise<void> {
-    const inside = (...command: string[]) =>
-      run(["nsenter", `--net=${network.netns(side)}`, ...command], process.env);
-    await inside("ip", "route", "add", "default", "dev", "lo", "table", "100");
-    const relay = ["ipproto", "udp", ofRelay, String(relayPort)];
-    await inside("ip", "rule", "add", "priority", "50", ...relay, "lookup", "main");
-    await inside("ip", "rule", "add", "priority", "51", "ipproto", "udp", "lookup", "100");
-  }
-
   it("sound goes on through the server without a gap", async () => {
     const address = network.address("right");
     const listen = ["--listen", `${address}:${port}`, "--relay-listen", `${address}:${relayPort}`];
@@ -115,8 +113,9 @@ describe.skipIf(missingForNetworks())("where the direct way dies", () => {
       const hears = () => /, direct\+relay, /.test(native.logTail(2));
       await native.until(hears, "sound both ways", 15);
     }
-    await cut("left", "dport");
-    await cut("right", "sport");
+    // But for those of the relay.
+    await dropDatagrams(network, "left", ["dport", String(relayPort)]);
+    await dropDatagrams(network, "right", ["sport", String(relayPort)]);
     for (const [at, side] of (["left", "right"] as const).entries()) {
       await both[at]!.until(() => both[at]!.ended, "the end", seconds + 10);
       const [peer] = JSON.parse(readFileSync(file(side), "utf8")).peers;
