@@ -52,7 +52,7 @@ describe("the product", () => {
     ["chromium", "firefox"],
     ["chromium", "chromium"],
   ])(
-    "changes to Opus and back between %s and %s without losing a frame, and is heard in both",
+    "changes to Opus, to another bit rate and back between %s and %s without losing a frame, and is heard in all",
     async ([one, other], context) => {
       const [a, b] = await meet(one, other);
       const seconds = { leadSeconds: 2, pulseSeconds: 3, steadySeconds: 0 };
@@ -60,17 +60,19 @@ describe("the product", () => {
         await settled(a, b);
         const before = await statsOf(a, b);
         const wrong: string[] = [];
-        for (const [value, format, mostCrosstalkDb] of [
-          ["opus", "opus", -40],
-          ["16", "s16", -60],
+        for (const [choices, format, kbps, mostCrosstalkDb] of [
+          [{ "Sample format": "opus", "Opus quality": "128" }, "opus", 128, -40],
+          [{ "Opus quality": "256" }, "opus", 256, -40],
+          [{ "Sample format": "16" }, "s16", null, -60],
         ] as const) {
-          await Promise.all([a, b].map((page) => page.evaluate(chooseFormat, value)));
+          for (const choice of Object.entries(choices))
+            await Promise.all([a, b].map((page) => page.evaluate(choose, choice)));
           await sleep(1000);
           wrong.push(...(await playBothWays(seconds, mostCrosstalkDb)).map((what) => `in ${format} ${what}`));
           for (const { peers } of await statsOf(a, b)) {
             const [{ format: heardFormat, opusBps, sent }] = peers as [PagePeer];
             expect([heardFormat, sent?.format]).toEqual([format, format]);
-            expect(opusBps).toBe(format === "opus" ? 128_000 : null);
+            expect(opusBps).toBe(kbps && kbps * 1000);
           }
         }
         // Packets are not all of one length here: nothing lost and nothing concealed is what can be said of them.
@@ -206,12 +208,12 @@ function countQuestions(): void {
 }
 
 /** Chooses what is sent, as a musician would. Runs in the page. */
-function chooseFormat(value: string): void {
+function choose([what, value]: [label: string, value: string]): void {
   const label = Array.from(document.querySelectorAll("label")).find(
-    ({ textContent }) => textContent === "Sample format",
+    ({ textContent }) => textContent === what,
   );
   const select = label?.control;
-  if (!(select instanceof HTMLSelectElement)) throw new Error("the page offers no sample format");
+  if (!(select instanceof HTMLSelectElement)) throw new Error(`the page offers no choice of ${what}`);
   select.value = value;
   select.dispatchEvent(new Event("change", { bubbles: true }));
 }

@@ -50,7 +50,7 @@ impl Encoder {
 
     /// Takes a datagram of floats with [`FEED_FRAMES`] frames at 48 kHz, and gives `deliver` the Opus datagram that it completes, if any. Its sequence
     /// and stream numbers are 0. Another datagram, or one of as many channels as it does not encode, is ignored. After a jump in media time it begins
-    /// anew.
+    /// anew, with a frame with which all encoders of this feed begin such a packet.
     ///
     /// O(frames), no lock, but allocates: not for an audio thread. Samples beyond ±1 are clipped, those that are no number are silent.
     pub fn push(&mut self, feed: &[u8], mut deliver: impl FnMut(&mut [u8])) {
@@ -69,6 +69,10 @@ impl Encoder {
             self.block.clear();
             self.start = header.timestamp;
             self.encoder.reset();
+        }
+        if self.block.is_empty() && !is_boundary(header.timestamp, self.frames) {
+            self.start += FEED_FRAMES as u64;
+            return;
         }
         let samples = samples.chunks_exact(4).map(|bytes| {
             let sample = f32::from_le_bytes(bytes.try_into().expect("four bytes"));
@@ -118,6 +122,13 @@ impl Encoder {
         }
         packet
     }
+}
+
+/// Whether packets of `frames` frames begin with the feed's datagram of that media time: in all encoders of a feed with the same, so that one can take over
+/// from another between two packets.
+fn is_boundary(timestamp: u64, frames: usize) -> bool {
+    let number = timestamp / FEED_FRAMES as u64;
+    number.is_multiple_of((frames / FEED_FRAMES) as u64)
 }
 
 fn encoder(channels: usize, frames: usize, bits_per_second: u32) -> OpusEncoder {

@@ -4,6 +4,7 @@ use std::f32::consts::TAU;
 
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
+use antiphon_opus::outgoing::{Choice, Copies, Listener, Outgoing, Rung, Sent};
 use antiphon_opus::{Encoder, FEED_FRAMES, Received, Receiver};
 use proptest::prelude::*;
 
@@ -94,6 +95,80 @@ fn sound_is_the_same_again_at_the_same_time() {
     }
 }
 
+/// What is wrong at worst, of a chord whose bit rate changes from `kbps.0` to `kbps.1`, in packets of one duration.
+fn worst_error(frames: usize, kbps: [u32; 2]) -> f32 {
+    let opus = |kbps| Rung::Opus { kbps, frames };
+    let mut outgoing = Outgoing::new(&Choice {
+        rate: SampleRate::Hz48000,
+        format: SampleFormat::S16,
+        channels: 1,
+        packet_frames: frames,
+        opus_kbps: Some(kbps[0].max(kbps[1])),
+        adapts: true,
+        copies: Copies::Off,
+    });
+    let mut listener = Listener::new([opus(kbps[0])].into(), Copies::Off);
+    let mut receiver = Receiver::default();
+    let mut heard = vec![0_u8; 144_000];
+    let mut worst = 0.0_f32;
+    for start in (0..144_000).step_by(960) {
+        if start == 48_000 {
+            listener.set_rungs([opus(kbps[1])].into());
+        }
+        outgoing.prepare(|rung| listener.takes(rung), |_| false);
+        let block: Vec<f32> = (start..start + 960).map(|frame| chord(0, frame)).collect();
+        outgoing.samples.sender.push(&block, 960);
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        while let Some((rung, length)) = outgoing.poll_datagram(&mut bytes) {
+            let Ok(Datagram::Opus(header, _)) = wire::parse(&bytes[..length]) else {
+                continue;
+            };
+            let at = (header.timestamp, header.frames);
+            listener.send(rung, &mut bytes[..length], at, |datagram| {
+                receiver.push(&datagram, |received| {
+                    let Received::Decoded(record) = received else {
+                        panic!("not decoded")
+                    };
+                    let (header, samples) = wire::parse_decoded(record).expect("a record");
+                    for (n, sample) in samples.chunks_exact(4).enumerate() {
+                        let sample = f32::from_le_bytes(sample.try_into().expect("four bytes"));
+                        let frame = header.timestamp as usize + n;
+                        heard[frame] += 1;
+                        if frame >= 4_800 {
+                            worst = worst.max((sample - chord(0, frame)).abs());
+                        }
+                    }
+                });
+                Some(Sent {
+                    lane: 0,
+                    is_crowded: false,
+                })
+            });
+        }
+    }
+    assert_eq!(listener.heard_rung(), opus(kbps[1]), "it has taken over");
+    // All but what the first packet begins with and the last has not told yet, each once.
+    let once = heard[1_000..143_000].iter().filter(|&&times| times == 1);
+    assert_eq!(once.count(), 142_000, "{frames} frames, {kbps:?} kbit/s");
+    worst
+}
+
+#[test]
+fn the_bit_rate_changes_between_two_packets_without_a_hole() {
+    for (frames, kbps) in [
+        (240, [256, 128]),
+        (240, [128, 256]),
+        (480, [128, 64]),
+        (480, [64, 128]),
+    ] {
+        // No worse than what the lower of them does by itself.
+        let worst = worst_error(frames, kbps);
+        let alone = worst_error(frames, [kbps[0].min(kbps[1]); 2]);
+        println!("{frames} frames, {kbps:?} kbit/s: {worst:.4}, the lower alone {alone:.4}");
+        assert!(worst <= 1.2 * alone);
+    }
+}
+
 #[test]
 fn packets_follow_each_other_and_begin_anew_after_a_jump() {
     let (mut sender, mut encoder) = (feed(1), Encoder::new(1, 480, 64_000));
@@ -108,8 +183,8 @@ fn packets_follow_each_other_and_begin_anew_after_a_jump() {
             times.push(header.timestamp);
         }
     }
-    // Frames 960 to 1,080 were no packet yet, and have no continuation; those from 3,040 have.
-    assert_eq!(times, [360, 1_960, 2_440, 2_920, 3_400]);
+    // Frames 960 to 1,080 were no packet yet, and have no continuation. After the jump packets begin with every fourth datagram of the feed.
+    assert_eq!(times, [360, 2_320, 2_800, 3_280]);
 }
 
 #[test]

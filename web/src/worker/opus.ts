@@ -80,7 +80,10 @@ export class OpusSender {
     if (this.#encoder.state !== "configured" || channels !== this.#rung.channels) return;
     // After an overrun the frames before it have no continuation.
     if (timestamp !== this.#blockTime + BigInt(this.#blockFrames)) this.#blockFrames = 0;
-    if (this.#blockFrames === 0) this.#blockTime = timestamp;
+    if (this.#blockFrames === 0) {
+      if (!isBoundary(timestamp, this.#rung.frames)) return;
+      this.#blockTime = timestamp;
+    }
     // A copy: the samples need not be aligned in the datagram.
     const samples = new Float32Array(datagram.slice(AUDIO_HEADER_BYTES).buffer);
     this.#block.set(samples, this.#blockFrames * channels);
@@ -128,6 +131,14 @@ export class OpusSender {
     chunk.copyTo(packet);
     this.#send(datagram);
   }
+}
+
+/**
+ * Whether packets of `frames` frames begin with the feed's datagram of that media time: in all encoders of a feed with the same, so that one can
+ * take over from another between two packets.
+ */
+function isBoundary(timestamp: bigint, frames: number): boolean {
+  return Number(timestamp / BigInt(FEED_FRAMES)) % (frames / FEED_FRAMES) === 0;
 }
 
 function encoderConfig({ opusBps, frames, channels }: OpusRung): AudioEncoderConfig {

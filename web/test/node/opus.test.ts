@@ -78,15 +78,15 @@ describe("the encoding side", () => {
     expect(times).toEqual([30, 31, 32].map((n) => 120 * n - 120));
   });
 
-  it("begins a packet anew after a jump in media time, which the encoder does not see", () => {
-    const times = [1200, 1320, 1440, 9000, 9120, 9240, 9360];
+  it("begins a packet anew after a jump in media time, which the encoder does not see, where all encoders of the feed do", () => {
+    const times = [1200, 1320, 1440, 9000, 9120, 9240, 9360, 9480];
     const sent = encode(
       240,
       times.map((time, n) => feed(time, n)),
     );
     expect(sent).toEqual([
-      { time: 8880, first: 3 },
-      { time: 9120, first: 5 },
+      { time: 9000, first: 4 },
+      { time: 9240, first: 6 },
     ]);
     expect(FakeEncoder.timestampsUs).toEqual([0, 5000, 10_000]);
   });

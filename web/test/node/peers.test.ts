@@ -514,6 +514,49 @@ describe("a change of format", () => {
     expect(keys()).toEqual(["main"]);
   });
 
+  it.each([-2, 0, 2])(
+    "is sharp between Opus packets of one duration, which go through one decoder, once both encoders have the same past; the new one ahead by %i",
+    (ahead) => {
+      const lane = channel();
+      const opus = (opusKbps: 128 | 256) => sendingOf({ bits: "opus", packetFrames: 240, opusKbps });
+      const [before, after] = [opus(128), opus(256)];
+      const [[{ key: old }], [{ key }]] = [before.rungs, after.rungs];
+      const peers = peersWith([lane], before);
+      const keys = () => peers.rungsInUse().map((rung) => rung.key);
+      const sent: string[][] = Array.from({ length: 400 }, () => []);
+      const send = (by: string, n: number) => {
+        const count = lane.sent.length;
+        if (keys().includes(by)) peers.send(by, opusPacket(n));
+        if (lane.sent.length > count) sent[n]!.push(by);
+      };
+      for (let n = 0; n < 20; n++) send(old, n);
+      peers.setSending(after);
+      // The encoder takes its time.
+      for (let n = 20; n < 40; n++) send(old, n);
+      expect(keys()).toEqual([key, old]);
+      for (let n = 40; n < 398; n++) {
+        if (n + ahead >= 40) send(key, n + ahead);
+        send(old, n);
+      }
+      const first = Math.max(40, 40 + ahead) + 20;
+      expect(sent.slice(0, first)).toEqual(Array(first).fill([old]));
+      expect(sent.slice(first, 396)).toEqual(Array(396 - first).fill([key]));
+      expect(keys()).toEqual([key]);
+    },
+  );
+
+  it("goes on with what was sent where the next has not begun, whatever is chosen meanwhile", () => {
+    const peers = peersWith([channel()]);
+    const opus = (opusKbps: 128 | 256) => sendingOf({ bits: "opus", packetFrames: 240, opusKbps });
+    const keys = () => peers.rungsInUse().map((rung) => rung.key);
+    peers.send("main", packet(0));
+    peers.setSending(opus(256));
+    peers.setSending(opus(128));
+    expect(keys()).toEqual(["opus-128-240", "main"]);
+    peers.setSending(sendingOf());
+    expect(keys()).toEqual(["main"]);
+  });
+
   it("ends though the old format stopped by itself, as with an encoder that failed", () => {
     const peers = peersWith([channel()], sendingOf({ bits: "opus" }));
     peers.setSending(sendingOf());
