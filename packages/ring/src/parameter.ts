@@ -10,7 +10,7 @@ export interface ParameterChange {
 }
 
 /**
- * Makes the storage of a queue of at least `changes` parameter changes (1 to 2^29).
+ * Makes the storage of a queue of at least `changes` parameter changes (1 to 2^28).
  *
  * `shared` false makes a plain ArrayBuffer, for a queue inside one thread. *Errors* as `Ring.createStorage`.
  */
