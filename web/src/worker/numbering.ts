@@ -7,11 +7,19 @@ import { readAudioHeader, writeSequence } from "../shared/wire";
 export class Numbering {
   #offset = 0;
   #newest: number | null = null;
+  /** Before the last datagram. */
+  #before: number | null = null;
   #isInterrupted = false;
 
   /** What came since the last datagram, if anything did, was not to be heard. */
   interrupt(): void {
     this.#isInterrupted = true;
+  }
+
+  /** What was numbered last is not to be heard either. */
+  withdraw(): void {
+    this.#newest = this.#before;
+    this.interrupt();
   }
 
   /** Rewrites the number of a datagram of audio, so that after an interruption it goes on by one. */
@@ -20,6 +28,7 @@ export class Numbering {
     if (this.#isInterrupted && this.#newest !== null) this.#offset = (this.#newest + 1 - sequence) >>> 0;
     this.#isInterrupted = false;
     const number = (sequence + this.#offset) >>> 0;
+    this.#before = this.#newest;
     // RFC 1982: newer, if the difference is positive in 32 bits.
     if (this.#newest === null || (number - this.#newest) >> 0 > 0) this.#newest = number;
     writeSequence(bytes, number);

@@ -592,7 +592,9 @@ export class Peers {
       }
       peer.heardOpusBps = null;
     }
-    this.#give(stream, bytes);
+    const isGiven = this.#give(stream, bytes);
+    // The audio thread stood still for long: that is no loss of the way, which the other end would have to do something about.
+    if (!isGiven && kind === KIND_AUDIO) way.numbering.withdraw();
   }
 
   #receiveOpus(stream: number, peer: Peer, wayName: WayName, bytes: Uint8Array<ArrayBuffer>): void {
@@ -612,12 +614,13 @@ export class Peers {
     receiver.push(bytes);
   }
 
-  #give(stream: number, datagram: Uint8Array): void {
-    this.#count(this.#sink.push2(stream, datagram, this.#arrival.set(Date.now())));
+  #give(stream: number, datagram: Uint8Array): boolean {
+    return this.#count(this.#sink.push2(stream, datagram, this.#arrival.set(Date.now())));
   }
 
-  #count(hasRoom: boolean): void {
+  #count(hasRoom: boolean): boolean {
     if (!hasRoom) this.ringOverflows++;
+    return hasRoom;
   }
 
   /** Probes, replies and reports are dropped on a lane that queues, like audio. */

@@ -9,7 +9,7 @@ import type { RecordRing } from "@antiphon/ring";
 import { COMMAND, PlayerEngine, STATS_FIELDS } from "../shared/engine";
 import {
   BUFFER_FRAMES,
-  COMMAND_RING_BYTES,
+  COMMAND_PORT_BYTES,
   DATAGRAM_RING_BYTES,
   MAX_STREAMS,
   type WorkletChannels,
@@ -49,7 +49,7 @@ class Links {
 
   constructor({ datagrams, commands, capture, stats }: WorkletChannels) {
     this.datagrams = sourceOf(datagrams, DATAGRAM_RING_BYTES);
-    this.commands = sourceOf(commands, COMMAND_RING_BYTES);
+    this.commands = sourceOf(commands, COMMAND_PORT_BYTES);
     this.capture = sinkOf(capture);
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
     this.statsPort = "port" in stats ? stats.port : null;

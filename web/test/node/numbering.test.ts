@@ -24,3 +24,14 @@ it("goes on by one after an interruption, whatever passed meanwhile", () => {
   seen.push(through(numbering, 5));
   expect(seen).toEqual([4294967294, 4294967295, 0, 1, 3, 2, 4]);
 });
+
+it("forgets what was numbered last where nobody took it, and goes on by one", () => {
+  const numbering = new Numbering();
+  const seen = [7, 8].map((sequence) => through(numbering, sequence));
+  for (const sequence of [9, 10, 11]) {
+    through(numbering, sequence);
+    numbering.withdraw();
+  }
+  seen.push(...[12, 14].map((sequence) => through(numbering, sequence)));
+  expect(seen).toEqual([7, 8, 9, 11]);
+});

@@ -18,6 +18,7 @@ import {
   writeOpus,
   writeProbe,
   writeReport,
+  writeSequence,
   writeStream,
 } from "../../src/shared/wire";
 import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
@@ -180,6 +181,27 @@ it("lanes take nothing any more once they are closed or replaced", () => {
   peers.close(1);
   hear();
   expect(passed).toBe(4);
+});
+
+it("what the audio thread has no room for, as it stands still, is no loss of the way", () => {
+  const lane = channel();
+  const numbers: number[] = [];
+  let hasRoom = true;
+  const push2 = (_: number, bytes: Uint8Array) => {
+    if (hasRoom) numbers.push(readAudioHeader(bytes).sequence);
+    return hasRoom;
+  };
+  const peers = new Peers({ ...anySink, push2 }, () => {});
+  peers.addLane(1, 0, 1, true, lane);
+  for (let n = 0; n < 30; n++) {
+    hasRoom = n < 10 || n >= 20;
+    const datagram = packet(n);
+    writeSequence(datagram, n);
+    // One is lost on the way.
+    if (n !== 25) lane.onmessage?.({ data: datagram.buffer });
+  }
+  expect(numbers).toEqual([...Array(15).keys(), 16, 17, 18, 19]);
+  expect(peers.ringOverflows).toBe(10);
 });
 
 it("lanes are what a format needs: without an open one nobody listens, and nothing is encoded", () => {
