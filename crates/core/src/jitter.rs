@@ -71,6 +71,8 @@ const STALL_SECONDS: f32 = 0.25;
 /// seconds needs about these, one after the other; a hostile stream could have thousands made in one quantum.
 const MOST_SEARCHES: u32 = 64;
 const SEARCHES_TO_START_ANEW: u32 = 8;
+/// So much has to have come to say that a stream needs less delay than it did before.
+const KNOWN_SECONDS: f32 = 1.0;
 /// A stream of which nothing was heard for so long has run dry.
 const STARVED_SECONDS: f32 = 0.1;
 /// Share of the frames taken as having no queuing delay at all, to measure the spread from.
@@ -103,6 +105,15 @@ struct Skip {
     distance: usize,
     fade: usize,
     done: usize,
+}
+
+/// A stream that started anew since the last reading. What waited while the output stood still comes all at once, and says nothing of the network: the last of it
+/// is what came now.
+#[derive(Clone, Copy, Debug)]
+struct Anew {
+    /// Delay of the most prompt packet since.
+    least: i64,
+    target: i64,
 }
 
 /// The jitter buffer of one stream.
@@ -148,6 +159,10 @@ pub struct JitterBuffer {
     spread: Spread,
     /// Over seven seconds: its spans are those from one review to the next.
     floor: Floor,
+    /// See [`Self::spread_frames`].
+    width: Option<u64>,
+    /// Nothing came too late since.
+    is_measured: bool,
     /// Frames to render until the next review.
     until_review: i64,
     reviews_left: u32,
@@ -168,6 +183,8 @@ pub struct JitterBuffer {
     late_run_frames: u64,
     /// Of [`MOST_SEARCHES`].
     searches_left: u32,
+    /// The stream started anew since the last reading.
+    anew: Option<Anew>,
     counts: JitterCounts,
 }
 
@@ -207,6 +224,8 @@ impl JitterBuffer {
             counted_from: 0,
             spread: Spread::new(rate),
             floor: Floor::default(),
+            width: None,
+            is_measured: true,
             until_review: 0,
             reviews_left: 1,
             reviews_per_turn: 1,
@@ -220,6 +239,7 @@ impl JitterBuffer {
             missing_frames: 0,
             late_run_frames: 0,
             searches_left: MOST_SEARCHES,
+            anew: None,
             counts: JitterCounts::default(),
         }
     }
@@ -256,11 +276,10 @@ impl JitterBuffer {
         self.playing.then(|| self.playhead())
     }
 
-    /// The spread that an automatic target absorbs, in frames; `None` before any is known.
+    /// The spread that an automatic target absorbs, in frames, as of the last review, half a second ago or less, or of what came too late since; `None` before the
+    /// first.
     pub fn spread_frames(&self) -> Option<u64> {
-        let (needed, prompt) = (self.needed_delay()?, self.prompt_delay()?);
-        let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
-        Some(needed.wrapping_sub(prompt).max(0) as u64)
+        self.width
     }
 
     /// Frames between the playhead and the newest received; `None` while nothing plays.
@@ -376,7 +395,8 @@ impl JitterBuffer {
     fn remember(&mut self) {
         if let (Target::Auto, Some(_)) = (self.target, self.spread_frames()) {
             let needed = self.target_frames() as i64;
-            self.expected = if self.reviews_per_turn > 1 {
+            let known = self.spread.frames() as i64;
+            self.expected = if known > self.seconds(KNOWN_SECONDS) {
                 needed
             } else {
                 needed.max(self.expected)
@@ -397,6 +417,9 @@ impl JitterBuffer {
         self.trim(slip.wrapping_neg());
         let is_news = slip != 0 || self.spread.doubted_frames() != 0;
         let stood_still = self.spread.settle(slip);
+        if let Some(anew) = &mut self.anew {
+            anew.least = anew.least.wrapping_add(slip);
+        }
         if is_news && self.playing {
             self.find_spare();
         }
@@ -454,21 +477,21 @@ impl JitterBuffer {
                 || self.late_run_frames > self.seconds(STALL_SECONDS) as u64;
             if !self.playing {
                 self.start(start, arrival_delay);
-            } else if is_anew || is_beyond {
+            } else if is_anew || (is_beyond && !self.catch_up(arrival_delay)) {
                 if !self.may_search(SEARCHES_TO_START_ANEW) {
                     self.counts.late_packets += 1;
                     self.counts.late_frames += frames as u64;
                     return true;
                 }
-                if is_anew {
-                    self.resync(arrival_delay, arrival);
-                } else {
-                    self.catch_up(arrival_delay, arrival);
-                }
+                self.resync(arrival_delay, arrival);
             }
             self.channels = channels;
-            self.spread.add(arrival_delay, frames as u16);
-            self.floor.add(arrival_delay);
+            if let Some(anew) = &mut self.anew {
+                anew.least = anew.least.min(arrival_delay);
+            } else {
+                self.spread.add(arrival_delay, frames as u16);
+                self.floor.add(arrival_delay);
+            }
             if arrival_delay.wrapping_sub(self.delay) > 0 {
                 self.counts.late_packets += 1;
                 if !is_straggler {
@@ -521,12 +544,17 @@ impl JitterBuffer {
         mut each: impl FnMut(&mut [f32], usize, Run),
     ) -> bool {
         self.searches_left = MOST_SEARCHES;
+        if let Some(anew) = self.anew.take() {
+            self.go_on_from(anew);
+        }
         if !self.playing {
             self.rendered = self.rendered.wrapping_add(frames as u64);
             return false;
         }
         if self.until_review <= 0 {
             self.review();
+        } else if !self.is_measured {
+            self.measure();
         }
         if self.is_retargeted && self.skip.is_none() {
             self.retarget();
@@ -685,6 +713,17 @@ impl JitterBuffer {
             .exceeded_by(BUDGET_OF_PAST * self.budget / strictness)
     }
 
+    /// Finds out anew how wide the spread is.
+    fn measure(&mut self) {
+        let width = |needed: i64, prompt: i64| {
+            let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
+            needed.wrapping_sub(prompt).max(0) as u64
+        };
+        self.width = (self.needed_delay().zip(self.prompt_delay()))
+            .map(|(needed, prompt)| width(needed, prompt));
+        self.is_measured = true;
+    }
+
     /// The delay of packets that did not queue.
     fn prompt_delay(&self) -> Option<i64> {
         self.spread.exceeded_by(PROMPT_SHARE)
@@ -716,26 +755,54 @@ impl JitterBuffer {
         }
         // What is missing from here on is missed, whatever media time it was before.
         self.counted_from = self.newest_end;
+        let least = arrival_delay;
+        self.anew = Some(Anew { least, target });
     }
 
     /// So much waits that no more fits, because the output stood still or the sender's clock was set forward: starts anew from
-    /// this packet, but keeps what is due after that.
-    fn catch_up(&mut self, arrival_delay: i64, arrival: Arrival) {
-        let delay = arrival_delay.wrapping_add(self.target_frames() as i64);
+    /// this packet, but keeps what is due after that. False if nothing is.
+    fn catch_up(&mut self, arrival_delay: i64) -> bool {
+        let known = self.anew.map(|anew| anew.target);
+        if known.is_none() && !self.may_search(SEARCHES_TO_START_ANEW) {
+            return false;
+        }
+        let target = known.unwrap_or_else(|| self.target_frames() as i64);
+        let delay = arrival_delay.wrapping_add(target);
         let playhead = self.rendered.wrapping_sub(delay as u64);
         let kept = self.newest_end.wrapping_sub(playhead) as i64;
-        let passed = playhead.wrapping_sub(self.playhead()) as i64;
-        if self.skip.is_some() || kept <= 0 || !(0..self.depth()).contains(&passed) {
-            self.resync(arrival_delay, arrival);
-            return;
+        if self.skip.is_some() || kept <= 0 || !self.skip_to(delay) {
+            return false;
         }
-        let skipped = self.present.clear(self.playhead(), passed as usize);
-        self.counts.skipped_frames += skipped as u64;
         self.counts.resyncs += 1;
-        self.remember();
-        self.forget_spread();
+        if known.is_none() {
+            self.remember();
+            self.forget_spread();
+        }
+        let least = arrival_delay;
+        self.anew = Some(Anew { least, target });
+        true
+    }
+
+    /// Of what came since the stream started anew, all but the last waited for the output: its delay is that of the most prompt.
+    fn go_on_from(&mut self, Anew { least, target }: Anew) {
+        if self.playing {
+            self.spread.add(least, 1);
+            self.floor.add(least);
+            self.skip_to(least.wrapping_add(target));
+        }
+    }
+
+    /// Shortens the delay to so many frames without a fade. False, and nothing changed, if it is shorter, or longer by more than the buffer is deep.
+    fn skip_to(&mut self, delay: i64) -> bool {
+        let distance = self.delay.wrapping_sub(delay);
+        if !(0..self.depth()).contains(&distance) {
+            return false;
+        }
+        let skipped = self.present.clear(self.playhead(), distance as usize);
+        self.counts.skipped_frames += skipped as u64;
         self.delay = delay;
-        self.played_end = playhead;
+        self.played_end = self.playhead();
+        true
     }
 
     fn forget_received(&mut self) {
@@ -763,6 +830,7 @@ impl JitterBuffer {
         self.until_review = 2 * self.seconds(REVIEW_SECONDS);
         self.spread.clear();
         self.floor.clear();
+        (self.width, self.is_measured) = (None, true);
         self.spare = 0;
         self.late_run_frames = 0;
     }
@@ -775,6 +843,7 @@ impl JitterBuffer {
             && let Some(needed) = self.needed_delay()
         {
             self.owed += self.lengthen_to(needed) as f32;
+            self.is_measured = false;
         }
     }
 
@@ -826,6 +895,7 @@ impl JitterBuffer {
             (self.widest, self.reviews_since_widest) = (0, 0);
             self.memory = (self.memory / 2).max(self.least_memory());
         }
+        self.measure();
         let width = self.automatic_target();
         let is_given_up = width < self.widest / 4 * 3;
         if self.is_given_up && !is_given_up && width <= self.widest / 4 * 5 {

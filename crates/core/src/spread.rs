@@ -70,6 +70,17 @@ impl Spread {
         self.bin_frames
     }
 
+    /// Frames remembered.
+    ///
+    /// RT: no alloc, no lock, O(bins).
+    pub fn frames(&self) -> u64 {
+        let all = [&self.newest, &self.before, &self.recent, &self.older];
+        all.into_iter()
+            .flatten()
+            .map(|&weight| u64::from(weight))
+            .sum()
+    }
+
     /// Counts a packet of `frames` frames that arrived with `delay`.
     ///
     /// RT: no alloc, no lock, O(bins) at most.
@@ -99,7 +110,12 @@ impl Spread {
     /// RT: no alloc, no lock, O(bins).
     pub fn settle(&mut self, slip: i64) -> i64 {
         let bins = self.nearest_bins(slip);
-        move_weights(&mut self.newest, bins);
+        if slip != 0 && self.remembers_only_newest() {
+            // However long the slip, they lie as near to each other as before.
+            self.origin = self.origin.wrapping_add(bins * self.bin_frames);
+        } else {
+            move_weights(&mut self.newest, bins);
+        }
         if slip > 0 {
             self.lift_before();
         }
@@ -114,6 +130,11 @@ impl Spread {
         self.doubted = slip.max(0);
         self.join();
         stood_still
+    }
+
+    fn remembers_only_newest(&self) -> bool {
+        let mut rest = [&self.before, &self.recent, &self.older].into_iter();
+        rest.all(|weights| weights.iter().all(|&weight| weight == 0))
     }
 
     /// The newest slip, as long as it is not known whether the sender has stood still as well; 0 mostly.

@@ -236,6 +236,28 @@ fn what_an_output_loses_by_standing_still_is_made_up_for_soon() {
 }
 
 #[test]
+fn what_waited_while_the_output_stood_still_for_long_passes_for_no_jitter() {
+    for conditions in [QUIET, CHROMIUM] {
+        for stood_still_ms in [400.0, 500.0, 700.0, 900.0, 2_000.0] {
+            let mut sim = Sim::new(conditions, Target::Auto, 128, 10);
+            sim.run(20.0);
+            let before = sim.run(5.0);
+            sim.output_slipped_s += stood_still_ms * MS;
+            sim.run(stood_still_ms * MS + 0.5);
+            let after = sim.run(1.0);
+            print(&format!("stood still for {stood_still_ms} ms"), &before);
+            print("  half a second after it", &after);
+            let longer = after.excess_frames() - before.excess_frames();
+            assert!(
+                longer <= 512,
+                "{longer} frames longer after {stood_still_ms} ms"
+            );
+            assert!(after.concealed_frames() <= 1_024, "{after:?}");
+        }
+    }
+}
+
+#[test]
 fn an_output_that_slips_again_and_again_buffers_no_more_than_one_that_does_not() {
     for conditions in [QUIET, CHROMIUM] {
         let mut sim = Sim::new(conditions, Target::Auto, 128, 11);
