@@ -263,7 +263,7 @@ export interface PageTrace {
   version: 1;
   captured: { timeMs: number[]; frames: number[] };
   sent: { timeMs: number[]; sequence: number[]; firstFrame: number[] };
-  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[] };
+  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[]; isCopy: boolean[] };
   dropped: number;
 }
 

@@ -185,13 +185,21 @@ export function during(
   { leadSeconds, pulseSeconds, steadySeconds }: Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">,
   { began_ms: beganMs }: Pick<DeviceSummary, "began_ms">,
   kept: readonly KeptStats[],
-): { own: OwnLook[]; looks: PageStats[]; counters: Counters; targetFrames: number } {
+): {
+  own: OwnLook[];
+  looks: PageStats[];
+  /** Between them the counters grew. */
+  ends: [PageStats, PageStats];
+  counters: Counters;
+  targetFrames: number;
+} {
   if (beganMs === null) throw new Error("the device does not say when its takes began");
   const seconds = ({ atMs }: KeptStats) => (atMs - beganMs) / 1000;
   const tonesEnd = leadSeconds + pulseSeconds + steadySeconds;
-  const before = heard(kept.findLast((one) => seconds(one) <= leadSeconds));
-  const after = heard(kept.findLast((one) => seconds(one) <= tonesEnd));
-  if (!before || !after) throw new Error("the page kept no stats of its peer");
+  const first = kept.findLast((one) => seconds(one) <= leadSeconds);
+  const last = kept.findLast((one) => seconds(one) <= tonesEnd);
+  const [before, after] = [heard(first), heard(last)];
+  if (!first || !last || !before || !after) throw new Error("the page kept no stats of its peer");
   const sounding = kept.filter(
     (one) => seconds(one) > leadSeconds && seconds(one) <= leadSeconds + pulseSeconds,
   );
@@ -205,7 +213,13 @@ export function during(
     ];
   });
   const counters = increments(countersOf(before), countersOf(after));
-  return { own, looks: sounding.map(({ stats }) => stats), counters, targetFrames: after.targetFrames };
+  return {
+    own,
+    looks: sounding.map(({ stats }) => stats),
+    ends: [first.stats, last.stats],
+    counters,
+    targetFrames: after.targetFrames,
+  };
 }
 
 /** The stream in which a page's peer is heard. */
@@ -268,7 +282,7 @@ export function budgetOf(sender: PageTrace, receiver: PageTrace, targetFrames: n
   };
 }
 
-/** Delay of each packet that is in both traces, in order of sending, from the one page's network thread to the other's. */
+/** Delay of each packet that arrived itself and is in both traces, in order of sending, from the one page's network thread to the other's. */
 export function delaysMs(sender: PageTrace, receiver: PageTrace): number[] {
   const arrivals = firstArrivals(receiver);
   return sender.sent.firstFrame.flatMap((firstFrame, index) => {
@@ -277,12 +291,47 @@ export function delaysMs(sender: PageTrace, receiver: PageTrace): number[] {
   });
 }
 
-/** When the packet of each first frame came first. Not by sequence numbers: each path has its own. For a page that hears one peer. */
-export function firstArrivals({ received }: PageTrace): Map<number, number> {
+/** When the packet of each first frame came first, itself or also as a copy. Not by sequence numbers: each path has its own. For a page that hears one peer. */
+export function firstArrivals({ received }: PageTrace, { copies = false } = {}): Map<number, number> {
   const arrivals = new Map<number, number>();
   for (const [index, firstFrame] of received.firstFrame.entries())
-    if (!arrivals.has(firstFrame)) arrivals.set(firstFrame, received.timeMs[index]!);
+    if (!arrivals.has(firstFrame) && (copies || !received.isCopy[index]))
+      arrivals.set(firstFrame, received.timeMs[index]!);
   return arrivals;
+}
+
+/** Of packets sent: how long each that arrived took, and how many never did. */
+export interface Delays {
+  arrivedMs: number[];
+  missing: number;
+}
+
+/** Of each packet sent while both traces ran, without the last second: those may still be under way. With `copies`, a packet's copy is as good as itself. */
+export function delaysOfSent(sender: PageTrace, receiver: PageTrace, options: { copies: boolean }): Delays {
+  const arrivals = firstArrivals(receiver, options);
+  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
+  const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
+  const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
+  const delays = sender.sent.timeMs.flatMap((timeMs, index) => {
+    if (timeMs < begin || timeMs > end) return [];
+    return [(arrivals.get(sender.sent.firstFrame[index]!) ?? Number.POSITIVE_INFINITY) - timeMs];
+  });
+  const arrivedMs = delays.filter(Number.isFinite);
+  return { arrivedMs, missing: delays.length - arrivedMs.length };
+}
+
+/** Infinite where the percentile falls among what never came; null of nothing. */
+export function delayQuantile({ arrivedMs, missing }: Delays, p: number): number | null {
+  const place = p * (arrivedMs.length + missing - 1);
+  if (missing > 0 && place > arrivedMs.length - 1) return Number.POSITIVE_INFINITY;
+  return quantile(arrivedMs, arrivedMs.length > 1 ? place / (arrivedMs.length - 1) : p);
+}
+
+export function together(all: readonly Delays[]): Delays {
+  return {
+    arrivedMs: all.flatMap(({ arrivedMs }) => arrivedMs),
+    missing: all.reduce((sum, { missing }) => sum + missing, 0),
+  };
 }
 
 /** The functions that the pages of lab/pages offer. Runs in the page. */

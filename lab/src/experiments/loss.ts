@@ -1,12 +1,12 @@
 import { rollup } from "d3-array";
 import { known, listen, quantile } from "../analysis.js";
-import { keepStats, type PageStats, type PageTrace, readTrace, untilPlaying } from "../antiphon.js";
+import { keepStats, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
-import { delaysMs, during, firstArrivals, withBrowsers } from "../setups.js";
+import { type Delays, delayQuantile, delaysOfSent, during, together, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, shown } from "../units.js";
 import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
@@ -22,8 +22,9 @@ interface Measured extends Condition {
   lanes: string;
   direction: string;
   /** From network thread to network thread. */
-  delaysMs: number[];
-  deliveredShare: number | null;
+  packets: Delays;
+  /** The same, where a copy in the next packet is as good as the packet. */
+  copied: Delays;
   concealedShare: number | null;
   hardGapsPerSecond: number | null;
   breaksPerSecond: number | null;
@@ -95,7 +96,7 @@ export const loss: Experiment = {
               ...row,
             }));
             const last = measured.at(-1)!;
-            const words = `median ${shown(quantile(last.delaysMs, 0.5), 1) ?? "–"} ms, 99 % ${shown(quantile(last.delaysMs, 0.99), 1) ?? "–"} ms, delivered ${last.deliveredShare === null ? "–" : percent(last.deliveredShare)}, concealed ${last.concealedShare === null ? "–" : percent(last.concealedShare)}`;
+            const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
             return { measured, words };
           },
         });
@@ -167,19 +168,20 @@ async function overNetwork(
       const whole = (concealedFrames ?? 0) + (playedFrames ?? 0);
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
-      const [first, last] = [kept[sender]![0]!, kept[sender]!.at(-1)!].map(({ stats }) => stats);
-      const outgoing = last!.peers[0]!;
-      const copies = (outgoing.sent?.copiesSent ?? 0) - (first!.peers[0]?.sent?.copiesSent ?? 0);
-      const packets = last!.sender.packets - first!.sender.packets;
+      const [first, last] = during(stage, summary, kept[sender]!).ends;
+      const outgoing = last.peers[0]!;
+      const copies = (outgoing.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
+      const packets = last.sender.packets - first.sender.packets;
+      const [sent, received] = [traces[sender]!, traces[receiver]!];
       return {
         direction: index === 0 ? "A to B" : "B to A",
-        delaysMs: delaysMs(traces[sender]!, traces[receiver]!),
-        deliveredShare: deliveredShare(traces[sender]!, traces[receiver]!),
+        packets: delaysOfSent(sent, received, { copies: false }),
+        copied: delaysOfSent(sent, received, { copies: true }),
         concealedShare: whole > 0 ? concealedFrames! / whole : null,
         hardGapsPerSecond: steady && steady.hardGaps / (steady.frames / sampleRateHz),
         breaksPerSecond: steady && steady.breaks / (steady.frames / sampleRateHz),
         bufferMs: targetFrames / framesPerMs,
-        droppedBacklog: outgoing.droppedBacklog - (first!.peers[0]?.droppedBacklog ?? 0),
+        droppedBacklog: outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0),
         lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
         wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
@@ -195,19 +197,6 @@ function wayAndBufferMs({ peers }: PageStats): number | null {
   const stages = peers[0]?.mouthToEar?.stages ?? [];
   const [way, buffer] = ["network", "buffer"].map((wanted) => stages.find(({ name }) => name === wanted)?.ms);
   return way == null || buffer == null ? null : way + buffer;
-}
-
-/** Of the packets sent in the trace, without its last second: those may still be under way. */
-function deliveredShare(sender: PageTrace, receiver: PageTrace): number | null {
-  const arrived = firstArrivals(receiver);
-  const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
-  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
-  const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
-  const sent = sender.sent.firstFrame.filter((_, index) => {
-    const time = sender.sent.timeMs[index]!;
-    return time >= begin && time <= end;
-  });
-  return sent.length > 0 ? sent.filter((firstFrame) => arrived.has(firstFrame)).length / sent.length : null;
 }
 
 function lanesText(choice: string): string {
@@ -237,11 +226,8 @@ function conclude(
     }));
   const middle = (rows: Measured[], pick: (one: Measured) => number | null) =>
     quantile(known(rows.map(pick)), 0.5);
-  const p99 = (rows: Measured[]) =>
-    quantile(
-      rows.flatMap((one) => one.delaysMs),
-      0.99,
-    );
+  const itself = (rows: Measured[]) => together(rows.map(({ packets }) => packets));
+  const orCopy = (rows: Measured[]) => together(rows.map(({ copied }) => copied));
   const line = (
     title: string,
     caption: string,
@@ -271,7 +257,7 @@ function conclude(
   const findings = [
     ...(automatic.length > 0
       ? [
-          `At 5 % loss and 50 ms round trip, with lanes on automatic, 99 % of packets arrive within ${shown(p99(automatic), 1) ?? "–"} ms (25 ms is the wire), and ${shares(middle(automatic, (one) => one.concealedShare))} of the sound is concealed.`,
+          `At 5 % loss and 50 ms round trip, with lanes on automatic, ${arrivalWords(itself(automatic), orCopy(automatic))} (25 ms is the wire), and ${shares(middle(automatic, (one) => one.concealedShare))} of the sound is concealed.`,
         ]
       : []),
     ...(far.length > 0
@@ -284,33 +270,42 @@ function conclude(
           `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}: those are the sound system's.`,
         ]
       : []),
-    ...(single.length > 0
-      ? [
-          `With one lane the same takes ${shown(p99(single), 1) ?? "–"} ms, and ${shares(middle(single, (one) => one.deliveredShare))} of the packets arrive.`,
-        ]
-      : []),
+    ...(single.length > 0 ? [`With one lane ${arrivalWords(itself(single), orCopy(single))}.`] : []),
   ];
   return {
     findings,
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread; delivered is the share of packets sent that arrived at all; a hard gap is silence in the tone that left the speaker (the engine leaves none: those there are last a quantum of the sound system and lie on its grid, with and without loss, and the pages know nothing of them), a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker (the engine leaves none: those there are last a quantum of the sound system and lie on its grid, with and without loss, and the pages know nothing of them), a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
           line(
-            "Packet delay, 99th percentile",
-            "Congestion control makes a lossy lane queue; more lanes keep it fresh.",
+            "Packet delay, 90th percentile",
+            "Of all packets sent. Congestion control makes a lossy lane queue; more lanes keep it fresh.",
             "delay, ms",
-            p99,
+            (rows) => delayQuantile(itself(rows), 0.9),
             true,
           ),
           line(
-            "Packets delivered",
-            "What is missing was lost on the way, or dropped because every lane queued.",
-            "delivered, %",
-            (rows) => times100(middle(rows, (one) => one.deliveredShare)),
+            "Packet delay with copies, 99th percentile",
+            "Of all packets sent, until the packet or its copy is there.",
+            "delay, ms",
+            (rows) => delayQuantile(orCopy(rows), 0.99),
+            true,
+          ),
+          line(
+            "Packets that arrived",
+            "Themselves. What is missing was lost on the way, or dropped because every lane queued.",
+            "arrived, %",
+            (rows) => times100(arrivedShare(itself(rows))),
+          ),
+          line(
+            "Packets that arrived, or a copy of them",
+            "What is missing here was neither there itself nor made up for.",
+            "arrived, %",
+            (rows) => times100(arrivedShare(orCopy(rows))),
           ),
           line(
             "Sound concealed",
@@ -324,13 +319,14 @@ function conclude(
           {
             kind: "cdf",
             title: "Packet delay at 5 % loss",
-            caption: "Share of packets that took longer than so many milliseconds.",
+            caption:
+              "Of the packets that arrived themselves: share that took longer than so many milliseconds.",
             alt: "Curves of the share of packets above each delay, one for each number of lanes.",
             xLabel: "delay, ms",
             probability: "log",
             series: lanes.map((choice) => ({
               label: lanesText(choice),
-              values: cell(choice, 0.05).flatMap((one) => one.delaysMs),
+              values: itself(cell(choice, 0.05)).arrivedMs,
             })),
           },
         ],
@@ -345,13 +341,13 @@ function conclude(
           {
             kind: "box",
             title: "Packet delay by network",
-            caption: "All packets of both directions: minimum, quartiles, maximum.",
+            caption: "All packets that arrived themselves: minimum, quartiles, maximum.",
             alt: "Box plot of packet delay for each network profile.",
             xLabel: "delay, ms",
             rows: byProfile.map((one) => ({
               group: place(one),
               label: one.direction,
-              values: one.delaysMs,
+              values: one.packets.arrivedMs,
             })),
           },
         ],
@@ -365,7 +361,7 @@ function conclude(
         rows: measured.flatMap((one) =>
           [
             ...rollup(
-              one.delaysMs,
+              one.packets.arrivedMs,
               (step) => step.length,
               (ms) => Math.round(ms * 10),
             ),
@@ -383,7 +379,7 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms delivered_share concealed_share hard_gaps_per_second breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -391,9 +387,11 @@ function conclude(
           one.loss ?? null,
           one.lanes,
           one.direction,
-          one.delaysMs.length,
-          ...[0.5, 0.95, 0.99].map((p) => shown(quantile(one.delaysMs, p), 2)),
-          shown(one.deliveredShare, 5),
+          sentPackets(one.packets),
+          ...[0.5, 0.95, 0.99].map((p) => delayCell(one.packets, p)),
+          shown(arrivedShare(one.packets), 5),
+          delayCell(one.copied, 0.99),
+          shown(arrivedShare(one.copied), 5),
           shown(one.concealedShare, 5),
           shown(one.hardGapsPerSecond, 3),
           shown(one.breaksPerSecond, 3),
@@ -419,10 +417,12 @@ function table(caption: string, rows: readonly Measured[]) {
       { name: "network" },
       { name: "lanes" },
       { name: "direction" },
-      right("packets"),
+      right("packets sent"),
       right("delay 50 %, ms"),
       right("99 %, ms"),
-      right("delivered"),
+      right("arrived"),
+      right("99 % with copies, ms"),
+      right("arrived, or a copy"),
       right("concealed"),
       right("hard gaps a second"),
       right("breaks a second"),
@@ -431,28 +431,61 @@ function table(caption: string, rows: readonly Measured[]) {
       right("99 %, ms"),
       right("dropped for backlog"),
       right("lanes in use"),
-      right("with copies"),
+      right("sent with copies"),
       right("mouth to ear, ms"),
     ],
     rows: rows.map((one) => [
       place(one),
       one.lanes,
       one.direction,
-      one.delaysMs.length,
-      shown(quantile(one.delaysMs, 0.5), 1),
-      shown(quantile(one.delaysMs, 0.99), 1),
-      one.deliveredShare === null ? null : percent(one.deliveredShare),
-      one.concealedShare === null ? null : percent(one.concealedShare),
+      sentPackets(one.packets),
+      ...[0.5, 0.99].map((p) => delayText(one.packets, p)),
+      percentCell(arrivedShare(one.packets)),
+      delayText(one.copied, 0.99),
+      percentCell(arrivedShare(one.copied)),
+      percentCell(one.concealedShare),
       shown(one.hardGapsPerSecond, 2),
       shown(one.breaksPerSecond, 2),
       shown(one.bufferMs, 1),
       ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 1)),
       one.droppedBacklog,
       one.lanesInUse,
-      one.copiedShare === null ? null : percent(one.copiedShare),
+      percentCell(one.copiedShare),
       shown(one.mouthToEarMs, 1),
     ]),
   };
+}
+
+function sentPackets({ arrivedMs, missing }: Delays): number {
+  return arrivedMs.length + missing;
+}
+
+function arrivedShare(delays: Delays): number | null {
+  return sentPackets(delays) > 0 ? delays.arrivedMs.length / sentPackets(delays) : null;
+}
+
+/** For people. */
+function delayText(delays: Delays, p: number): string | null {
+  const ms = delayQuantile(delays, p);
+  return ms === Number.POSITIVE_INFINITY ? "never" : shown(ms, 1);
+}
+
+/** For programs. */
+function delayCell(delays: Delays, p: number): string | null {
+  const ms = delayQuantile(delays, p);
+  return ms === Number.POSITIVE_INFINITY ? "inf" : shown(ms, 2);
+}
+
+function arrivalWords(packets: Delays, copied: Delays): string {
+  const within = (delays: Delays) => {
+    const text = delayText(delays, 0.99);
+    return text === "never" ? "less than 99 % at all" : `99 % within ${text ?? "–"} ms`;
+  };
+  return `${shares(arrivedShare(packets))} of the packets arrive: half within ${delayText(packets, 0.5) ?? "–"} ms, ${within(packets)}; with copies ${shares(arrivedShare(copied))} are there: ${within(copied)}`;
+}
+
+function percentCell(share: number | null): string | null {
+  return share === null ? null : percent(share);
 }
 
 function times100(value: number | null): number | null {

@@ -35,10 +35,11 @@ export class Tracing {
       captured: { timeMs: column(captured, 2, 0), frames: column(captured, 2, 1) },
       sent: { timeMs: column(sent, 3, 0), sequence: column(sent, 3, 1), firstFrame: column(sent, 3, 2) },
       received: {
-        timeMs: column(received, 4, 0),
-        sequence: column(received, 4, 1),
-        firstFrame: column(received, 4, 2),
-        peer: column(received, 4, 3).map((stream) => names.get(stream) ?? ""),
+        timeMs: column(received, 5, 0),
+        sequence: column(received, 5, 1),
+        firstFrame: column(received, 5, 2),
+        peer: column(received, 5, 3).map((stream) => names.get(stream) ?? ""),
+        isCopy: column(received, 5, 4).map((copy) => copy === 1),
       },
       dropped,
     };

@@ -156,7 +156,7 @@ export interface WorkerPeerStats {
   ways: Record<WayName, WayStats>;
 }
 
-/** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that and the stream. */
+/** A trace, flat: rows of `captured` are time and frames; of `sent` time, sequence, timestamp; of `received` that, the stream, and 1 for a copy. */
 export interface TraceRows {
   captured: Float64Array;
   sent: Float64Array;

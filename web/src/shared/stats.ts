@@ -235,8 +235,8 @@ export interface Trace {
   captured: { timeMs: number[]; frames: number[] };
   /** Datagrams made, when they were handed to the lanes; with several listeners, as the first of them got them. */
   sent: { timeMs: number[]; sequence: number[]; firstFrame: number[] };
-  /** Datagrams of sound, when they came out of a lane; duplicates and late ones too. */
-  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[] };
+  /** Datagrams of sound, when they came out of a lane; duplicates and late ones too. `isCopy`: a cheap copy, inside the datagram after it. */
+  received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[]; isCopy: boolean[] };
   /** Events that found no room. */
   dropped: number;
 }

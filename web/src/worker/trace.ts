@@ -36,13 +36,13 @@ export class Trace {
     this.#add(this.#sent, epochMs(), sequence, Number(timestamp));
   }
 
-  /** A copy that it carries counts as another datagram, the one before: for what has been lost it is what came. */
+  /** A copy that it carries has a row of its own, of the packet before: if that has been lost, it is what came. */
   received(stream: number, datagram: Uint8Array<ArrayBuffer>): void {
     const { sequence, timestamp, frames } = readAudioHeader(datagram);
     const atMs = epochMs();
-    this.#add(this.#received, atMs, sequence, Number(timestamp), stream);
+    this.#add(this.#received, atMs, sequence, Number(timestamp), stream, 0);
     if (withoutCopy(datagram).length < datagram.length)
-      this.#add(this.#received, atMs, (sequence - 1) >>> 0, Number(timestamp) - frames, stream);
+      this.#add(this.#received, atMs, (sequence - 1) >>> 0, Number(timestamp) - frames, stream, 1);
   }
 
   #add(rows: number[], ...row: number[]): void {
