@@ -5,7 +5,7 @@ import type { EmulatedNetwork, NetworkOptions } from "./network.js";
 import type { PageServer } from "./pages.js";
 import type { CsvTable } from "./report/csv.js";
 import type { Section } from "./report/model.js";
-import type { Rig } from "./rig.js";
+import type { DeviceSummary, Rig } from "./rig.js";
 
 /** What the steps of all experiments share. */
 export interface Lab {
@@ -41,6 +41,8 @@ export interface Take<T> {
   measured: T;
   /** A few, for the progress line. */
   words: string;
+  /** What the mouth-to-ear device says of itself, if it took part. */
+  device?: DeviceSummary;
 }
 
 export interface Outcome {

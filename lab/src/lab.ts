@@ -23,11 +23,20 @@ import { servePages } from "./pages.js";
 import { Patience } from "./patience.js";
 import { requirePrograms } from "./processes.js";
 import { mostQueuedShare, Queues } from "./queues.js";
-import { csv } from "./report/csv.js";
+import { type CsvTable, csv } from "./report/csv.js";
 import { type IndexEntry, indexEntry, indexPage, reportPage } from "./report/html.js";
 import { summaryMarkdown } from "./report/markdown.js";
-import type { Report } from "./report/model.js";
-import { playback, Rig, root, sampleRateHz, speaker } from "./rig.js";
+import type { Cell, Report, Section } from "./report/model.js";
+import {
+  type DeviceSummary,
+  isSteady,
+  mostMissedFrames,
+  playback,
+  Rig,
+  root,
+  sampleRateHz,
+  speaker,
+} from "./rig.js";
 import { writeScore } from "./signal.js";
 import { isDisturbed, Stalls } from "./stalls.js";
 import { framesPerMs, percent } from "./units.js";
@@ -130,19 +139,20 @@ async function main(): Promise<number> {
       const began = Date.now();
       const failures: string[] = [];
       const repeated: string[] = [];
-      const kept: Kept[] = [];
+      const kept: (Kept & { label: string })[] = [];
       for (const step of plan.steps) {
         const { least, failed } = await measure(
           () => progress.take(experiment.name, step, shared),
           () => watchLoad(stalls, queues),
           patience,
         );
-        if (least) kept.push(least);
+        if (least) kept.push({ ...least, label: step.label });
         (least ? repeated : failures).push(...failed.slice(-1).map((failure) => `${step.label}: ${failure}`));
       }
       const loads = kept.map(({ load }) => load);
       const outcome = await plan.conclude(kept.map(({ measured }) => measured));
-      const noise = [...outcome.doubts, ...loadDoubts(loads)];
+      const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
+      const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
       const report: Report = {
         title: experiment.title,
         topic: experiment.name,
@@ -170,9 +180,13 @@ async function main(): Promise<number> {
           ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
           ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
         ],
-        sections: outcome.sections,
+        sections: [...outcome.sections, ...(devices.length > 0 ? [deviceSection(devices)] : [])],
       };
-      const folder = write(path.resolve(root, values.out), report, outcome);
+      const tables = {
+        ...outcome.tables,
+        ...(devices.length > 0 ? { "device.csv": deviceCsv(devices) } : {}),
+      };
+      const folder = write(path.resolve(root, values.out), report, tables);
       failed ||= failures.length > 0;
       say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
       if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
@@ -205,11 +219,12 @@ async function calibrate(rig: Rig): Promise<string> {
 interface Kept {
   measured: unknown;
   load: Load;
+  device?: DeviceSummary | undefined;
 }
 
 /** Takes a step, and anew while the machine disturbs it and patience lasts; what fails, once more. The least disturbed take counts, whatever it measured. */
 async function measure(
-  take: () => Promise<{ measured: unknown } | { failure: string }>,
+  take: () => Promise<Omit<Kept, "load"> | { failure: string }>,
   watch: () => () => Load,
   patience: Patience,
 ): Promise<{ least: Kept | undefined; failed: string[] }> {
@@ -222,7 +237,7 @@ async function measure(
     const load = loadSince();
     if ("failure" in taken) failed.push(taken.failure);
     else if (!least || load.missingShare < least.load.missingShare) least = { ...taken, load };
-    if (least && !patience.again(load, Date.now() - began)) break;
+    if (least && !patience.again(least, Date.now() - began)) break;
   }
   return { least, failed };
 }
@@ -242,7 +257,7 @@ class Progress {
     experiment: string,
     step: Step,
     shared: Omit<Lab, "network">,
-  ): Promise<{ measured: unknown } | { failure: string }> {
+  ): Promise<Take<unknown> | { failure: string }> {
     const networks: EmulatedNetwork[] = [];
     const began = Date.now();
     this.#number = this.steps.indexOf(step) + 1;
@@ -299,6 +314,56 @@ function loadDoubts(loads: readonly Load[]): string[] {
   ];
 }
 
+interface StepDevice {
+  label: string;
+  device: DeviceSummary;
+}
+
+function deviceDoubts(all: readonly StepDevice[]): string[] {
+  return all
+    .filter(({ device }) => !isSteady(device))
+    .map(
+      ({ label, device: { missed_frames, xruns, quantum_changes } }) =>
+        `the sound graph ran without the device for ${missed_frames} frames in ${label} (${xruns} xruns, ${quantum_changes} changes of quantum)`,
+    );
+}
+
+/** What the device says of itself, step by step. */
+function deviceSection(all: readonly StepDevice[]): Section {
+  const columns = ["frames", "gaps", "frames without the device", "xruns", "changes of quantum"];
+  return {
+    heading: "The sound graph and the device",
+    method: `Frames that the graph ran without the device, in every step. The device's own loop cannot show them: it neither plays nor records meanwhile, so both stand still together, but a sound under way goes on and seems that much faster. More than ${mostMissedFrames} in a step (10 ms), an xrun or a change of quantum make it a disturbed one.`,
+    uncertainty: "Exact: the graph numbers its frames.",
+    figures: [],
+    tables: [
+      {
+        caption: "Each step",
+        columns: [{ name: "step" }, ...columns.map((name) => ({ name, align: "right" as const }))],
+        rows: deviceRows(all),
+      },
+    ],
+  };
+}
+
+function deviceCsv(all: readonly StepDevice[]): CsvTable {
+  return {
+    columns: ["step", "frames", "clock_gaps", "missed_frames", "xruns", "quantum_changes"],
+    rows: deviceRows(all),
+  };
+}
+
+function deviceRows(all: readonly StepDevice[]): Cell[][] {
+  return all.map(({ label, device: { frames, clock_gaps, missed_frames, xruns, quantum_changes } }) => [
+    label,
+    frames,
+    clock_gaps,
+    missed_frames,
+    xruns,
+    quantum_changes,
+  ]);
+}
+
 function loadWords(loads: readonly Load[]): Record<string, string> {
   if (loads.length === 0) return {};
   const { busyShare, queuedShare, longestMs, missingShare } = worst(loads);
@@ -319,7 +384,7 @@ function worst(loads: readonly Load[]): Load {
 }
 
 /** Writes a run's folder and the index of all; returns the folder. */
-function write(results: string, report: Report, { tables }: Outcome): string {
+function write(results: string, report: Report, tables: Outcome["tables"]): string {
   const name = `${report.run.date.slice(0, 10)}-${report.topic}`;
   let folder = path.join(results, name);
   for (let again = 2; existsSync(folder); again++) folder = path.join(results, `${name}-${again}`);

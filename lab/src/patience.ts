@@ -1,12 +1,25 @@
 /**
  * Waits for a quiet machine: on a virtual one, what its host does for others disturbs a run for seconds to hours.
- * What decides is only the watch over stalls, never what a step measured, and it is the same for every setup: so no result is chosen.
+ * What decides is only the watch over stalls and what the mouth-to-ear device says of itself, never what a step measured, and it is the same
+ * for every setup: so no result is chosen.
  */
 
 import { sleep } from "./processes.js";
+import { type DeviceSummary, isSteady } from "./rig.js";
 import { isDisturbed, type Stalls, type Standstill } from "./stalls.js";
 
 const quietMs = 10_000;
+
+/** What the instruments say of a take. */
+export interface Conditions {
+  load: Standstill;
+  /** None, if it took no part. */
+  device?: DeviceSummary | undefined;
+}
+
+function isTakeDisturbed({ load, device }: Conditions): boolean {
+  return isDisturbed(load) || (device !== undefined && !isSteady(device));
+}
 
 export class Patience {
   #leftMs: number;
@@ -36,9 +49,12 @@ export class Patience {
   }
 
   /** After a take that lasted so long: whether to take the step anew. */
-  again(load: Standstill, tookMs: number): boolean {
-    if (!isDisturbed(load) || this.#leftMs <= tookMs) return false;
-    this.say(`  the machine stood still meanwhile, for up to ${load.longestMs.toFixed(0)} ms: once more\n`);
+  again(take: Conditions, tookMs: number): boolean {
+    if (!isTakeDisturbed(take) || this.#leftMs <= tookMs) return false;
+    const why = isDisturbed(take.load)
+      ? `the machine stood still meanwhile, for up to ${take.load.longestMs.toFixed(0)} ms`
+      : "the sound graph ran without the device meanwhile";
+    this.say(`  ${why}: once more\n`);
     this.#retaken++;
     this.#spend(tookMs);
     return true;

@@ -57,6 +57,14 @@ export interface DeviceSummary {
   quantum_changes: number;
 }
 
+/** As long as the machine may stand still. */
+export const mostMissedFrames = sampleRateHz / 100;
+
+/** Whether the graph ran with the device all the time, but for a moment, and in steps of one size. */
+export function isSteady({ xruns, missed_frames, quantum_changes }: DeviceSummary): boolean {
+  return xruns === 0 && Math.abs(missed_frames) <= mostMissedFrames && quantum_changes === 0;
+}
+
 export class Rig {
   private constructor(
     readonly folder: string,

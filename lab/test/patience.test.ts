@@ -1,11 +1,23 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Patience } from "../src/patience.js";
+import type { DeviceSummary } from "../src/rig.js";
 
 const noStall = { longestMs: 3, missingShare: 0.001 };
 const stall = { longestMs: 30, missingShare: 0.001 };
 /** A machine that stands still until this moment, ms. */
 let disturbedUntil: number;
 const said = vi.fn();
+const steady: DeviceSummary = {
+  version: 1,
+  sample_rate_hz: 48_000,
+  quantum_frames: 64,
+  frames: 48_000,
+  began_ms: 0,
+  xruns: 0,
+  clock_gaps: 0,
+  missed_frames: 0,
+  quantum_changes: 0,
+};
 const watch = { between: (fromMs: number) => (fromMs < disturbedUntil ? stall : noStall) };
 
 beforeEach(() => {
@@ -36,17 +48,26 @@ it("waits until ten seconds have passed undisturbed, while it lasts", async () =
 
 it("takes anew what was disturbed, while it lasts for another take", () => {
   const patience = new Patience(watch, 1, said);
-  expect(patience.again(noStall, 20_000)).toBe(false);
-  expect(patience.again(stall, 20_000)).toBe(true);
-  expect(patience.again({ longestMs: 5, missingShare: 0.02 }, 20_000)).toBe(true);
-  expect(patience.again(stall, 20_000)).toBe(false);
+  expect(patience.again({ load: noStall }, 20_000)).toBe(false);
+  expect(patience.again({ load: stall }, 20_000)).toBe(true);
+  expect(patience.again({ load: { longestMs: 5, missingShare: 0.02 } }, 20_000)).toBe(true);
+  expect(patience.again({ load: stall }, 20_000)).toBe(false);
   expect(patience.words).toContain("2 disturbed takes");
 });
+
+it.each([{ missed_frames: 481 }, { missed_frames: -481 }, { xruns: 1 }, { quantum_changes: 1 }])(
+  "takes anew what the device was not in all the time: %j",
+  (trouble) => {
+    const patience = new Patience(watch, 1, said);
+    expect(patience.again({ load: noStall, device: { ...steady, missed_frames: 480 } }, 1000)).toBe(false);
+    expect(patience.again({ load: noStall, device: { ...steady, ...trouble } }, 1000)).toBe(true);
+  },
+);
 
 it("of no minutes takes everything as it comes", async () => {
   const patience = new Patience(watch, 0, said);
   disturbedUntil = Date.now() + 1e6;
   expect(await waits(patience)).toBe(0);
-  expect(patience.again(stall, 1000)).toBe(false);
+  expect(patience.again({ load: stall }, 1000)).toBe(false);
   expect(said).not.toHaveBeenCalled();
 });

@@ -51,7 +51,7 @@ export const fidelity: Experiment = {
         return meet(stage, setup, async ([a]) => {
           const score = scoreWith(material, { voice: 0, sampleRateHz, leadSeconds: 2, pulseSeconds: 2 });
           rig.favourSound();
-          const { heard } = await rig.pass({
+          const { heard, summary } = await rig.pass({
             plays: [{ take: score.take, to: mic("A") }],
             hears: [speaker("B")],
           });
@@ -71,6 +71,7 @@ export const fidelity: Experiment = {
           };
           return {
             measured,
+            device: summary,
             words: `${percent(measured.exactShare)} of frames bit-exact, level ${measured.levelDb.map((db) => shown(db, 2)).join(" and ")} dB`,
           };
         });

@@ -97,7 +97,7 @@ export const loss: Experiment = {
             }));
             const last = measured.at(-1)!;
             const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
-            return { measured, words };
+            return { measured, words, device: rows.summary };
           },
         });
       }
@@ -188,7 +188,7 @@ async function overNetwork(
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
-    return { directions, version: a!.version };
+    return { directions, summary, version: a!.version };
   });
 }
 

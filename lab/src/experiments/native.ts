@@ -136,6 +136,7 @@ export const native: Experiment = {
           run: async (lab) => {
             const one = (heard: Omit<Measured, "session" | "program">, name = program) => ({
               measured: { session, program: name, ...heard },
+              device: heard.summary,
               words: `${shown(quantile(latenciesMs(heard.hearing.hits), 0.5), 1) ?? "–"} ms`,
             });
             if (program === "Antiphon") {
