@@ -28,10 +28,16 @@ export interface Continuity {
   frames: number;
   /** Places where the tone is interrupted, jumps, repeats or is not exact: what is concealed or decoded from a cheap copy counts. Neighbours within 256 frames count as one. */
   breaks: number;
-  /** Stretches of digital silence, of at least 8 frames. */
-  hardGaps: number;
+  /** Stretches of digital silence, of at least 8 frames: of the side that has more of them. */
+  hardGaps: Gap[];
   /** Frames of digital silence in it. */
   silentFrames: number;
+}
+
+/** Where in the recording, and how long. */
+export interface Gap {
+  from: number;
+  frames: number;
 }
 
 export interface AnalysisOptions {
@@ -79,10 +85,11 @@ function steadiness(heard: Take, score: Score, latencyFrames: number): Continuit
   const sides = hz.map((pitch, side) =>
     continuity(heard[side]!.subarray(begin, end), (2 * Math.PI * pitch) / 48_000),
   );
+  const [{ hardGaps }] = sides.toSorted((a, b) => b.hardGaps.length - a.hardGaps.length) as [Continuity];
   return {
     frames: end - begin,
     breaks: Math.max(...sides.map((side) => side.breaks)),
-    hardGaps: Math.max(...sides.map((side) => side.hardGaps)),
+    hardGaps: hardGaps.map(({ from, frames }) => ({ from: begin + from, frames })),
     silentFrames: Math.max(...sides.map((side) => side.silentFrames)),
   };
 }
@@ -97,25 +104,21 @@ export function continuity(tone: Float32Array, step: number): Continuity {
   // Second difference of a sine of that RMS; the floor lets the rounding of 16 bits pass.
   const tolerance = Math.max(rms * Math.SQRT2 * (2 - twoCos) * 0.25, 4 / 32_768);
   let breaks = 0;
-  let hardGaps = 0;
-  let silentFrames = 0;
+  const hardGaps: Gap[] = [];
   let lastBreak = Number.NEGATIVE_INFINITY;
   let zeros = 0;
   for (let n = 0; n < tone.length; n++) {
     const silent = Math.abs(tone[n]!) < 1e-7;
     zeros = silent ? zeros + 1 : 0;
-    if (zeros === 8) {
-      hardGaps++;
-      silentFrames += 8;
-    } else if (zeros > 8) {
-      silentFrames++;
-    }
+    if (zeros === 8) hardGaps.push({ from: n - 7, frames: 8 });
+    else if (zeros > 8) hardGaps.at(-1)!.frames++;
     const odd = n >= 2 && Math.abs(tone[n]! - twoCos * tone[n - 1]! + tone[n - 2]!) > tolerance;
     if (odd || zeros >= 8) {
       if (n - lastBreak > 256) breaks++;
       lastBreak = n;
     }
   }
+  const silentFrames = hardGaps.reduce((sum, { frames }) => sum + frames, 0);
   return { frames: tone.length, breaks, hardGaps, silentFrames };
 }
 

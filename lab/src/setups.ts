@@ -32,6 +32,8 @@ export interface Stage {
   leadSeconds: number;
   pulseSeconds: number;
   steadySeconds: number;
+  /** Of a setup that has one page only: default A. */
+  card?: "A" | "B";
 }
 
 /** Counters of the receiving end over the measured interval; null where it counts no such thing. */
@@ -125,20 +127,23 @@ export const setups: Record<string, (stage: Stage) => Promise<SetupResult>> = {
 };
 
 async function onePage(stage: Stage, address: string): Promise<SetupResult> {
-  return withBrowsers(stage, ["A"], async ([a]) => {
+  const { card = "A" } = stage;
+  return withBrowsers(stage, [card], async ([a]) => {
     await a!.open(`${stage.pages.url}${address}`);
     await a!.evaluate(() => page().start());
     await sleep(stage.settleSeconds * 1000);
     const [score] = scores(stage);
     const count = () => a!.evaluate(() => page().counters?.() ?? null);
     const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
-      pass(stage, [{ score: score!, from: "A", to: "A" }]),
+      pass(stage, [{ score: score!, from: card, to: card }]),
       readAround(stage, count),
     ]);
     const report = await a!.evaluate(() => page().report());
     const counters = before && after && increments(before, after);
     return {
-      directions: [{ name: "A to A", hearing: heard[0]!, counters, report, budget: null, own: [] }],
+      directions: [
+        { name: `${card} to ${card}`, hearing: heard[0]!, counters, report, budget: null, own: [] },
+      ],
       calibration,
       summary,
       ...about(a!),

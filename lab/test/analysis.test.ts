@@ -100,7 +100,7 @@ describe("continuity", () => {
     expect(continuity(tone(48_000), step)).toEqual({
       frames: 48_000,
       breaks: 0,
-      hardGaps: 0,
+      hardGaps: [],
       silentFrames: 0,
     });
   });
@@ -114,6 +114,10 @@ describe("continuity", () => {
     const twice = new Float32Array([...tone(10_000), ...tone(10_000, 10_000 - 128)]);
     expect(continuity(twice, step).breaks).toBe(1);
     const hole = tone(20_000).fill(0, 5000, 5128);
-    expect(continuity(hole, step)).toMatchObject({ breaks: 1, hardGaps: 1, silentFrames: 128 });
+    expect(continuity(hole, step)).toMatchObject({
+      breaks: 1,
+      hardGaps: [{ from: 5000, frames: 128 }],
+      silentFrames: 128,
+    });
   });
 });

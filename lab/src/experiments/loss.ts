@@ -1,5 +1,5 @@
 import { rollup } from "d3-array";
-import { known, listen, quantile } from "../analysis.js";
+import { type Continuity, known, listen, quantile } from "../analysis.js";
 import { keepStats, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
@@ -26,8 +26,10 @@ interface Measured extends Condition {
   /** The same, where a copy in the next packet is as good as the packet. */
   copied: Delays;
   concealedShare: number | null;
-  hardGapsPerSecond: number | null;
-  breaksPerSecond: number | null;
+  /** The tone as it was heard. */
+  steady: Continuity | null;
+  /** Of the sound system. */
+  quantumFrames: number;
   bufferMs: number;
   droppedBacklog: number;
   lanesInUse: number;
@@ -40,6 +42,7 @@ interface Measured extends Condition {
 
 /** For the latency from mouth to ear. */
 const pulseSeconds = 1.5;
+const directions = ["A to B", "B to A"];
 /** How often a page keeps what it says. */
 const lookMs = 250;
 
@@ -81,15 +84,15 @@ export const loss: Experiment = {
           run: async (lab) => {
             const network = await lab.network({ ...condition, seed: 1 });
             const browser = configs[config!]!;
-            const rows = await overNetwork(lab, network, {
+            const taken = await overNetwork(lab, network, {
               browser,
               lanes,
               seconds,
               settleSeconds,
               leadSeconds,
             });
-            version = rows.version;
-            const measured = rows.directions.map((row) => ({
+            version = taken.version;
+            const measured = taken.rows.map((row) => ({
               ...condition,
               config: config!,
               lanes,
@@ -97,7 +100,7 @@ export const loss: Experiment = {
             }));
             const last = measured.at(-1)!;
             const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
-            return { measured, words, device: rows.summary };
+            return { measured, words, device: taken.summary };
           },
         });
       }
@@ -160,7 +163,7 @@ async function overNetwork(
     const kept = await Promise.all(handOver.map((hand) => hand()));
     // Afterwards: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
     const traces = await Promise.all([a!, b!].map((page) => readTrace(page, seconds)));
-    const directions = [0, 1].map((index) => {
+    const rows = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
       const { counters, looks, targetFrames } = during(stage, summary, kept[receiver]!);
@@ -174,12 +177,12 @@ async function overNetwork(
       const packets = last.sender.packets - first.sender.packets;
       const [sent, received] = [traces[sender]!, traces[receiver]!];
       return {
-        direction: index === 0 ? "A to B" : "B to A",
+        direction: directions[index]!,
         packets: delaysOfSent(sent, received, { copies: false }),
         copied: delaysOfSent(sent, received, { copies: true }),
         concealedShare: whole > 0 ? concealedFrames! / whole : null,
-        hardGapsPerSecond: steady && steady.hardGaps / (steady.frames / sampleRateHz),
-        breaksPerSecond: steady && steady.breaks / (steady.frames / sampleRateHz),
+        steady,
+        quantumFrames: summary.quantum_frames,
         bufferMs: targetFrames / framesPerMs,
         droppedBacklog: outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0),
         lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
@@ -188,7 +191,7 @@ async function overNetwork(
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
-    return { directions, summary, version: a!.version };
+    return { rows, summary, version: a!.version };
   });
 }
 
@@ -247,11 +250,7 @@ function conclude(
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
   const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
-  const hardGaps = (rows: Measured[]) =>
-    shown(
-      middle(rows, (one) => one.hardGapsPerSecond),
-      2,
-    ) ?? "–";
+  const hardGaps = (rows: Measured[]) => shown(middle(rows, gapsPerSecond), 2) ?? "–";
   const far = byProfile.filter((one) => one.profile === "rtt-100").flatMap((one) => one.wayAndBufferMs);
   const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
   const findings = [
@@ -267,9 +266,10 @@ function conclude(
       : []),
     ...(slight.length > 0
       ? [
-          `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}: those are the sound system's.`,
+          `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}.`,
         ]
       : []),
+    ...gapWords(measured),
     ...(single.length > 0 ? [`With one lane ${arrivalWords(itself(single), orCopy(single))}.`] : []),
   ];
   return {
@@ -277,7 +277,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker (the engine leaves none: those there are last a quantum of the sound system and lie on its grid, with and without loss, and the pages know nothing of them), a break any place where it is not exact, as where a cheap copy was played; way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -313,8 +313,17 @@ function conclude(
             "concealed, %",
             (rows) => times100(middle(rows, (one) => one.concealedShare)),
           ),
-          line("Hard gaps", "Silences a second in the tone that was heard.", "hard gaps a second", (rows) =>
-            middle(rows, (one) => one.hardGapsPerSecond),
+          ...directions.map((direction) =>
+            line(
+              `Hard gaps, ${direction}`,
+              `Silences a second in the tone that was heard at ${speakerOf(direction)}.`,
+              "hard gaps a second",
+              (rows) =>
+                middle(
+                  rows.filter((one) => one.direction === direction),
+                  gapsPerSecond,
+                ),
+            ),
           ),
           {
             kind: "cdf",
@@ -379,7 +388,7 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -393,8 +402,11 @@ function conclude(
           delayCell(one.copied, 0.99),
           shown(arrivedShare(one.copied), 5),
           shown(one.concealedShare, 5),
-          shown(one.hardGapsPerSecond, 3),
-          shown(one.breaksPerSecond, 3),
+          shown(gapsPerSecond(one), 3),
+          one.steady?.hardGaps.map(({ frames }) => frames).join(" ") ?? null,
+          one.steady && ofOneQuantum(one),
+          one.steady && onGrid(one),
+          shown(breaksPerSecond(one), 3),
           shown(one.bufferMs, 2),
           ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 2)),
           one.droppedBacklog,
@@ -425,6 +437,7 @@ function table(caption: string, rows: readonly Measured[]) {
       right("arrived, or a copy"),
       right("concealed"),
       right("hard gaps a second"),
+      right("of them one quantum long"),
       right("breaks a second"),
       right("buffer aim, ms"),
       right("way and buffer 50 %, ms"),
@@ -444,8 +457,9 @@ function table(caption: string, rows: readonly Measured[]) {
       delayText(one.copied, 0.99),
       percentCell(arrivedShare(one.copied)),
       percentCell(one.concealedShare),
-      shown(one.hardGapsPerSecond, 2),
-      shown(one.breaksPerSecond, 2),
+      shown(gapsPerSecond(one), 2),
+      one.steady && ofOneQuantum(one),
+      shown(breaksPerSecond(one), 2),
       shown(one.bufferMs, 1),
       ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 1)),
       one.droppedBacklog,
@@ -454,6 +468,49 @@ function table(caption: string, rows: readonly Measured[]) {
       shown(one.mouthToEarMs, 1),
     ]),
   };
+}
+
+function gapsPerSecond({ steady }: Measured): number | null {
+  return steady && steady.hardGaps.length / (steady.frames / sampleRateHz);
+}
+
+function breaksPerSecond({ steady }: Measured): number | null {
+  return steady && steady.breaks / (steady.frames / sampleRateHz);
+}
+
+type Gaps = Pick<Measured, "steady" | "quantumFrames">;
+
+function ofOneQuantum({ steady, quantumFrames }: Gaps): number {
+  return steady?.hardGaps.filter(({ frames }) => frames === quantumFrames).length ?? 0;
+}
+
+/** A recording begins with a cycle of the sound system. */
+function onGrid({ steady, quantumFrames }: Gaps): number {
+  return steady?.hardGaps.filter(({ from }) => from % quantumFrames === 0).length ?? 0;
+}
+
+/** How many gaps are as the sound system would leave them, at each speaker. */
+export function gapWords(measured: readonly (Gaps & Pick<Measured, "direction">)[]): string[] {
+  return directions.flatMap((direction) => {
+    const there = measured.filter((one) => one.direction === direction && one.steady !== null);
+    const sum = (pick: (one: (typeof there)[number]) => number) =>
+      there.reduce((total, one) => total + pick(one), 0);
+    if (there.length === 0) return [];
+    const gaps = sum(({ steady }) => steady!.hardGaps.length);
+    const seconds = sum(({ steady }) => steady!.frames) / sampleRateHz;
+    const kinds =
+      gaps > 0
+        ? `; ${percent(sum(ofOneQuantum) / gaps)} of them last exactly one quantum, ${percent(sum(onGrid) / gaps)} begin on its grid`
+        : "";
+    return [
+      `At ${speakerOf(direction)} ${gaps} hard gaps in ${shown(seconds, 0)} s of all networks${kinds}.`,
+    ];
+  });
+}
+
+/** Where a direction is heard. */
+function speakerOf(direction: string): string {
+  return `${direction.at(-1)}'s speaker`;
 }
 
 function sentPackets({ arrivedMs, missing }: Delays): number {

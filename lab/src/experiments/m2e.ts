@@ -88,7 +88,9 @@ export const m2e: Experiment = {
             seconds,
             run: async ({ rig, pages, product }) => {
               const browser = configs[config]!;
-              const stage = { rig, pages, product, browser, parameters, ...timing };
+              // The cards are not alike (docs/lab-method.md), and setups of two pages are heard at both.
+              const card = session % 2 === 1 ? "A" : "B";
+              const stage = { rig, pages, product, browser, parameters, card, ...timing } as const;
               const result = await setups[setup]!(stage);
               const words = result.directions
                 .map((direction) => {
@@ -122,7 +124,7 @@ function conclude(
     heading: "Latency",
     method:
       "Setups A, B0, B1, C0, C1 are those of the JackTrip-WebRTC paper: A connects microphone and speaker by the audio graph, B adds the paper's two worklets and its fixed de-jitter buffer of eight blocks (21.34 ms), C a data channel between two browsers; 0 hands audio between threads by messages, 1 by shared memory. A device plays coded pulses, 4 a second on each side, into a virtual microphone and finds them in what the virtual speaker plays, in one callback with one clock. " +
-      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of quiet noise, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved. Nothing is subtracted.`,
+      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of quiet noise, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved; setups of one page have card A in the first, then B and A in turns. Nothing is subtracted.`,
     uncertainty:
       "Each pulse is exact to one frame (0.02 ms) by calibration. What varies is the browser: it starts its streams at a phase of its own, so the medians of sessions differ by milliseconds, most of all in setup A. Both browsers, the rig and the server share this machine's processors; converters and drivers of real sound cards are not in the figures.",
     figures: [

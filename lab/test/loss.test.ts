@@ -1,0 +1,26 @@
+import { expect, it } from "vitest";
+import { gapWords } from "../src/experiments/loss.js";
+
+const heard = (direction: string, ...hardGaps: [from: number, frames: number][]) => ({
+  direction,
+  quantumFrames: 64,
+  steady: {
+    frames: 480_000,
+    breaks: hardGaps.length,
+    hardGaps: hardGaps.map(([from, frames]) => ({ from, frames })),
+    silentFrames: 0,
+  },
+});
+
+it("tells each speaker's hard gaps, and which of them are like the sound system's own", () => {
+  const measured = [
+    heard("A to B"),
+    heard("B to A", [6400, 64], [12_800, 128]),
+    heard("B to A", [6401, 64], [64, 64]),
+    { ...heard("A to B"), steady: null },
+  ];
+  expect(gapWords(measured)).toEqual([
+    "At B's speaker 0 hard gaps in 10 s of all networks.",
+    "At A's speaker 4 hard gaps in 20 s of all networks; 75.0 % of them last exactly one quantum, 75.0 % begin on its grid.",
+  ]);
+});
