@@ -20,7 +20,7 @@ import { soak } from "./experiments/soak.js";
 import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
 import { EmulatedNetwork } from "./network.js";
 import { servePages } from "./pages.js";
-import { Patience } from "./patience.js";
+import { isLessDisturbed, Patience } from "./patience.js";
 import { requirePrograms } from "./processes.js";
 import { mostQueuedShare, Queues } from "./queues.js";
 import { type CsvTable, csv } from "./report/csv.js";
@@ -236,7 +236,7 @@ async function measure(
     const taken = await take();
     const load = loadSince();
     if ("failure" in taken) failed.push(taken.failure);
-    else if (!least || load.missingShare < least.load.missingShare) least = { ...taken, load };
+    else if (!least || isLessDisturbed({ ...taken, load }, least)) least = { ...taken, load };
     if (least && !patience.again(least, Date.now() - began)) break;
   }
   return { least, failed };

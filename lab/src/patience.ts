@@ -17,6 +17,12 @@ export interface Conditions {
   device?: DeviceSummary | undefined;
 }
 
+/** Whether a take counts rather than another of the same step: an undisturbed one always, else the one of which less is missing. */
+export function isLessDisturbed(one: Conditions, other: Conditions): boolean {
+  const [first, second] = [one, other].map(isTakeDisturbed);
+  return first === second ? one.load.missingShare < other.load.missingShare : !first;
+}
+
 function isTakeDisturbed({ load, device }: Conditions): boolean {
   return isDisturbed(load) || (device !== undefined && !isSteady(device));
 }

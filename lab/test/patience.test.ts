@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { Patience } from "../src/patience.js";
+import { isLessDisturbed, Patience } from "../src/patience.js";
 import type { DeviceSummary } from "../src/rig.js";
 
 const noStall = { longestMs: 3, missingShare: 0.001 };
@@ -63,6 +63,20 @@ it.each([{ missed_frames: 481 }, { missed_frames: -481 }, { xruns: 1 }, { quantu
     expect(patience.again({ load: noStall, device: { ...steady, ...trouble } }, 1000)).toBe(true);
   },
 );
+
+it("an undisturbed take counts, whatever share of it is missing, and else the one with less missing", () => {
+  const quiet = { load: { longestMs: 9, missingShare: 0.009 } };
+  const still = { load: { longestMs: 11, missingShare: 0.001 } };
+  const without = { load: noStall, device: { ...steady, missed_frames: 481 } };
+  const worse = { load: { longestMs: 11, missingShare: 0.02 } };
+  for (const other of [still, without, worse]) {
+    expect(isLessDisturbed(quiet, other)).toBe(true);
+    expect(isLessDisturbed(other, quiet)).toBe(false);
+  }
+  expect(isLessDisturbed(still, worse)).toBe(true);
+  expect(isLessDisturbed(worse, still)).toBe(false);
+  expect(isLessDisturbed(still, still)).toBe(false);
+});
 
 it("of no minutes takes everything as it comes", async () => {
   const patience = new Patience(watch, 0, said);
