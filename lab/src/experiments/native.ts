@@ -10,7 +10,7 @@ import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } fr
 import { setups } from "../setups.js";
 import { writeScore } from "../signal.js";
 import { shown } from "../units.js";
-import { calibrationDoubts, instrumentSection, latenciesMs } from "./m2e.js";
+import { calibrationDoubts, forgetSeconds, instrumentSection, latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Measured {
   session: number;
@@ -125,7 +125,13 @@ export const native: Experiment = {
     const sessions = options.sessions ?? (options.quick ? 1 : 3);
     const timing = options.quick
       ? { settleSeconds: 0.5, leadSeconds: 1.5, pulseSeconds: options.seconds ?? 2, steadySeconds: 1 }
-      : { settleSeconds: 4, leadSeconds: 8, pulseSeconds: options.seconds ?? 20, steadySeconds: 20 };
+      : {
+          settleSeconds: 4,
+          // Chromium needs it, and all are treated alike.
+          leadSeconds: startupSeconds + forgetSeconds,
+          pulseSeconds: options.seconds ?? 20,
+          steadySeconds: 20,
+        };
     let browsers = "";
     const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
@@ -168,7 +174,10 @@ export const native: Experiment = {
       lastLine(["dpkg-query", "--show", "jacktrip"]),
       lastLine(["dpkg-query", "--show", "jamulus"]),
     ]);
-    return { steps, conclude: async (measured) => conclude(measured, browsers, await versions) };
+    return {
+      steps,
+      conclude: async (measured) => conclude(measured, timing.leadSeconds, browsers, await versions),
+    };
   },
 };
 
@@ -232,7 +241,12 @@ function pairs(from: string[], to: string[]): [string, string][] {
   return from.map((port, index) => [port, to[index]!]);
 }
 
-function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [string, string]): Outcome {
+function conclude(
+  measured: Measured[],
+  leadSeconds: number,
+  browsers: string,
+  [jacktrip, jamulus]: [string, string],
+): Outcome {
   const programs = [...new Set(measured.map(({ program }) => program))];
   const of = (program: string) => measured.filter((one) => one.program === program);
   const all = (program: string) => of(program).flatMap(({ hearing }) => latenciesMs(hearing.hits));
@@ -249,7 +263,7 @@ function conclude(measured: Measured[], browsers: string, [jacktrip, jamulus]: [
     sections: [
       {
         heading: "Native programs and Antiphon",
-        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
+        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network, after ${leadSeconds} s of quiet noise, for so long Chromium's start goes on and its buffer remembers it. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
         uncertainty:
           "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. A break in the tone is whatever interrupted it: a program's own xrun, a packet too late, or the sound system standing still, which all have alike. All share this machine's processors.",
         figures: [
