@@ -7,6 +7,7 @@ import { writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
 import { framesPerMs } from "../src/units.js";
 import type { Take } from "../src/wav.js";
+import { skipSound } from "./stage.js";
 
 const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 2, steadySeconds: 0.5, tailSeconds: 0.5 });
 let rig: Rig;
@@ -111,7 +112,7 @@ const patienceMs = 120_000;
  * fault.
  */
 async function passWhole(
-  { skip, annotate }: Pick<TestContext, "skip" | "annotate">,
+  context: Pick<TestContext, "skip" | "annotate" | "task">,
   on: Rig,
   passage: Passage,
   isRight: (heard: Take[]) => boolean = () => true,
@@ -120,7 +121,7 @@ async function passWhole(
   const begin = Date.now();
   for (;;) {
     const from = Date.now();
-    if (from - begin > patienceMs) skip("the machine stood still too often to tell");
+    if (from - begin > patienceMs) skipSound(context, "the machine stood still too often to tell");
     const pass = await on.pass(passage);
     const { xruns, clock_gaps, missed_frames } = pass.summary;
     const right = isRight(pass.heard);
@@ -130,6 +131,6 @@ async function passWhole(
     // A cycle that begins so late has half its time left, less what the graph itself takes.
     if (longestMs < on.quantumFrames / framesPerMs / 2) faults.push(gaps);
     expect(faults.length, `${faults.join("; ")}, though the machine did not stand still`).toBeLessThan(3);
-    await annotate(`${gaps}; the machine stood still for up to ${longestMs} ms`);
+    await context.annotate(`${gaps}; the machine stood still for up to ${longestMs} ms`);
   }
 }
