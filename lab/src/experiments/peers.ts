@@ -265,10 +265,13 @@ function conclude(measured: Measured[], config: string, seconds: number, version
   };
 }
 
-function most(measured: readonly Measured[], transport: string): number | null {
-  const clean = measured.filter((one) => one.transport === transport && one.latePackets === 0);
-  return quantile(
-    clean.map(({ peers: count }) => count),
-    1,
-  );
+/** With no late packet in any session. */
+export function most(
+  measured: readonly Pick<Measured, "transport" | "peers" | "latePackets">[],
+  transport: string,
+): number | null {
+  const there = measured.filter((one) => one.transport === transport);
+  const late = new Set(there.filter(({ latePackets }) => latePackets > 0).map(({ peers: count }) => count));
+  const clean = there.map(({ peers: count }) => count).filter((count) => !late.has(count));
+  return quantile(clean, 1);
 }

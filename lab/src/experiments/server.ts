@@ -469,15 +469,13 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           {
             kind: "line",
             title: "Processor time of the server",
-            caption: "Share of one core, all participants together.",
+            caption: "Share of one core, all participants together, median of the sessions.",
             alt: "Processor time against the number of participants, for each program.",
             xLabel: "participants",
             yLabel: "share of a core, %",
             series: names.map((program) => ({
               label: program,
-              points: measured
-                .filter((one) => one.program === program)
-                .map(({ participants, cpuShare }) => ({ x: participants, y: cpuShare * 100 })),
+              points: pointsOf(measured.filter((one) => one.program === program)),
             })),
           },
         ],
@@ -568,6 +566,21 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     versions: { JackTrip: jacktrip, Jamulus: jamulus },
     doubts: [],
   };
+}
+
+/** In order of the number of participants, whatever that of the sessions. */
+export function pointsOf(all: readonly Pick<Measured, "participants" | "cpuShare">[]) {
+  const counts = [...new Set(all.map(({ participants }) => participants))].sort((a, b) => a - b);
+  return counts.map((count) => {
+    const there = all.filter(({ participants }) => participants === count);
+    return {
+      x: count,
+      y: quantile(
+        there.map(({ cpuShare }) => cpuShare * 100),
+        0.5,
+      ),
+    };
+  });
 }
 
 function lossWords(counts: Pick<Measured, "received" | "lost">): string {
