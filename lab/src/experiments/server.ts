@@ -36,11 +36,13 @@ interface Percentiles {
   p99: number;
 }
 
+type Stoppable = Pick<Service, "stop">;
+
 /** A server with its clients, all sending and receiving; ended by stopping `services` in order. */
 interface Running {
   /** Processes whose cost is the server's. */
   server: readonly number[];
-  services: Pick<Service, "stop">[];
+  services: Stoppable[];
   /** What the server says of the last second. */
   look?: () => Promise<Pick<Measured, "transitUs" | "mixUs">>;
   /** What the clients say, at the end. */
@@ -331,48 +333,72 @@ async function startFloor(folder: string, participants: number, turns: number): 
   return { server: [server.pid!], services: [clients, server] };
 }
 
+/** What `start` adds ends with what it returns, the last first; and at once, if it fails. */
+async function startAll(
+  start: (add: <T extends Stoppable>(one: T) => T) => Promise<Omit<Running, "services">>,
+): Promise<Running> {
+  const services: Stoppable[] = [];
+  try {
+    const running = await start((one) => {
+      services.unshift(one);
+      return one;
+    });
+    return { ...running, services };
+  } catch (error) {
+    for (const one of services) await one.stop();
+    throw error;
+  }
+}
+
 async function startJamulus({ rig }: Lab, folder: string, participants: number): Promise<Running> {
   const settings = path.join(folder, "client.ini");
   writeFileSync(
     settings,
     "<client><audioquality>2</audioquality><audiochannels>2</audiochannels><enableopussmall>0</enableopussmall><autojitbuf>1</autojitbuf></client>\n",
   );
-  await force(rig, packetFrames);
-  const start = starter(rig, folder);
-  const server = start("server", serverCore, [
-    "Jamulus",
-    ...["-s", "-n", "-p", "44650", "-u", String(participants), "--serverbindip", "127.0.0.1"],
-  ]);
-  await sleep(1000);
-  const clients = Array.from({ length: participants }, (_, n) =>
-    start(`client${n}`, clientCore, [
-      ...["Jamulus", "-n", "-j", "-c", "127.0.0.1:44650", "--clientname", `lab${n}`],
-      ...["-p", String(44_660 + 20 * n), "-i", settings],
-    ]),
-  );
-  return { server: [server.pid!], services: [...clients, server] };
+  return startAll(async (add) => {
+    add({ stop: () => force(rig, 0) });
+    await force(rig, packetFrames);
+    const start = starter(rig, folder);
+    const command = ["-s", "-n", "-p", "44650", "-u", String(participants), "--serverbindip", "127.0.0.1"];
+    const server = add(start("server", serverCore, ["Jamulus", ...command]));
+    await sleep(1000);
+    for (let n = 0; n < participants; n++)
+      add(
+        start(`client${n}`, clientCore, [
+          ...["Jamulus", "-n", "-j", "-c", "127.0.0.1:44650", "--clientname", `lab${n}`],
+          ...["-p", String(44_660 + 20 * n), "-i", settings],
+        ]),
+      );
+    return { server: [server.pid!] };
+  });
 }
 
 async function startJackTrip({ rig }: Lab, folder: string, participants: number): Promise<Running> {
-  await force(rig, packetFrames);
-  const start = starter(rig, folder);
-  // A hub connects its clients through a sound server, which does the mixing: one of its own, as on a hub's machine.
-  const hub = await Rig.start({ cards: [], quantumFrames: packetFrames });
-  await force(hub, packetFrames);
-  await run(["taskset", "--all-tasks", "--cpu-list", "--pid", "0", String(hub.soundServerPid)], process.env);
-  const command = ["jacktrip", "-S", "-p", "4", "-q", "4", "-n", "2"];
-  const server = starter(hub, folder)("server", serverCore, command);
-  await sleep(1000);
-  const clients = Array.from({ length: participants }, (_, n) =>
-    start(`client${n}`, clientCore, [
-      ...["jacktrip", "-C", "127.0.0.1", "-J", `lab${n}`, "-n", "2", "-q", "4", "-D"],
-      ...["-B", String(44_700 + n)],
-    ]),
-  );
-  return { server: [server.pid!, hub.soundServerPid], services: [...clients, server, hub] };
+  return startAll(async (add) => {
+    add({ stop: () => force(rig, 0) });
+    await force(rig, packetFrames);
+    const start = starter(rig, folder);
+    // A hub connects its clients through a sound server, which does the mixing: one of its own, as on a hub's machine.
+    const hub = add(await Rig.start({ cards: [], quantumFrames: packetFrames }));
+    await force(hub, packetFrames);
+    const { soundServerPid } = hub;
+    await run(["taskset", "--all-tasks", "--cpu-list", "--pid", "0", String(soundServerPid)], process.env);
+    const command = ["jacktrip", "-S", "-p", "4", "-q", "4", "-n", "2"];
+    const server = add(starter(hub, folder)("server", serverCore, command));
+    await sleep(1000);
+    for (let n = 0; n < participants; n++)
+      add(
+        start(`client${n}`, clientCore, [
+          ...["jacktrip", "-C", "127.0.0.1", "-J", `lab${n}`, "-n", "2", "-q", "4", "-D"],
+          ...["-B", String(44_700 + n)],
+        ]),
+      );
+    return { server: [server.pid!, soundServerPid] };
+  });
 }
 
-/** The sound system's quantum, for every program on it, until the rig ends or it is set again. */
+/** The sound system's quantum, for every program on it, until the rig ends or it is set again; 0: as it was configured. */
 async function force(rig: Rig, frames: number): Promise<void> {
   await run(["pw-metadata", "-n", "settings", "0", "clock.force-quantum", String(frames)], rig.env);
 }
