@@ -51,10 +51,12 @@ pub struct Row {
     pub measured: Option<f64>,
     /// Measured less model.
     pub residual: Option<f64>,
-    /// How large the residual may be.
+    /// How large the residual may be; none where it may be anything.
     pub allowed: Option<f64>,
     /// Whether it is not larger; true where one of the two is unknown.
     pub ok: bool,
+    /// Whether it could be too large: chance alone may do anything to a late percentile of a short stream.
+    pub can_tell: bool,
 }
 
 /// What a driver may add to what chance does, beside the model.
@@ -371,14 +373,20 @@ fn judge(
                 let rare = STANDARD_ERRORS * (model * (1.0 - model).max(0.0) / n).sqrt() + 2.0 / n;
                 match *kind {
                     Kind::Delay(place) => {
-                        // Few late packets weigh on the mean: what the stream shows of them counts, and what it may hide.
+                        // Few late packets weigh on the mean, so what an exact stream shows of them counts, and what it may hide. The
+                        // scatter of a driver is its own, though, and no excuse for it.
+                        let shown = if place == 0 && error.delay_ms == 0.0 {
+                            chance
+                        } else {
+                            0.0
+                        };
                         let [below, above] = expected.delay_chance_ms[place];
                         let side = if residual.is_some_and(|residual| residual < 0.0) {
                             below
                         } else {
                             above
                         };
-                        side.max(chance) + DELAY_RESOLUTION_MS + error.delay_ms
+                        side.max(shown) + DELAY_RESOLUTION_MS + error.delay_ms
                     }
                     Kind::Share => chance.max(rare),
                     Kind::TimedShare => chance.max(rare) + error.share,
@@ -394,6 +402,10 @@ fn judge(
             let ok = residual
                 .zip(allowed)
                 .is_none_or(|(residual, allowed)| residual.abs() <= allowed);
+            let can_tell = match *kind {
+                Kind::Delay(place) => expected.delay_chance_ms[place][1].is_finite(),
+                _ => true,
+            };
             Row {
                 case: case.to_owned(),
                 direction,
@@ -401,8 +413,9 @@ fn judge(
                 model,
                 measured,
                 residual,
-                allowed,
+                allowed: allowed.filter(|allowed| allowed.is_finite()),
                 ok,
+                can_tell,
             }
         })
         .collect()

@@ -47,7 +47,7 @@ pub struct Expected {
     /// In the mean over many streams.
     pub quantities: Quantities,
     /// How far one stream may be off, at [`STANDARD_ERRORS`], [below, above]: mean delay, then its percentiles 50, 90
-    /// and 99.
+    /// and 99. Infinite where the stream is too short to tell.
     pub delay_chance_ms: [[f64; 2]; 4],
 }
 
@@ -374,7 +374,12 @@ impl Delays {
         let quantile = |p: f64, correlation: f64| {
             let off = STANDARD_ERRORS * (p * (1.0 - p) * correlation / draws).sqrt();
             let middle = self.quantile_ms(p);
-            let above = self.quantile_ms((p + off).min(1.0)) - middle;
+            let above = if p + off < 1.0 {
+                self.quantile_ms(p + off) - middle
+            } else {
+                // All of the stream may be late: nothing would be too much.
+                f64::INFINITY
+            };
             [middle - self.quantile_ms(p - off), above]
         };
         let squares: f64 = (self.cdf.iter().enumerate())

@@ -39,6 +39,40 @@ fn reordering_duplicates_bursts_and_overflow_do_what_the_formulas_say() {
     assert_calibrated(Case::beyond_profiles(PACKETS));
 }
 
+/// Of 20 s of jitter that is held, so few draws decide over the latest hundredth that anything may come of it.
+#[test]
+fn what_a_short_stream_cannot_tell_is_said() {
+    for (name, percentiles) in [("lan", 0), ("wifi", 2), ("wifi-bad", 2)] {
+        let case = Case::of_profile(&Profile::find(name).expect("exists"), PACKETS);
+        let seen = case.run_virtual(1).expect("valid");
+        let rows = case.judge(&seen, DriverError::default());
+        let untold: Vec<_> = rows.iter().filter(|row| !row.can_tell).collect();
+        assert_eq!(untold.len(), percentiles, "{untold:?}");
+        assert!(untold.iter().all(|row| row.quantity == "delayP99Ms"));
+    }
+}
+
+#[test]
+fn a_driver_is_not_excused_by_its_own_scatter() {
+    let case = Case::of_profile(&Profile::find("fibre").expect("exists"), PACKETS);
+    let mut seen = case.run_virtual(1).expect("valid");
+    // It stands still for 50 ms a second.
+    for (number, delay_ns) in seen[0].0.delays_ns.iter_mut().enumerate() {
+        let late_ms = 50_u64.saturating_sub(number as u64 / 5 % 1_000);
+        if let Some(delay_ns) = delay_ns {
+            *delay_ns += late_ms * 1_000_000;
+        }
+    }
+    let error = DriverError {
+        delay_ms: 0.5,
+        share: 0.02,
+    };
+    let rows = case.judge(&seen, error);
+    let wrong: Vec<_> = rows.iter().filter(|row| !row.ok).collect();
+    let quantities: Vec<_> = wrong.iter().map(|row| row.quantity).collect();
+    assert_eq!(quantities, ["meanDelayMs", "delayP99Ms"], "{wrong:?}");
+}
+
 #[test]
 fn a_link_that_differs_from_its_formula_is_found_out() {
     let judged = |spoil: fn(&mut Case), quantity: &str| {
