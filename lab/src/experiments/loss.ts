@@ -269,8 +269,10 @@ function conclude(
           `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}.`,
         ]
       : []),
+    ...(single.length > 0
+      ? [`With one lane at the same loss ${arrivalWords(itself(single), orCopy(single))}.`]
+      : []),
     ...gapWords(measured),
-    ...(single.length > 0 ? [`With one lane ${arrivalWords(itself(single), orCopy(single))}.`] : []),
   ];
   return {
     findings,
