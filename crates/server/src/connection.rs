@@ -113,24 +113,28 @@ fn is_own_origin(headers: &HeaderMap, uri: &Uri, public_origin: Option<&str>) ->
     without_port(origin_host) == without_port(host)
 }
 
-/// The address of the client itself: the last one in `X-Forwarded-For` that is no trusted proxy.
+/// The address of the client itself: the last one in `X-Forwarded-For` that is no trusted proxy. What stands before it, the client may have
+/// written.
 fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     let peer = peer.to_canonical();
     if !trusted.contains(&peer) {
         return peer;
     }
-    let forwarded = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let hops: Vec<IpAddr> = forwarded
-        .flat_map(|value| value.split(','))
-        .map_while(|hop| hop.trim().parse().ok())
-        .collect();
-    hops.into_iter()
-        .rev()
-        .find(|hop| !trusted.contains(hop))
+    let lines = headers.get_all("x-forwarded-for").iter().rev();
+    lines
+        .flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','))
+        .map(hop_address)
+        .find(|hop| hop.is_none_or(|hop| !trusted.contains(&hop)))
+        .flatten()
         .unwrap_or(peer)
+}
+
+/// An address, some with a port: `192.0.2.1`, `192.0.2.1:50000`, `2001:db8::1` or `[2001:db8::1]:50000`.
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = str::from_utf8(hop).ok()?.trim();
+    let address = hop.parse().ok();
+    let address = address.or_else(|| hop.parse().ok().map(|hop: SocketAddr| hop.ip()));
+    address.map(|address| address.to_canonical())
 }
 
 /// Runs a connection to its end.
@@ -329,4 +333,49 @@ fn handle_text(
         }
     }
     ControlFlow::Continue(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_client_cannot_choose_its_address() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let trusted = ["127.0.0.1", "192.0.2.1"].map(ip);
+        let proxy = ip("127.0.0.1");
+        let address = |peer, lines: &[&[u8]]| {
+            let lines = lines.iter().map(|line| {
+                let value = HeaderValue::from_bytes(line).expect("a header");
+                (HeaderName::from_static("x-forwarded-for"), value)
+            });
+            client_address(peer, &lines.collect(), &trusted)
+        };
+        let real = ip("203.0.113.9");
+        for lines in [
+            &[&b"203.0.113.9"[..]][..],
+            &[b"198.51.100.7, x, 203.0.113.9"],
+            &[b"198.51.100.7, 203.0.113.9, 192.0.2.1"],
+            &[b"198.51.100.7", b"203.0.113.9", b"192.0.2.1"],
+            &[b"198.51.100.7, \xe9, 203.0.113.9,192.0.2.1"],
+            &[b"203.0.113.9:50000, 192.0.2.1:443"],
+            &[b"::ffff:203.0.113.9"],
+        ] {
+            assert_eq!(address(proxy, lines), real, "{lines:?}");
+        }
+        let ipv6 = address(proxy, &[b"198.51.100.7, [2001:db8::1]:50000"]);
+        assert_eq!(ipv6, ip("2001:db8::1"));
+        for lines in [
+            &[][..],
+            &[&b"192.0.2.1"[..]][..],
+            &[b"198.51.100.7, x"],
+            &[b"198.51.100.7, \xe9, 192.0.2.1"],
+            &[b"198.51.100.7, unknown, 192.0.2.1"],
+        ] {
+            assert_eq!(address(proxy, lines), proxy, "{lines:?}");
+        }
+        assert_eq!(address(real, &[b"198.51.100.7"]), real, "no proxy");
+    }
 }
