@@ -13,7 +13,7 @@ use axum::{
         ConnectInfo, Path, State,
         ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade},
     },
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use futures_util::{
@@ -61,7 +61,13 @@ pub(crate) async fn upgrade(
     }
     if !is_own_origin(&headers, &uri, hub.config.public_origin.as_deref()) {
         hub.metrics.count_dropped(DropReason::ForeignOrigin);
-        tracing::warn!(origin = ?headers.get(header::ORIGIN), "refused a page of another site; is --public-url right?");
+        if hub.may_log() {
+            let origin = headers.get(header::ORIGIN).map(beginning);
+            tracing::warn!(
+                ?origin,
+                "refused a page of another site; is --public-url right?"
+            );
+        }
         return (
             StatusCode::FORBIDDEN,
             "only this server's own pages may connect\n",
@@ -71,7 +77,11 @@ pub(crate) async fn upgrade(
     let address = client_address(peer.ip(), &headers, &hub.config.trusted_proxies);
     let Some(connection) = hub.admit(address) else {
         hub.metrics.count_dropped(DropReason::TooManyConnections);
-        tracing::warn!("refused a connection: its address has too many, or opens them too fast");
+        if hub.may_log() {
+            tracing::warn!(
+                "refused a connection: its address has too many, or opens them too fast"
+            );
+        }
         return (
             StatusCode::TOO_MANY_REQUESTS,
             "too many connections from this address\n",
@@ -83,6 +93,12 @@ pub(crate) async fn upgrade(
         .max_message_size(MAX_FRAME_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
         .on_upgrade(move |socket| serve(socket, connection, room))
+}
+
+/// As much of a stranger's words as the log needs.
+fn beginning(value: &HeaderValue) -> String {
+    let text = String::from_utf8_lossy(value.as_bytes());
+    text.chars().take(100).collect()
 }
 
 /// Whether the page that connects came from this server. Programs other than browsers send no origin, and may.
@@ -337,7 +353,7 @@ fn handle_text(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 

@@ -19,6 +19,7 @@ use crate::{
     media::Media,
     metrics::{DropReason, Metrics},
     outbox::{End, Full, Outbox},
+    rate::LineRate,
     rooms::{Arrival, ConnectionId, Output, RoomStatus, Rooms},
     signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
 };
@@ -29,6 +30,7 @@ pub(crate) struct Hub {
     pub(crate) config: Config,
     pub(crate) metrics: Metrics,
     pub(crate) media: Option<Media>,
+    lines: LineRate,
     start: Instant,
     state: Mutex<State>,
     deadline_changed: Notify,
@@ -68,6 +70,7 @@ impl Hub {
             }),
             config,
             media,
+            lines: LineRate::new(Duration::ZERO),
             deadline_changed: Notify::new(),
             emptied: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -77,6 +80,11 @@ impl Hub {
     /// Time since the server started: the `now` of everything sans-IO.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// Whether a line about a connection that was refused may be logged.
+    pub(crate) fn may_log(&self) -> bool {
+        self.lines.may_log(self.now())
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -18,7 +18,7 @@ use tokio::{
     time,
 };
 
-use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::TokenBucket};
+use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::LineRate};
 
 /// Connections of an address, for each signalling connection that it may have: pages also load their files by some.
 const PER_SIGNALLING_CONNECTION: u32 = 8;
@@ -36,8 +36,7 @@ pub(crate) struct Listener {
     hub: Arc<Hub>,
     /// Where addresses have limits.
     admission: Option<Arc<Mutex<Admission>>>,
-    /// What it may log.
-    lines: Mutex<TokenBucket>,
+    lines: LineRate,
 }
 
 impl Listener {
@@ -56,7 +55,7 @@ impl Listener {
     pub(crate) fn operator(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
         Ok(Self {
             listener: TcpListener::from_std(listener)?,
-            lines: Mutex::new(TokenBucket::new(1, 1, hub.now())),
+            lines: LineRate::new(hub.now()),
             hub,
             admission: None,
         })
@@ -76,11 +75,6 @@ impl Listener {
             address,
         })
     }
-
-    fn may_log(&self) -> bool {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.take(1, self.hub.now())
-    }
 }
 
 impl AddrListener<Visit, Visitor> for Listener {
@@ -93,7 +87,7 @@ impl AddrListener<Visit, Visitor> for Listener {
         loop {
             let accepted = self.listener.accept().await;
             let (stream, address) = accepted.inspect_err(|error| {
-                if self.may_log() {
+                if self.lines.may_log(self.hub.now()) {
                     tracing::error!(%error, "cannot accept connections");
                 }
             })?;
@@ -103,7 +97,7 @@ impl AddrListener<Visit, Visitor> for Listener {
             self.hub
                 .metrics
                 .count_dropped(DropReason::TooManyConnections);
-            if self.may_log() {
+            if self.lines.may_log(self.hub.now()) {
                 tracing::warn!(
                     "refused to talk: an address has too many connections, or opens them too fast"
                 );

@@ -1,6 +1,9 @@
 //! A token bucket: how much may come at once, and how much per second.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 /// Allows `burst` units at once and `per_second` units each second after that.
 #[derive(Debug, Clone)]
@@ -47,6 +50,23 @@ impl TokenBucket {
         let elapsed = now.saturating_sub(self.filled_at);
         self.filled_at = now.max(self.filled_at);
         self.tokens = (self.tokens + elapsed.as_secs_f64() * self.per_second).min(self.burst);
+    }
+}
+
+/// How much may be logged about what strangers do: a line a second, or they could fill the disk.
+#[derive(Debug)]
+pub(crate) struct LineRate(Mutex<TokenBucket>);
+
+impl LineRate {
+    /// The first line may come at once.
+    pub(crate) fn new(now: Duration) -> Self {
+        Self(Mutex::new(TokenBucket::new(1, 1, now)))
+    }
+
+    /// Whether a line may be logged now, which then counts.
+    pub(crate) fn may_log(&self, now: Duration) -> bool {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.take(1, now)
     }
 }
 

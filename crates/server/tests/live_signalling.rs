@@ -2,7 +2,12 @@
 
 mod running;
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    fs,
+    net::IpAddr,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use antiphon_server::{
     Secret,
@@ -332,6 +337,36 @@ async fn only_pages_of_this_server_may_connect() {
     }
     assert_eq!(server.dropped("foreign_origin").await, 7);
     assert_eq!(server.try_connect("short", None).await.err(), Some(404));
+}
+
+#[tokio::test]
+async fn strangers_cannot_fill_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    let server = Running::start(|config| {
+        config.connections.per_address = 1;
+        // Else the port itself would soon talk to nobody here.
+        config.trusted_proxies = vec![IpAddr::from([127, 0, 0, 1])];
+    })
+    .await;
+    let began = Instant::now();
+    let origin = "https://evil.example.org/".repeat(100);
+    let _one = server.connect().await;
+    for _ in 0..20 {
+        let refused = server.try_connect(ROOM, Some(&origin)).await;
+        assert_eq!(refused.err(), Some(403));
+        assert_eq!(server.try_connect(ROOM, None).await.err(), Some(429));
+    }
+    let seconds = began.elapsed().as_secs() as usize;
+    let log = fs::read_to_string(log).expect("UTF-8");
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert!((1..=2 + seconds).contains(&lines.len()), "{log}");
+    assert!(lines[0].contains("https://evil.example.org/"), "{log}");
+    assert!(lines.iter().all(|line| line.len() < 400), "{log}");
 }
 
 #[tokio::test]
