@@ -160,7 +160,7 @@ pub(crate) struct Join {
     )]
     tone: Option<u16>,
 
-    /// Write what is heard to this WAV file; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
+    /// Write what is heard to this WAV file, which is not there yet; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
@@ -310,31 +310,13 @@ impl Join {
         if let Some(bots) = self.bots {
             return self.run_bots(link, bots as usize, &stop);
         }
-        let device = self.device()?;
+        let (device, choice) = self.device()?;
         let duplex_config = DuplexConfig {
             rate: device.rate(),
             input_channels: device.input_channels(),
             output_channels: device.output_channels(),
         };
         let (duplex, far, sleeper) = duplex::pair(duplex_config).map_err(Failure::running)?;
-        let choice = Choice {
-            rate: device.rate(),
-            channels: device.input_channels(),
-            format: self.bits,
-            packet_frames: self.packet as usize,
-            opus_kbps: self.opus,
-            adapts: !self.keep_format,
-            copies: match self.copies {
-                CopiesChoice::Auto => Copies::Auto,
-                CopiesChoice::On => Copies::On,
-                CopiesChoice::Off => Copies::Off,
-            },
-        };
-        if self.opus.is_some()
-            && let Some(why) = choice.opus_refusal()
-        {
-            return Err(Failure::usage(why));
-        }
         let config = ParticipantConfig {
             link,
             name: self.name.clone(),
@@ -442,7 +424,28 @@ impl Join {
         Ok(())
     }
 
-    fn device(&self) -> Result<Box<dyn Device>, Failure> {
+    /// What is sent of a device's sound.
+    fn choice(&self, device: &dyn Device) -> Result<Choice, Failure> {
+        let choice = Choice {
+            rate: device.rate(),
+            channels: device.input_channels(),
+            format: self.bits,
+            packet_frames: self.packet as usize,
+            opus_kbps: self.opus,
+            adapts: !self.keep_format,
+            copies: match self.copies {
+                CopiesChoice::Auto => Copies::Auto,
+                CopiesChoice::On => Copies::On,
+                CopiesChoice::Off => Copies::Off,
+            },
+        };
+        match choice.opus_refusal().filter(|_| self.opus.is_some()) {
+            Some(why) => Err(Failure::usage(why)),
+            None => Ok(choice),
+        }
+    }
+
+    fn device(&self) -> Result<(Box<dyn Device>, Choice), Failure> {
         let is_file = self.input.is_some() || self.tone.is_some() || self.output.is_some();
         if is_file && self.backend == BackendChoice::Auto {
             let (input, rate) = match (&self.input, self.tone) {
@@ -451,9 +454,13 @@ impl Join {
                 (None, None) => (Input::Silence, self.rate),
             };
             let quantum = self.quantum.unwrap_or(64) as usize;
-            let device = FileDevice::new(input, self.output.as_deref(), rate, quantum)
-                .map_err(Failure::running)?;
-            return Ok(Box::new(device));
+            let mut device = FileDevice::new(input, rate, quantum);
+            let choice = self.choice(&device)?;
+            // Last, so that a mistake leaves no file.
+            if let Some(path) = &self.output {
+                device.record(path).map_err(Failure::usage)?;
+            }
+            return Ok((Box::new(device), choice));
         }
         if is_file {
             return Err(Failure::usage(
@@ -473,11 +480,13 @@ impl Join {
             input: self.device.clone(),
             output: (self.output_device.clone()).or_else(|| self.device.clone()),
         };
-        sound::open(self.backend.into(), card).map_err(|why| {
+        let device = sound::open(self.backend.into(), card).map_err(|why| {
             Failure::running(format!(
                 "{why}\nwithout a sound card, --tone or --input TAKE.wav --output HEARD.wav play, too"
             ))
-        })
+        })?;
+        let choice = self.choice(&*device)?;
+        Ok((device, choice))
     }
 }
 

@@ -628,3 +628,33 @@ fn mistakes_are_explained() {
         assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
     }
 }
+
+#[test]
+fn a_recording_that_is_there_stays_and_mistakes_make_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (take, new) = (file("take.wav"), file("new.wav"));
+    write_take(take.as_ref());
+    let before = std::fs::read(&take).expect("there");
+    for (arguments, explained) in [
+        (&["--output", &take][..], "take.wav is there already"),
+        (
+            &["--input", &take, "--output", &take],
+            "take.wav is there already",
+        ),
+        (
+            &["--rate", "44100", "--opus", "64", "--output", &new],
+            "48,000 Hz",
+        ),
+    ] {
+        // Nobody listens there: whoever tries to get in has not seen the mistake.
+        let mut command = antiphon(&["join", "http://127.0.0.1:1/r/abcdefghijklmnop"]);
+        command.args(["--plain", "--seconds", "1"]).args(arguments);
+        let output = command.output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
+    }
+    assert_eq!(std::fs::read(&take).expect("there"), before);
+    assert!(!Path::new(&new).exists());
+}

@@ -68,11 +68,25 @@ struct Recording {
 
 impl Recording {
     fn create(path: &Path, spec: WavSpec) -> Result<Self, String> {
+        let file = match File::create_new(path) {
+            Err(why) if why.kind() == ErrorKind::AlreadyExists && path.is_file() => {
+                return Err(format!(
+                    "{} is there already: take another name, or remove it",
+                    path.display()
+                ));
+            }
+            // A pipe, or /dev/null.
+            Err(why) if why.kind() == ErrorKind::AlreadyExists => File::create(path),
+            file => file,
+        };
+        let writer = file
+            .map_err(hound::Error::IoError)
+            .and_then(|file| WavWriter::new(BufWriter::new(file), spec))
+            .map_err(|why| format!("{}: {why}", path.display()))?;
         Ok(Self {
             path: path.to_owned(),
             spec,
-            writer: WavWriter::create(path, spec)
-                .map_err(|error| format!("{}: {error}", path.display()))?,
+            writer,
             number: 1,
             frames: 0,
             max_frames: MAX_FILE_BYTES / FRAME_BYTES,
@@ -184,28 +198,29 @@ pub fn read_take(path: &Path, is_loop: bool) -> Result<(Input, SampleRate), Stri
 }
 
 impl FileDevice {
-    /// `output`: the mix is written there, stereo, as 32-bit float.
-    ///
-    /// # Errors
-    /// In words for the user: the output cannot be written.
-    pub fn new(
-        input: Input,
-        output: Option<&Path>,
-        rate: SampleRate,
-        quantum_frames: usize,
-    ) -> Result<Self, String> {
-        let spec = WavSpec {
-            channels: 2,
-            sample_rate: rate.hz(),
-            bits_per_sample: 32,
-            sample_format: SampleFormat::Float,
-        };
-        Ok(Self {
+    /// Writes nothing until [`FileDevice::record`].
+    pub fn new(input: Input, rate: SampleRate, quantum_frames: usize) -> Self {
+        Self {
             rate,
             quantum_frames: quantum_frames.clamp(1, MAX_QUANTUM_FRAMES),
             input,
-            output: (output.map(|path| Recording::create(path, spec))).transpose()?,
-        })
+            output: None,
+        }
+    }
+
+    /// The mix is written there, stereo, as 32-bit float.
+    ///
+    /// # Errors
+    /// In words for the user: there is a file already, or none can be written.
+    pub fn record(&mut self, path: &Path) -> Result<(), String> {
+        let spec = WavSpec {
+            channels: 2,
+            sample_rate: self.rate.hz(),
+            bits_per_sample: 32,
+            sample_format: SampleFormat::Float,
+        };
+        self.output = Some(Recording::create(path, spec)?);
+        Ok(())
     }
 }
 
@@ -326,7 +341,13 @@ mod tests {
     use super::*;
 
     fn device(input: Input) -> FileDevice {
-        FileDevice::new(input, None, SampleRate::Hz48000, 4).expect("a device")
+        FileDevice::new(input, SampleRate::Hz48000, 4)
+    }
+
+    fn recording(path: &Path) -> Result<Recording, String> {
+        let mut device = device(Input::Silence);
+        device.record(path)?;
+        Ok(device.output.expect("a recording"))
     }
 
     #[test]
@@ -352,8 +373,7 @@ mod tests {
     fn a_recording_is_readable_while_it_is_made_and_goes_on_in_another_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("heard.wav");
-        let device = FileDevice::new(Input::Silence, Some(&path), SampleRate::Hz48000, 64);
-        let mut recording = device.expect("a device").output.expect("a recording");
+        let mut recording = recording(&path).expect("a recording");
         let bytes = u64::from(recording.max_frames) * 8;
         assert!((3_900_000_000..u64::from(u32::MAX) - 1_000).contains(&bytes));
         recording.max_frames = FLUSH_SECONDS * 48_000 + 100;
@@ -381,6 +401,18 @@ mod tests {
         assert_eq!(std::fs::read(another_take).expect("there"), b"");
     }
 
+    #[test]
+    fn a_recording_takes_no_file_that_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("heard.wav");
+        std::fs::write(&path, "a take").expect("written");
+        let why = recording(&path).err().expect("refused");
+        assert!(why.contains("heard.wav is there already"), "{why}");
+        assert_eq!(std::fs::read(&path).expect("there"), b"a take");
+        #[cfg(unix)]
+        assert!(recording("/dev/null".as_ref()).is_ok());
+    }
+
     #[cfg(unix)]
     #[test]
     fn what_is_heard_goes_on_into_a_pipe() {
@@ -388,8 +420,7 @@ mod tests {
         use std::os::fd::AsRawFd;
         let (mut reader, pipe) = std::io::pipe().expect("a pipe");
         let path = format!("/dev/fd/{}", pipe.as_raw_fd());
-        let device = FileDevice::new(Input::Silence, Some(path.as_ref()), SampleRate::Hz48000, 64);
-        let mut recording = device.expect("a device").output.expect("a recording");
+        let mut recording = recording(path.as_ref()).expect("a recording");
         drop(pipe);
         let reading = std::thread::spawn(move || {
             let mut heard = Vec::new();
