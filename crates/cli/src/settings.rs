@@ -1,6 +1,8 @@
 //! What `antiphon serve` can be told: by flags, by the environment, by a file. In this order of precedence.
 
 use std::{
+    ffi::OsStr,
+    fmt::Display,
     fs,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -9,10 +11,10 @@ use std::{
 use antiphon_server::{
     AcmeConfig, Config, ConnectionLimits, RelayConfig, Secret, Tls, TlsFiles,
     acme::{LETS_ENCRYPT, check_domain},
-    ice::{IceConfig, IceServer, TurnService, check_turn_url},
+    ice::{IceConfig, IceServer, IceServerError, TurnService, check_turn_url},
     rooms::RoomLimits,
 };
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum, builder::TypedValueParser, error::ErrorKind};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::level_filters::LevelFilter;
 
@@ -122,7 +124,8 @@ pub(crate) struct Settings {
         long = "ice-server",
         env = "ANTIPHON_ICE_SERVERS",
         value_name = "SERVER",
-        value_delimiter = ' '
+        value_delimiter = ' ',
+        value_parser = IceServerParser
     )]
     #[arg(hide_env = true, help_heading = "Reaching each other")]
     #[serde(serialize_with = "hide_credentials")]
@@ -143,7 +146,8 @@ pub(crate) struct Settings {
         long,
         env = "ANTIPHON_TURN_SECRET",
         value_name = "SECRET",
-        hide_env = true
+        hide_env = true,
+        allow_hyphen_values = true
     )]
     #[arg(help_heading = "Reaching each other")]
     turn_secret: Option<Secret>,
@@ -333,7 +337,11 @@ impl Settings {
             let line = error
                 .span()
                 .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            format!("{}, line {line}: {}", path.display(), error.message())
+            format!(
+                "{}, line {line}: {}",
+                path.display(),
+                reason(error.message())
+            )
         })
     }
 
@@ -512,6 +520,38 @@ impl Settings {
             log,
             log_format: settings.log_format.expect(known),
         })
+    }
+}
+
+/// Reads an ICE server. Clap's own words would quote what is refused, which may hold a credential.
+#[derive(Debug, Clone)]
+struct IceServerParser;
+
+impl TypedValueParser for IceServerParser {
+    type Value = IceServer;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<IceServer, clap::Error> {
+        let refuse = |why: &dyn Display| {
+            let why = format!("--ice-server: {why}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, why).with_cmd(command)
+        };
+        let text = value.to_str().ok_or_else(|| refuse(&"it is not UTF-8"))?;
+        text.parse().map_err(|error: IceServerError| refuse(&error))
+    }
+}
+
+/// Why a file cannot be read, without the value that it is about, which may be a secret.
+fn reason(message: &str) -> String {
+    let kinds = ["invalid type", "invalid value"];
+    let kind = kinds.into_iter().find(|kind| message.starts_with(kind));
+    match (kind, message.rsplit_once(", expected ")) {
+        (Some(kind), Some((_, expected))) => format!("{kind}, expected {expected}"),
+        _ => message.to_owned(),
     }
 }
 

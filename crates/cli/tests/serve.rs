@@ -173,6 +173,58 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
 }
 
 #[test]
+fn no_mistake_shows_a_secret() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("antiphon.toml");
+    for (line, explained) in [
+        ("turn_secret = 314159", "invalid type, expected a string"),
+        ("turn_secret = [\"314159\"]", "expected a string"),
+        ("turn_secret = 314159, expected", "line 2"),
+        ("turn_secret = hush314159", "line 2"),
+        ("turn_secret = \"314159", "line 2"),
+        ("turn_secret = \"\\314159\"", "line 2"),
+        ("turn_secret \"314159\"", "line 2"),
+        (
+            "ice_servers = \"turn:turn.example.org,ann,314159\"",
+            "invalid type, expected a sequence",
+        ),
+        (
+            "ice_servers = [\"turn.example.org,ann,314159\"]",
+            "begins with stun:",
+        ),
+        ("ice_servers = [314159]", "expected a string"),
+        ("ice_servers = 314159", "expected a sequence"),
+    ] {
+        fs::write(&file, format!("max_rooms = 1\n{line}\n")).expect("written");
+        let mut command = antiphon(&["serve", "--print-config", "--config"]);
+        let (code, _, stderr) = run(command.arg(&file));
+        assert_eq!(code, Some(2), "{line}: {stderr}");
+        assert!(stderr.contains(explained), "{line}: {stderr}");
+        assert!(!stderr.contains("314159"), "{line}: {stderr}");
+    }
+    for server in [
+        "turn.example.org,ann,314159",
+        "turn:turn.example.org,314159",
+        "turn:turn.example.org,ann,pass 314159",
+    ] {
+        let mut by_flag = antiphon(&["serve", "--print-config", "--ice-server", server]);
+        let mut by_environment = antiphon(&["serve", "--print-config"]);
+        by_environment.env("ANTIPHON_ICE_SERVERS", server);
+        for command in [&mut by_flag, &mut by_environment] {
+            let (code, _, stderr) = run(command);
+            assert_eq!(code, Some(2), "{stderr}");
+            assert!(stderr.contains("error: --ice-server: "), "{stderr}");
+            assert!(!stderr.contains("314159"), "{stderr}");
+        }
+    }
+    let secret = ["--turn-url", "turn:turn.example.org", "--turn-secret"];
+    let mut command = antiphon(&["serve", "--print-config"]);
+    let (code, shown, stderr) = run(command.args(secret).arg("--314159"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!shown.contains("314159"), "{shown}");
+}
+
+#[test]
 fn a_taken_port_is_explained() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
