@@ -546,9 +546,7 @@ pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
 #[cfg(unix)]
 async fn hung_up() {
     use tokio::signal::unix::{SignalKind, signal};
-    let has_terminal =
-        io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
-    if !has_terminal || ignores_hangup() {
+    if !has_terminal() || ignores_hangup() {
         return std::future::pending().await;
     }
     match signal(SignalKind::hangup()) {
@@ -557,8 +555,15 @@ async fn hung_up() {
     }
 }
 
+/// Whether somebody may close it.
 #[cfg(unix)]
-fn ignores_hangup() -> bool {
+pub(crate) fn has_terminal() -> bool {
+    io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal()
+}
+
+/// Whether whoever started us wants SIGHUP ignored, as nohup does.
+#[cfg(unix)]
+pub(crate) fn ignores_hangup() -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: without a new action it only asks for the old one, which is written where it answers 0.
     unsafe {

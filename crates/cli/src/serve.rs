@@ -16,7 +16,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    Failure,
+    Failure, join,
     open::quoted,
     settings::{LogFormat, Settings},
 };
@@ -69,7 +69,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Serves until SIGINT or SIGTERM.
+    /// Serves until it is told to stop.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let file = self
             .config
@@ -97,12 +97,15 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let public_origin = config.public_origin.clone();
     let relay = config.relay.as_ref();
     let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
+    let reads_files =
+        matches!(config.tls, Some(Tls::Files(_))) || relay.is_some_and(|relay| relay.tls.is_some());
     let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
     let server = Server::bind(config)
         .await
         .map_err(|error| Failure::running(advise(&error)))?;
     let address = server.address();
     let link = room_link(address, tls, public_origin.as_deref());
+    let stopped = stopped(reads_files);
     // A closed standard output is no reason to stop.
     let _ = write_greeting(
         &mut io::stdout().lock(),
@@ -149,7 +152,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
             );
         }
     }
-    server.run(stopped()).await.map_err(Failure::running)
+    server.run(stopped).await.map_err(Failure::running)
 }
 
 /// What starts this program again where it was started: it need not be on the PATH.
@@ -260,11 +263,22 @@ fn logged(level: LevelFilter) -> Targets {
         .with_target("antiphon", level)
 }
 
-/// Ready after the first SIGINT or SIGTERM from the call on, which has to be in a runtime; the second one ends the process at once.
-pub(crate) fn stopped() -> impl Future<Output = ()> {
+/// Ready after the first SIGINT or SIGTERM from the call on, which has to be in a runtime; the second one ends the process at once. SIGHUP is the
+/// server's where it `reads_files`.
+fn stopped(reads_files: bool) -> impl Future<Output = ()> {
     let first = signal();
+    let hung_up = (!reads_files).then(hung_up);
     async {
-        first.await;
+        let hung_up = async {
+            match hung_up {
+                Some(hung_up) => hung_up.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = first => {}
+            () = hung_up => {}
+        }
         tokio::spawn(async {
             signal().await;
             std::process::exit(130);
@@ -287,6 +301,30 @@ pub(crate) fn signal() -> impl Future<Output = ()> {
             _ = terminate.recv() => {}
         }
     }
+}
+
+/// Ready after the terminal was closed. Without one, SIGHUP asks for certificates to be read again, of which none are in files.
+#[cfg(unix)]
+fn hung_up() -> impl Future<Output = ()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let has_terminal = join::has_terminal();
+    let hangup = (!join::ignores_hangup()).then(|| signal(SignalKind::hangup()));
+    async move {
+        if let Some(Ok(mut hangup)) = hangup {
+            while hangup.recv().await.is_some() {
+                if has_terminal {
+                    return;
+                }
+                tracing::info!("SIGHUP: there is nothing to read again");
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+#[cfg(not(unix))]
+async fn hung_up() {
+    std::future::pending().await
 }
 
 #[cfg(not(unix))]

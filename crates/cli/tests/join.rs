@@ -1,5 +1,8 @@
 //! `antiphon join` as its user hears it: a real server, and musicians made of files.
 
+#[cfg(target_os = "linux")]
+mod terminal;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +16,8 @@ use antiphon_agent::link::RoomLink;
 use antiphon_agent::relay::{self, Listen, Relay, RelayConfig, RelayEvent};
 use antiphon_agent::signalling::{self, FromServer, Hello, Secret, SignallingEvent, ToServer};
 use serde_json::{Value, json};
+#[cfg(target_os = "linux")]
+use terminal::{on_hangup, terminal};
 use tokio::sync::mpsc;
 
 fn antiphon(arguments: &[&str]) -> Command {
@@ -85,32 +90,9 @@ fn interrupt(process: &mut Process) {
     assert!(process.0.wait().expect("it ends").success());
 }
 
-/// A terminal's two ends: that of who looks at it, and that of a program.
-#[cfg(target_os = "linux")]
-fn terminal() -> (std::fs::File, std::fs::File) {
-    use std::os::fd::AsRawFd;
-    let open = |path: &str| {
-        let mut options = std::fs::File::options();
-        options.read(true).write(true).open(path)
-    };
-    let ours = open("/dev/ptmx").expect("a terminal");
-    let mut name = [0; 64];
-    // SAFETY: the descriptor is open, and the name has room for its end.
-    let named = unsafe {
-        libc::unlockpt(ours.as_raw_fd()) == 0
-            && libc::ptsname_r(ours.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
-    };
-    assert!(named);
-    // SAFETY: it was written with its end.
-    let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) };
-    let theirs = open(name.to_str().expect("ASCII")).expect("its other end");
-    (ours, theirs)
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_closed_terminal_ends_it_unless_that_is_ignored_and_a_second_signal_ends_it_at_once() {
-    use std::os::unix::process::CommandExt;
     let (server, link) = serve();
     let (_ours, theirs) = terminal();
     let signal = |process: &Process, name: &str| {
@@ -121,14 +103,7 @@ fn a_closed_terminal_ends_it_unless_that_is_ignored_and_a_second_signal_ends_it_
     };
     let join = |hangup: libc::sighandler_t| {
         let mut command = antiphon(&["join", "--tone", "440", "--plain", &link]);
-        // These tests may themselves run where it is ignored.
-        // SAFETY: between fork and exec nothing is done but to set what a signal does.
-        unsafe {
-            command.pre_exec(move || {
-                libc::signal(libc::SIGHUP, hangup);
-                Ok(())
-            });
-        }
+        on_hangup(&mut command, hangup);
         let child = command
             .stdin(theirs.try_clone().expect("the terminal"))
             .stdout(Stdio::piped())

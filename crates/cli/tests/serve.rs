@@ -1,5 +1,8 @@
 //! `antiphon serve` as its user sees it.
 
+#[cfg(target_os = "linux")]
+mod terminal;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -311,6 +314,40 @@ fn prints_a_link_serves_it_and_stops_when_told() {
         );
         assert!(log.contains("stopping"), "{log}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_terminal_stops_it_in_good_order_and_without_one_nothing_happens() {
+    let (_ours, theirs) = terminal::terminal();
+    let start = |stdin: Stdio| {
+        let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0"]);
+        terminal::on_hangup(&mut command, libc::SIG_DFL);
+        let command = command.stdin(stdin).stdout(Stdio::piped());
+        let child = command.stderr(Stdio::piped()).spawn();
+        let mut server = Server(child.expect("it starts"));
+        let mut greeting = lines(server.0.stdout.take().expect("piped"));
+        assert!(greeting.any(|line| line.contains("/r/")));
+        let log = lines(server.0.stderr.take().expect("piped"));
+        (server, log)
+    };
+    let signal = |server: &Server, name: &str| {
+        let told = Command::new("kill")
+            .args([name, &server.0.id().to_string()])
+            .status();
+        assert!(told.expect("kill runs").success());
+    };
+    let (mut server, mut log) = start(theirs.into());
+    signal(&server, "-HUP");
+    assert!(log.any(|line| line.contains("stopping")));
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+
+    let (mut server, mut log) = start(Stdio::null());
+    signal(&server, "-HUP");
+    assert!(log.any(|line| line.contains("nothing to read again")));
+    signal(&server, "-TERM");
+    assert!(log.any(|line| line.contains("stopping")));
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
 }
 
 #[tokio::test]
