@@ -299,7 +299,7 @@ impl Join {
     pub(crate) fn run(self) -> Result<(), Failure> {
         if self.list_devices {
             for line in sound::list(self.backend.into()).map_err(Failure::running)? {
-                println!("{line}");
+                crate::say(line);
             }
             return Ok(());
         }
@@ -398,8 +398,7 @@ impl Join {
         };
         let told = stop.clone();
         let summary = bots::run(config, stop, |summary| {
-            // A closed standard output is no reason to stop.
-            let _ = writeln!(io::stdout(), "{}", bots_line(summary));
+            crate::say(bots_line(summary));
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 told.store(true, Ordering::Release);
             }
@@ -591,9 +590,8 @@ fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
         if now != known || Instant::now() >= next {
             known = now;
             next = Instant::now() + Duration::from_secs(2);
-            // A closed standard output is no reason to stop.
             for line in crate::view::lines(&status) {
-                let _ = writeln!(io::stdout(), "{line}");
+                crate::say(line);
             }
         }
         thread::sleep(Duration::from_millis(100));

@@ -7,6 +7,7 @@ mod serve;
 mod settings;
 mod view;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -60,6 +61,11 @@ impl Failure {
             message: message.to_string(),
         }
     }
+}
+
+/// Prints a line. A closed standard output is no reason to stop.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 fn main() -> ExitCode {

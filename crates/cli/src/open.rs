@@ -1,7 +1,8 @@
 //! `antiphon open`: the user's own browser, with sound settings that a page cannot ask for.
 
 use std::{
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Write},
     path::PathBuf,
     process::{Command, Stdio},
     str::FromStr,
@@ -15,6 +16,7 @@ use clap::Args;
 use crate::{
     Failure,
     browsers::{Browser, Computer, Family, PRODUCTS, System, Wanted},
+    say,
 };
 
 /// Enter a room in your own browser, set for the lowest latency
@@ -139,18 +141,21 @@ impl Open {
             )));
         }
         let launch = self.launch(&browser, computer.system);
-        println!("Browser:  {} ({})", browser.name, browser.program.display());
-        println!("Profile:  {}, only for Antiphon", launch.profile.display());
+        let program = browser.program.display();
+        say(format!("Browser:  {} ({program})", browser.name));
+        let profile = launch.profile.display();
+        say(format!("Profile:  {profile}, only for Antiphon"));
         for setting in &launch.settings {
-            println!("Sound:    {setting}");
+            say(format!("Sound:    {setting}"));
         }
         if !self.link.secure {
-            eprintln!(
+            let _ = writeln!(
+                io::stderr(),
                 "warning: browsers give pages from plain http:// no microphone: ask for an https:// link"
             );
         }
         if self.dry_run {
-            println!("Command:  {launch}");
+            say(format!("Command:  {launch}"));
             return Ok(());
         }
         self.start(&launch)

@@ -18,6 +18,7 @@ use tracing_subscriber::{
 use crate::{
     Failure, join,
     open::quoted,
+    say,
     settings::{LogFormat, Settings},
 };
 
@@ -82,7 +83,7 @@ impl Serve {
             .or(Settings::defaults());
         let resolved = settings.clone().resolve().map_err(Failure::usage)?;
         if self.print_config {
-            print!("{}", settings.to_toml());
+            say(settings.to_toml().map_err(Failure::usage)?.trim_end());
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);

@@ -419,8 +419,8 @@ impl Settings {
     }
 
     /// As a file that says the same, with secrets as `***`.
-    pub(crate) fn to_toml(&self) -> String {
-        toml::to_string(self).expect("plain values are TOML")
+    pub(crate) fn to_toml(&self) -> Result<String, String> {
+        toml::to_string(self).map_err(|error| format!("this is no text for a file: {error}"))
     }
 
     /// Checks what belongs together, and fills in the defaults.

@@ -45,6 +45,16 @@ impl Desk {
     }
 
     fn open(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command(arguments).output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (status.code(), text(stdout), text(stderr))
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
         let path = format!("{}:/usr/bin:/bin", self.path("bin").display());
         command
@@ -55,13 +65,7 @@ impl Desk {
         command
             .env_remove("XDG_DATA_HOME")
             .env_remove("ANTIPHON_BROWSER");
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = command.output().expect("it runs");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (status.code(), text(stdout), text(stderr))
+        command
     }
 
     /// What the browser wrote down: the latency asked for, then its arguments.
@@ -154,6 +158,17 @@ fn starts_firefox_with_a_profile_of_its_own() {
         stdout.contains("media.cubeb_latency_mtg_frames"),
         "{stdout}"
     );
+}
+
+#[test]
+fn nobody_need_read_what_is_printed() {
+    let desk = Desk::with(&["firefox"]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = desk.command(&["--browser", "firefox", LINK]);
+    let status = command.stdout(writer).status().expect("it runs");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(desk.started()[1], "--profile");
 }
 
 #[test]

@@ -102,6 +102,42 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
     assert!(!shown.contains("hunter"));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_path_that_is_no_text_is_not_shown() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let mut command = antiphon(&["serve", "--print-config", "--tls-key", "key.pem"]);
+    command
+        .arg("--tls-cert")
+        .arg(OsStr::from_bytes(b"\xff.pem"));
+    let (code, _, stderr) = run(&mut command);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(
+        stderr.starts_with("error: ") && stderr.contains("UTF-8"),
+        "{stderr}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn nobody_need_read_what_is_printed() {
+    for arguments in [
+        &["serve", "--print-config"][..],
+        // Without sound cards it fails, which is 1.
+        &["join", "--backend", "cpal", "--list-devices"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = antiphon(arguments);
+        let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
+        let output = child.expect("it starts").wait_with_output();
+        let Output { status, stderr, .. } = output.expect("it ends");
+        let stderr = String::from_utf8(stderr).expect("UTF-8");
+        let code = status.code();
+        assert!(matches!(code, Some(0 | 1)), "{arguments:?}: {stderr}");
+    }
+}
+
 fn acme<'a>(others: &[&'a str]) -> Vec<&'a str> {
     let names = ["--acme-domain", "a.example.org", "--acme-cache", "cache"];
     [&names[..], others].concat()
