@@ -17,7 +17,7 @@ use web_transport_quinn::Session;
 use web_transport_quinn::quinn::crypto::rustls::QuicClientConfig;
 use web_transport_quinn::quinn::{ClientConfig, Endpoint, IdleTimeout, TransportConfig, VarInt};
 
-use crate::signalling::RelayAddress;
+use crate::signalling::{RelayAddress, printable};
 use crate::tls;
 use antiphon_opus::outgoing::Sent;
 
@@ -420,7 +420,8 @@ impl Lane {
         loop {
             let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
             let connected = connected.unwrap_or_else(|_| Err("timed out".into()));
-            *self.trouble.borrow_mut() = connected.as_ref().err().cloned();
+            // The relay's own words may be in it.
+            *self.trouble.borrow_mut() = connected.as_ref().err().map(|why| printable(why));
             if let Ok(session) = connected {
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
                 let _ = self.events.try_send(RelayEvent::Changed);

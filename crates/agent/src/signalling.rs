@@ -303,6 +303,30 @@ pub enum FromServer {
     Unknown,
 }
 
+/// What the server says. Most of it is shown to people: no text has control characters.
+fn parse(text: &str) -> Option<FromServer> {
+    let mut message: Value = serde_json::from_str(text).ok()?;
+    // Signals are for programs, and a passphrase has to be said again as it is.
+    if !matches!(message["type"].as_str(), Some("signal" | "locked")) {
+        clean(&mut message);
+    }
+    serde_json::from_value(message).ok()
+}
+
+fn clean(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = printable(text),
+        Value::Array(values) => values.iter_mut().for_each(clean),
+        Value::Object(fields) => fields.values_mut().for_each(clean),
+        _ => {}
+    }
+}
+
+/// What a stranger wrote, without control characters: some would be commands to the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// After these, trying again would change nothing.
 const FINAL_ERRORS: [&str; 7] = [
     "bad_message",
@@ -491,7 +515,7 @@ async fn talk(
                     // Pings are answered by the library.
                     Ok(Some(Ok(_))) => continue,
                 };
-                let Ok(message) = serde_json::from_str(&text) else { continue };
+                let Some(message) = parse(&text) else { continue };
                 match &message {
                     FromServer::Welcome(welcome) => {
                         *welcomed = true;
@@ -781,6 +805,35 @@ mod tests {
             serde_json::from_str(newer),
             Ok(FromServer::Unknown)
         ));
+    }
+
+    #[test]
+    fn what_a_server_says_is_no_command_to_the_terminal() {
+        let escapes = "a\u{1b}]0;b\u{7}\u{9b}2J\r\nc";
+        let shown = "a\u{fffd}]0;b\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}c";
+        let parsed = |message: Value| parse(&message.to_string()).expect("a message");
+        let error = serde_json::json!({"type": "error", "code": "removed", "message": escapes});
+        assert!(matches!(parsed(error), FromServer::Error { message, .. } if message == shown));
+        let renamed = serde_json::json!({"type": "renamed", "id": "01", "name": escapes});
+        assert!(matches!(parsed(renamed), FromServer::Renamed { name, .. } if name == shown));
+        let mut welcome = welcome(false);
+        welcome["participants"] = serde_json::json!([{"id": "01", "stream": 2, "name": escapes, "present": true, "muted": false}]);
+        welcome["ice_servers"] = serde_json::json!([{"urls": [escapes]}]);
+        let FromServer::Welcome(welcome) = parsed(welcome) else {
+            panic!("a welcome");
+        };
+        assert_eq!(welcome.participants[0].name, shown);
+        let urls: Vec<_> = welcome.ice_servers[0].urls.iter().collect();
+        assert_eq!(urls, [shown]);
+        // What nobody is shown stays as it is.
+        let signal = serde_json::json!({"type": "signal", "from": "01", "data": {"sdp": escapes}});
+        assert!(
+            matches!(parsed(signal), FromServer::Signal { data, .. } if data["sdp"] == escapes)
+        );
+        let locked = serde_json::json!({"type": "locked", "passphrase": escapes});
+        assert!(
+            matches!(parsed(locked), FromServer::Locked { passphrase } if passphrase.as_deref() == Some(escapes))
+        );
     }
 
     #[test]
