@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::OsString,
     io::{self, IsTerminal, Write},
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::PathBuf,
 };
 
@@ -217,32 +217,41 @@ fn own_address() -> Option<IpAddr> {
 }
 
 fn advise(error: &StartError) -> String {
-    if let StartError::ListenRelay { .. } = error {
-        return format!(
-            "{error}. Take another address, --relay-listen ADDRESS:PORT, or do without: --no-relay"
-        );
-    }
-    let StartError::Listen { address, source } = error else {
-        return error.to_string();
+    let (flag, address, source) = match error {
+        StartError::Listen { address, source } => ("--listen", *address, source),
+        StartError::ListenMetrics { address, source } => ("--metrics-listen", *address, source),
+        StartError::ListenRelay { .. } => {
+            return format!(
+                "{error}. Take another address, --relay-listen ADDRESS:PORT, or do without: --no-relay"
+            );
+        }
+        _ => return error.to_string(),
     };
+    let with_port = |port| SocketAddr::new(address.ip(), port);
     match source.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "cannot listen on {address}: another program has this port. Stop it, or take another: --listen {}:{}",
-            address.ip(),
-            address.port().checked_add(1).unwrap_or(8080),
+            "cannot listen on {address}: another program has this port. Stop it, or take another: {flag} {}",
+            with_port(address.port().checked_add(1).unwrap_or(8080)),
         ),
-        io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied => format!(
+            "cannot listen on {address}: ports below 1024 need a permission. Take another: {flag} {}",
+            with_port(8443),
+        ),
+        io::ErrorKind::AddrNotAvailable if flag == "--listen" => {
+            let all: IpAddr = match address.ip() {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
             format!(
-                "cannot listen on {address}: ports below 1024 need a permission. Take another: --listen {}:8443",
-                address.ip()
+                "cannot listen on {address}: this machine has no such address. For all that it has: {flag} {}",
+                SocketAddr::new(all, address.port())
             )
         }
-        io::ErrorKind::AddrNotAvailable => {
-            format!(
-                "cannot listen on {address}: this machine has no such address. For all that it has: --listen 0.0.0.0:{}",
-                address.port()
-            )
-        }
+        // Not all: metrics are for the operator alone.
+        io::ErrorKind::AddrNotAvailable => format!(
+            "cannot listen on {address}: this machine has no such address. For this machine alone: {flag} 127.0.0.1:{}",
+            address.port()
+        ),
         _ => error.to_string(),
     }
 }
@@ -351,6 +360,53 @@ mod tests {
             (None, "antiphon"),
         ] {
             assert_eq!(typed(started.map(OsString::from)), shown);
+        }
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_had_is_explained() {
+        let advice = |metrics: bool, address: &str, kind: io::ErrorKind| {
+            let address = address.parse().expect("an address");
+            let source = kind.into();
+            advise(&if metrics {
+                StartError::ListenMetrics { address, source }
+            } else {
+                StartError::Listen { address, source }
+            })
+        };
+        use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+        for (metrics, address, kind, advised) in [
+            (false, "127.0.0.1:80", AddrInUse, "--listen 127.0.0.1:81"),
+            (false, "[::1]:80", AddrInUse, "--listen [::1]:81"),
+            (false, "[::]:443", PermissionDenied, "--listen [::]:8443"),
+            (
+                false,
+                "[2001:db8::1]:443",
+                AddrNotAvailable,
+                "--listen [::]:443",
+            ),
+            (
+                false,
+                "192.0.2.1:443",
+                AddrNotAvailable,
+                "--listen 0.0.0.0:443",
+            ),
+            (true, "[::1]:9090", AddrInUse, "--metrics-listen [::1]:9091"),
+            (
+                true,
+                "127.0.0.1:90",
+                PermissionDenied,
+                "--metrics-listen 127.0.0.1:8443",
+            ),
+            (
+                true,
+                "192.0.2.1:9090",
+                AddrNotAvailable,
+                "--metrics-listen 127.0.0.1:9090",
+            ),
+        ] {
+            let advice = advice(metrics, address, kind);
+            assert!(advice.ends_with(&format!(": {advised}")), "{advice}");
         }
     }
 

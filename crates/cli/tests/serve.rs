@@ -266,17 +266,22 @@ fn no_mistake_shows_a_secret() {
 #[test]
 fn a_taken_port_is_explained() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = taken.local_addr().expect("an address").port();
-    let (code, _, stderr) = run(&mut antiphon(&[
-        "serve",
-        "--listen",
-        &format!("127.0.0.1:{port}"),
-    ]));
-    assert_eq!(code, Some(1));
-    assert!(
-        stderr.contains("another program has this port") && stderr.contains("--listen 127.0.0.1:"),
-        "{stderr}"
-    );
+    let address = taken.local_addr().expect("an address").to_string();
+    for flag in ["--listen", "--metrics-listen"] {
+        let free = ["serve", "--listen", "127.0.0.1:0"];
+        let arguments = if flag == "--listen" {
+            &free[..1]
+        } else {
+            &free
+        };
+        let (code, _, stderr) = run(antiphon(arguments).args([flag, &address]));
+        assert_eq!(code, Some(1));
+        let advice = format!("another: {flag} 127.0.0.1:");
+        assert!(
+            stderr.contains("another program has this port") && stderr.contains(&advice),
+            "{stderr}"
+        );
+    }
 }
 
 #[test]

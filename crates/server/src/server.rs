@@ -60,6 +60,14 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// Take another address for metrics and the operator's page, or stop the program that has this one.
+    #[error("cannot listen for metrics on {address}: {source}")]
+    ListenMetrics {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
     /// Take another UDP address, stop the program that has this one, or do without a relay.
     #[error("the relay cannot listen on UDP {address}: {source}")]
     ListenRelay {
@@ -112,8 +120,14 @@ pub struct Server {
 impl Server {
     /// Binds the sockets and reads the certificate.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
-        let (listener, address) = listen(config.listen)?;
-        let metrics = config.metrics_listen.map(listen).transpose()?;
+        let (listener, address) = listen(config.listen).map_err(|source| StartError::Listen {
+            address: config.listen,
+            source,
+        })?;
+        let metrics = config.metrics_listen.map(|address| {
+            listen(address).map_err(|source| StartError::ListenMetrics { address, source })
+        });
+        let metrics = metrics.transpose()?;
         let expiry = Gauge::default();
         let (tls, acme) = match &config.tls {
             Some(source) => {
@@ -280,14 +294,11 @@ fn impatient<A>(listener: Listener, acceptor: A) -> axum_server::Server<Visitor,
     server
 }
 
-fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let bound = listener.local_addr()?;
-        Ok((listener, bound))
-    };
-    bind().map_err(|source| StartError::Listen { address, source })
+fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
 }
 
 /// What the web port shows from the start, and who orders its certificates, if they are ordered.
