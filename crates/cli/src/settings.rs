@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     fmt::Display,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -378,7 +378,8 @@ impl Settings {
             max_messages_per_s: self.max_messages_per_s.or(other.max_messages_per_s),
             max_bytes_per_s: self.max_bytes_per_s.or(other.max_bytes_per_s),
             metrics_listen: self.metrics_listen.or(other.metrics_listen),
-            log: self.log.or(other.log),
+            // Set to nothing is what an environment has for not set.
+            log: self.log.filter(|log| !log.is_empty()).or(other.log),
             log_format: self.log_format.or(other.log_format),
         }
     }
@@ -458,6 +459,22 @@ impl Settings {
                 "--max-participants-per-room {per_room}: expected 1 to {MAX_PARTICIPANTS_PER_ROOM}"
             ));
         }
+        let rooms = RoomLimits {
+            rooms: at_least_one("--max-rooms", settings.max_rooms)?,
+            participants: at_least_one("--max-participants", settings.max_participants)?,
+            participants_per_room: per_room,
+            ..RoomLimits::default()
+        };
+        let connections = ConnectionLimits {
+            per_address: at_least_one(
+                "--max-connections-per-address",
+                settings.max_connections_per_address,
+            )?,
+            messages_per_s: at_least_one("--max-messages-per-s", settings.max_messages_per_s)?,
+            bytes_per_s: at_least_one("--max-bytes-per-s", settings.max_bytes_per_s)?,
+            ..ConnectionLimits::default()
+        };
+        let ttl_s = at_least_one("--turn-ttl-s", settings.turn_ttl_s)?;
         let relay = RelayConfig {
             listen: settings.relay_listen,
             public_port: settings.relay_port,
@@ -478,14 +495,21 @@ impl Settings {
         for url in &turn_urls {
             check_turn_url(url).map_err(|error| format!("--turn-url {url}: {error}"))?;
         }
-        let turn = match (turn_urls.is_empty(), settings.turn_secret) {
+        let secret = settings.turn_secret;
+        let turn = match (
+            turn_urls.is_empty(),
+            secret.filter(|secret| !secret.reveal().is_empty()),
+        ) {
             (false, Some(secret)) => Some(TurnService {
                 urls: turn_urls,
                 secret,
-                ttl_s: settings.turn_ttl_s.expect(known),
+                ttl_s,
             }),
             (true, None) => None,
-            _ => return Err("--turn-url and --turn-secret go together".into()),
+            (false, None) => {
+                return Err("--turn-url needs --turn-secret, coturn's static-auth-secret".into());
+            }
+            (true, Some(_)) => return Err("--turn-secret is of no use without --turn-url".into()),
         };
         let log = settings.log.expect(known);
         let log = log
@@ -502,18 +526,8 @@ impl Settings {
                 servers: settings.ice_servers.expect(known),
                 turn,
             },
-            rooms: RoomLimits {
-                rooms: settings.max_rooms.expect(known),
-                participants: settings.max_participants.expect(known),
-                participants_per_room: per_room,
-                ..RoomLimits::default()
-            },
-            connections: ConnectionLimits {
-                per_address: settings.max_connections_per_address.expect(known),
-                messages_per_s: settings.max_messages_per_s.expect(known),
-                bytes_per_s: settings.max_bytes_per_s.expect(known),
-                ..ConnectionLimits::default()
-            },
+            rooms,
+            connections,
         };
         Ok(Resolved {
             config,
@@ -553,6 +567,13 @@ fn reason(message: &str) -> String {
         (Some(kind), Some((_, expected))) => format!("{kind}, expected {expected}"),
         _ => message.to_owned(),
     }
+}
+
+/// A limit that is not 0, which would let nobody in.
+fn at_least_one<T: Default + PartialEq>(flag: &str, limit: Option<T>) -> Result<T, String> {
+    limit
+        .filter(|limit| *limit != T::default())
+        .ok_or_else(|| format!("{flag} 0: expected 1 or more"))
 }
 
 /// What is ordered where, if anything is.
@@ -630,16 +651,32 @@ fn origin_of(url: &str) -> Result<String, String> {
     let host = origin
         .strip_prefix("https://")
         .or_else(|| origin.strip_prefix("http://"));
-    let plain = |host: &str| {
-        !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/?#@\\\"'<>".contains(c))
-    };
-    if host.is_some_and(plain) {
+    if host.is_some_and(is_authority) {
         Ok(origin)
     } else {
         Err(format!(
             "--public-url {url}: expected https://HOST or https://HOST:PORT, without a path"
         ))
     }
+}
+
+/// `HOST` or `HOST:PORT`.
+fn is_authority(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !text.ends_with(']') => (host, port.parse::<u16>().ok()),
+        _ => (text, Some(443)),
+    };
+    let ipv6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_host = match ipv6 {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            let foreign = |c: char| c.is_whitespace() || "/?#@\\\"'<>:[]".contains(c);
+            !host.is_empty() && !host.contains(foreign)
+        }
+    };
+    is_host && port.is_some_and(|port| port > 0)
 }
 
 fn hide_credentials<S: Serializer>(

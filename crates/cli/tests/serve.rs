@@ -200,7 +200,30 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
             vec!["--ice-server", "turn:turn.example.org"],
             "USER,CREDENTIAL",
         ),
+        (vec!["--turn-secret", "hunter2"], "--turn-url"),
+        (
+            vec!["--turn-url", "turn:turn.example.org", "--turn-secret="],
+            "--turn-secret",
+        ),
         (vec!["--public-url", "music.example.org"], "https://HOST"),
+        (vec!["--public-url", "https://:443"], "https://HOST"),
+        (vec!["--public-url", "https://h:99999"], "https://HOST"),
+        (vec!["--public-url", "https://h:0"], "https://HOST"),
+        (vec!["--public-url", "https://h:"], "https://HOST"),
+        (vec!["--public-url", "https://a:b:c"], "https://HOST"),
+        (vec!["--public-url", "https://[::1"], "https://HOST"),
+        (
+            vec!["--max-rooms", "0"],
+            "--max-rooms 0: expected 1 or more",
+        ),
+        (vec!["--max-participants", "0"], "--max-participants 0"),
+        (
+            vec!["--max-connections-per-address", "0"],
+            "--max-connections-per-address 0",
+        ),
+        (vec!["--max-messages-per-s", "0"], "--max-messages-per-s 0"),
+        (vec!["--max-bytes-per-s", "0"], "--max-bytes-per-s 0"),
+        (vec!["--turn-ttl-s", "0"], "--turn-ttl-s 0"),
         (vec!["--listen", "8080"], "--listen"),
         (vec!["--log", "loud"], "--log loud: expected"),
     ] {
@@ -209,6 +232,38 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
         assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
         assert!(!stderr.contains("hunter2"), "{stderr}");
     }
+}
+
+#[test]
+fn an_address_that_people_type_has_a_host_and_may_have_a_port() {
+    for url in [
+        "https://music.example.org",
+        "https://music.example.org:8443/",
+        "http://192.0.2.1:8080",
+        "https://[2001:db8::1]",
+        "https://[2001:db8::1]:8443",
+    ] {
+        let (code, shown, stderr) = run(&mut antiphon(&[
+            "serve",
+            "--print-config",
+            "--public-url",
+            url,
+        ]));
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(shown.contains(url), "{shown}");
+    }
+}
+
+#[test]
+fn a_log_level_of_nothing_is_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("antiphon.toml");
+    fs::write(&file, "log = \"debug\"\n").expect("written");
+    let mut command = antiphon(&["serve", "--print-config"]);
+    command.env("ANTIPHON_LOG", "");
+    assert!(run(&mut command).1.contains("log = \"info\""));
+    command.arg("--config").arg(&file);
+    assert!(run(&mut command).1.contains("log = \"debug\""));
 }
 
 #[test]
