@@ -216,7 +216,7 @@ impl Server {
                 expiry.set(tls::expiry_s(&named));
                 Ok(())
             };
-            background.spawn(tls::keep_fresh(files.clone(), reload));
+            background.spawn(tls::keep_fresh("web port", files.clone(), reload));
         }
         if let Some(acme) = acme {
             background.spawn(acme.keep_fresh());

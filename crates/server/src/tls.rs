@@ -15,6 +15,8 @@ use crate::{config::TlsFiles, metrics::unix_s};
 
 /// How often the files are looked at. Certificates are renewed weeks before they expire.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Whoever renews it has not, if it expires so soon.
+const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// Reads both files.
 pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
@@ -23,19 +25,19 @@ pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
 
 /// When the certificate in the file expires, Unix time in seconds; 0 if that cannot be read, which is no reason not to show it.
 pub(crate) fn expiry_s(files: &TlsFiles) -> i64 {
-    let read = || {
-        let certificate = CertificateDer::from_pem_file(&files.cert);
-        let certificate =
-            certificate.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        validity(&certificate)
-    };
-    match read() {
-        Ok(validity) => unix_s(validity.end),
+    match expiry(files) {
+        Ok(expiry) => unix_s(expiry),
         Err(error) => {
             tracing::warn!(%error, cert = %files.cert.display(), "it is not known when the certificate expires");
             0
         }
     }
+}
+
+fn expiry(files: &TlsFiles) -> io::Result<SystemTime> {
+    let certificate = CertificateDer::from_pem_file(&files.cert)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(validity(&certificate)?.end)
 }
 
 /// From when until when a certificate is valid.
@@ -51,17 +53,27 @@ pub(crate) fn validity(certificate: &CertificateDer<'_>) -> io::Result<Range<Sys
 }
 
 /// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
+/// A certificate that has expired does not follow one that has not. Warns of one that has, or soon will; `of` is what shows it.
 /// From the moment of the call, a SIGHUP no longer ends the process.
 pub(crate) fn keep_fresh(
+    of: &'static str,
     files: TlsFiles,
     read: impl AsyncFn() -> io::Result<()>,
 ) -> impl Future<Output = ()> {
     let hang_ups = HangUps::new();
-    reload(files, read, hang_ups)
+    reload(of, files, read, hang_ups)
 }
 
-async fn reload(files: TlsFiles, read: impl AsyncFn() -> io::Result<()>, mut hang_ups: HangUps) {
+async fn reload(
+    of: &'static str,
+    files: TlsFiles,
+    read: impl AsyncFn() -> io::Result<()>,
+    mut hang_ups: HangUps,
+) {
+    let cert = files.cert.display();
     let mut seen = modified(&files);
+    let mut shown = expiry(&files).ok();
+    warn_of(shown, of, &files);
     loop {
         let asked = tokio::select! {
             () = hang_ups.next() => true,
@@ -71,16 +83,44 @@ async fn reload(files: TlsFiles, read: impl AsyncFn() -> io::Result<()>, mut han
         if !asked && now == seen {
             continue;
         }
+        let next = expiry(&files).ok();
+        if has_expired(next) && shown.is_some() && !has_expired(shown) {
+            seen = now;
+            tracing::error!(of, %cert, "the certificate has expired; the old one stays");
+            continue;
+        }
         match read().await {
             Ok(()) => {
                 seen = now;
-                tracing::info!(cert = %files.cert.display(), "certificate read again");
+                shown = next;
+                tracing::info!(of, %cert, "certificate read again");
+                warn_of(shown, of, &files);
             }
             // `seen` stays: a file caught half-written is tried again.
             Err(error) => {
-                tracing::error!(%error, cert = %files.cert.display(), "certificate not readable; the old one stays")
+                tracing::error!(%error, of, %cert, "certificate not readable; the old one stays")
             }
         }
+    }
+}
+
+fn has_expired(expiry: Option<SystemTime>) -> bool {
+    expiry.is_some_and(|expiry| expiry <= SystemTime::now())
+}
+
+/// Says so if a certificate is of no use, or soon will be.
+fn warn_of(expiry: Option<SystemTime>, of: &str, files: &TlsFiles) {
+    let cert = files.cert.display();
+    let left = expiry.map(|expiry| expiry.duration_since(SystemTime::now()));
+    match left {
+        Some(Err(_)) => {
+            tracing::warn!(of, %cert, "the certificate has expired: browsers refuse it")
+        }
+        Some(Ok(left)) if left < SOON => {
+            let hours = left.as_secs() / 3_600;
+            tracing::warn!(of, %cert, hours, "the certificate expires soon");
+        }
+        _ => {}
     }
 }
 

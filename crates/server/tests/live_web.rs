@@ -300,6 +300,59 @@ async fn serves_tls_from_files_and_reads_them_again() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_certificate_that_expires_is_warned_of_and_none_that_has_follows_a_valid_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = std::sync::Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    let logged = async |words: &str| {
+        let logged = async {
+            while !fs::read_to_string(&log).expect("UTF-8").contains(words) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let logged = tokio::time::timeout(Duration::from_secs(10), logged).await;
+        logged.unwrap_or_else(|_| panic!("{words}: {:?}", fs::read_to_string(&log)));
+    };
+    let read_again = || {
+        let hang_up = std::process::Command::new("kill")
+            .args(["-HUP", &std::process::id().to_string()])
+            .status();
+        assert!(hang_up.expect("kill runs").success());
+    };
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+    };
+    certificate_until(&files, -1);
+    let server = Running::start(|config| config.tls = Some(Tls::Files(files.clone()))).await;
+    logged("the certificate has expired: browsers refuse it").await;
+    let valid = certificate_until(&files, 13);
+    read_again();
+    logged("the certificate expires soon").await;
+    assert!(get_tls(&server, valid.clone()).await.is_some());
+    certificate_until(&files, -1);
+    read_again();
+    logged("the certificate has expired; the old one stays").await;
+    assert!(get_tls(&server, valid).await.is_some());
+    let before = fs::read(&log).expect("there").len();
+    let renewed = certificate_until(&files, 15);
+    read_again();
+    let reloaded = async {
+        while get_tls(&server, renewed.clone()).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reloaded = tokio::time::timeout(Duration::from_secs(10), reloaded).await;
+    reloaded.expect("the new certificate");
+    let log = fs::read_to_string(&log).expect("UTF-8");
+    assert!(!log[before..].contains("expires soon"), "{log}");
+}
+
 #[tokio::test]
 async fn a_certificate_is_shown_even_if_it_is_not_known_when_it_expires() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -362,6 +415,23 @@ fn new_certificate(files: &TlsFiles) -> CertificateDer<'static> {
     fs::write(&files.cert, made.cert.pem()).expect("written");
     fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
     made.cert.der().clone()
+}
+
+/// One that expires in so many days.
+#[cfg(target_os = "linux")]
+fn certificate_until(files: &TlsFiles, days: i64) -> CertificateDer<'static> {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let name = "localhost".to_owned();
+    let mut parameters = rcgen::CertificateParams::new([name]).expect("a certificate");
+    let day = Duration::from_secs(24 * 60 * 60);
+    let now = std::time::SystemTime::now();
+    let shift = day * days.unsigned_abs() as u32;
+    parameters.not_before = (now - 2 * day).into();
+    parameters.not_after = if days < 0 { now - shift } else { now + shift }.into();
+    let made = parameters.self_signed(&key).expect("a certificate");
+    fs::write(&files.cert, made.pem()).expect("written");
+    fs::write(&files.key, key.serialize_pem()).expect("written");
+    made.der().clone()
 }
 
 async fn get_tls(server: &Running, trusted: CertificateDer<'static>) -> Option<running::Answer> {

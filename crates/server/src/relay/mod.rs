@@ -549,7 +549,7 @@ async fn renew(
                 let _ = configs.send(read(&files, &transport)?);
                 Ok(())
             };
-            tls::keep_fresh(files.clone(), reload).await;
+            tls::keep_fresh("relay", files.clone(), reload).await;
         }
         Identity::Own(own) => {
             let rotate = rotate(own, &configs, &transport, &offers);
