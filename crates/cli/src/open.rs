@@ -155,6 +155,13 @@ impl Open {
             );
         }
         if self.dry_run {
+            if let Some(text) = &launch.user_js {
+                let file = launch.user_js_path();
+                say(format!("Settings: {}, with these lines:", file.display()));
+                for line in text.lines() {
+                    say(format!("          {line}"));
+                }
+            }
             say(format!("Command:  {launch}"));
             return Ok(());
         }
@@ -264,9 +271,13 @@ impl Launch {
     fn prepare_profile(&self) -> io::Result<()> {
         fs::create_dir_all(&self.profile)?;
         match &self.user_js {
-            Some(text) => fs::write(self.profile.join("user.js"), text),
+            Some(text) => fs::write(self.user_js_path(), text),
             None => Ok(()),
         }
+    }
+
+    fn user_js_path(&self) -> PathBuf {
+        self.profile.join("user.js")
     }
 }
 
@@ -284,9 +295,16 @@ impl fmt::Display for Launch {
 }
 
 pub(crate) fn quoted(word: &str) -> String {
+    quoted_on(word, cfg!(windows))
+}
+
+fn quoted_on(word: &str, is_windows: bool) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.into()
+    } else if is_windows {
+        // Neither a path nor a link has one in it.
+        format!("\"{word}\"")
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
@@ -397,11 +415,15 @@ mod tests {
 
     #[test]
     fn a_command_is_shown_as_one_would_type_it() {
-        assert_eq!(quoted("/usr/bin/chromium"), "/usr/bin/chromium");
+        let unix = |word| quoted_on(word, false);
+        assert_eq!(unix("/usr/bin/chromium"), "/usr/bin/chromium");
         assert_eq!(
-            quoted("/Applications/Google Chrome"),
+            unix("/Applications/Google Chrome"),
             "'/Applications/Google Chrome'"
         );
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(unix("it's"), r"'it'\''s'");
+        let chrome = r"C:\Program Files\Google\Chrome\Application\chrome.exe";
+        assert_eq!(quoted_on(chrome, true), format!("\"{chrome}\""));
+        assert_eq!(quoted_on("--new-window", true), "--new-window");
     }
 }

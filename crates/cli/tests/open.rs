@@ -105,6 +105,21 @@ fn a_dry_run_says_everything_and_does_nothing() {
 }
 
 #[test]
+fn a_dry_run_shows_the_settings_that_are_in_no_command() {
+    let desk = Desk::with(&["firefox"]);
+    let (code, stdout, _) = desk.open(&["--dry-run", "--browser", "firefox", LINK]);
+    assert_eq!(code, Some(0));
+    for said in [
+        &format!("{}/user.js", desk.profile("firefox-128")),
+        "user_pref(\"media.cubeb_latency_mtg_frames\", 128);",
+        "user_pref(\"media.autoplay.default\", 0);",
+    ] {
+        assert!(stdout.contains(said), "{said} is not in\n{stdout}");
+    }
+    assert!(!Path::new(&desk.profile("firefox-128")).exists());
+}
+
+#[test]
 fn starts_chromium_as_an_app_with_small_buffers() {
     let desk = Desk::with(&["chromium", "firefox"]);
     let (code, _, stderr) = desk.open(&[
