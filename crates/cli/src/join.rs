@@ -1,6 +1,6 @@
 //! `antiphon join`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -359,6 +359,13 @@ impl Join {
         if let Some(path) = &self.json {
             write_json(path, &last)
                 .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
+        }
+        // Made by this run, and of nothing: it would be in the way of the next.
+        if let Some(recording) = self
+            .output
+            .filter(|path| last.id.is_none() && path.is_file())
+        {
+            let _ = fs::remove_file(recording);
         }
         left.and(sounded).map_err(Failure::running)?;
         shown.map_err(Failure::running)?;

@@ -541,10 +541,16 @@ fn a_locked_door_says_how_to_open_it() {
 fn who_never_got_in_is_told_why() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let link = format!("http://{}/r/abcdefghijklmnop", nobody.expect("a port"));
-    let arguments = ["join", "--tone", "--plain", "--seconds", "1", &link];
-    let output = antiphon(&arguments).output().expect("it runs");
+    let folder = tempfile::tempdir().expect("a folder");
+    let heard = folder.path().join("heard.wav");
+    let output = antiphon(&["join", "--tone", "--plain", "--seconds", "1", &link])
+        .arg("--output")
+        .arg(&heard)
+        .output()
+        .expect("it runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(!heard.exists(), "a recording of nothing");
     assert!(
         stderr.contains("never got into the room: ") && stderr.contains("refused"),
         "{stderr}"
