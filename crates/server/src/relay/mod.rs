@@ -63,6 +63,7 @@ use crate::{
     admission::{Admission, site},
     config::{Config, RelayConfig, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
+    rate::TokenBucket,
     server::StartError,
     signalling::RoomName,
     tls,
@@ -242,6 +243,7 @@ impl BoundRelay {
             admission: Admission::new(sessions_per_address),
             handshakes: Vec::new(),
             refused: 0,
+            lines: TokenBucket::new(1, 1, Duration::ZERO),
             forward: Latencies::default(),
             mix: Latencies::default(),
             lag: Lag::new(start),
@@ -348,6 +350,8 @@ struct Relay {
     handshakes: Vec<IpAddr>,
     /// Connections that no [`Relay::admit`] let in, since the start.
     refused: u64,
+    /// Lines that may be logged about what strangers do: one a second, or they could fill the disk.
+    lines: TokenBucket,
     /// Of rooms that are gone.
     forward: Latencies,
     mix: Latencies,

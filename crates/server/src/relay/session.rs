@@ -240,7 +240,9 @@ impl Relay {
     fn handle_request(&mut self, handle: ConnectionHandle, request: &ConnectRequest) {
         let own = self.public_origin.as_deref();
         let answer = if !is_own_origin(&request.headers, request.url.host_str(), own) {
-            tracing::warn!("refused a page of another site");
+            if self.lines.take(1, self.start.elapsed()) {
+                tracing::warn!("refused a page of another site");
+            }
             Err(StatusCode::FORBIDDEN)
         } else {
             let path = request.url.path().strip_prefix("/relay/");
