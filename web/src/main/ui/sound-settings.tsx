@@ -46,7 +46,7 @@ export function NameField() {
         name="name"
         type="text"
         autocomplete="nickname"
-        maxlength="64"
+        maxlength="128" // twice what is kept of a name: here those beyond the basic plane count as two
         placeholder="As the others know you"
         value={settings().name}
         onChange={(event) => {
@@ -258,7 +258,7 @@ function BufferField() {
             aria-label="Buffer in frames"
             min="0"
             max={MAX_TARGET_FRAMES}
-            step="16"
+            step="1" // in the lobby's form, what does not fit the step would keep one from joining
             value={fixed() ?? lastFixed}
             onKeyDown={(event) => {
               if (event.key !== "Enter") return;
@@ -267,8 +267,9 @@ function BufferField() {
             }}
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
-              if (!Number.isFinite(frames)) return;
-              lastFixed = Math.min(MAX_TARGET_FRAMES, Math.max(0, frames));
+              lastFixed = Number.isFinite(frames)
+                ? Math.min(MAX_TARGET_FRAMES, Math.max(0, frames))
+                : (fixed() ?? lastFixed);
               event.currentTarget.valueAsNumber = lastFixed;
               change({ buffer: lastFixed });
             }}
