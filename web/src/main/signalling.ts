@@ -81,7 +81,7 @@ export class Signalling {
   readonly #hello: Hello;
   readonly #receive: (message: FromServer) => void;
   readonly #report: (status: Status, trouble?: Trouble) => void;
-  readonly #secret = hex(crypto.getRandomValues(new Uint8Array(32)));
+  readonly #secret: string;
   #socket: WebSocket | null = null;
   #retryMs = FIRST_RETRY_MS;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -96,13 +96,16 @@ export class Signalling {
   /** WebSockets in a row that never opened. */
   #refusals = 0;
 
+  /** `secret`: that of `newSecret`, the same for as long as the page is there. */
   constructor(
     room: string,
+    secret: string,
     hello: Hello,
     receive: (message: FromServer) => void,
     report: (status: Status, trouble?: Trouble) => void,
   ) {
     this.#room = room;
+    this.#secret = secret;
     this.#hello = hello;
     this.#receive = receive;
     this.#report = report;
@@ -240,6 +243,12 @@ export class Signalling {
       return;
     }
     if (message.type === "welcome") {
+      // When this page left, the server did not hear it, and the others would go on with what is forgotten here.
+      // It leaves again; the server closes the connection, and it comes in anew.
+      if (message.resumed && !this.#wasIn) {
+        this.send({ type: "leave" });
+        return;
+      }
       // The room's, should a server that was restarted have to make it again.
       this.#hello.sample_rate_hz = message.sample_rate_hz;
       if (!message.locked) this.#setPassphrase(null);
@@ -260,6 +269,11 @@ export class Signalling {
     if (passphrase === null) delete this.#hello.passphrase;
     else this.#hello.passphrase = passphrase;
   }
+}
+
+/** Who one is: an owner's mute goes with it. */
+export function newSecret(): string {
+  return hex(crypto.getRandomValues(new Uint8Array(32)));
 }
 
 function hex(bytes: Uint8Array): string {

@@ -35,6 +35,7 @@ import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembe
 import { type Automation, nameOf, storeSettings } from "./settings";
 import {
   type FromServer,
+  newSecret,
   type RemoteParticipant,
   Signalling,
   type Trouble,
@@ -91,6 +92,7 @@ export class Studio implements StudioApi {
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
+  readonly #secret = newSecret();
   /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
@@ -659,6 +661,7 @@ export class Studio implements StudioApi {
     this.#clear("sound");
     const signalling = new Signalling(
       this.#state.room,
+      this.#secret,
       {
         name: this.#displayName(),
         sample_rate_hz: this.#rateHz,

@@ -57,7 +57,7 @@ async function welcomed(locked: boolean): Promise<[Socket, hello: Record<string,
 
 it("says the passphrase that the server told last when it comes in again", async () => {
   const hello = { name: "a", sample_rate_hz: 48_000 };
-  const signalling = new Signalling("room", hello, vi.fn(), vi.fn());
+  const signalling = new Signalling("room", "secret", hello, vi.fn(), vi.fn());
   let [socket, said] = await welcomed(false);
   expect(said).not.toHaveProperty("passphrase");
   // What one asked for oneself is not yet so.
@@ -87,7 +87,13 @@ it("does not knock again by itself after too many wrong passphrases, but comes b
   const heard = vi.fn();
   const status = vi.fn();
   const knock = () =>
-    new Signalling("room", { name: "a", sample_rate_hz: 48_000, passphrase: "guess" }, heard, status);
+    new Signalling(
+      "room",
+      "secret",
+      { name: "a", sample_rate_hz: 48_000, passphrase: "guess" },
+      heard,
+      status,
+    );
   const refuse = (socket: Socket) => {
     const message = { type: "error", code: "too_fast", message: "too many wrong passphrases; wait a minute" };
     socket.say(message);
@@ -112,7 +118,7 @@ it("tells a server that is silent from one that takes no connection, and goes on
   let isThere = true;
   vi.stubGlobal("fetch", async () => ({ ok: isThere }));
   const status = vi.fn();
-  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
   const refuse = async () => {
     Socket.all.at(-1)!.close();
     await vi.advanceTimersByTimeAsync(3_000);
@@ -133,6 +139,31 @@ it("tells a server that is silent from one that takes no connection, and goes on
   expect(troubles().length, "that one was open").toBe(before);
 });
 
+it("leaves once more where the server has not heard that it left, and comes in anew", async () => {
+  const received = vi.fn();
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, received, vi.fn());
+  const [socket] = Socket.all;
+  const welcome = { type: "welcome", id: "oneself", sample_rate_hz: 48_000, locked: false };
+  socket!.readyState = Socket.OPEN;
+  socket!.onopen?.();
+  socket!.say({ ...welcome, resumed: true });
+  expect(socket!.sent.map(({ type }) => type)).toEqual(["hello", "leave"]);
+  expect(received).not.toHaveBeenCalled();
+  socket!.close();
+  const [again, { secret }] = await welcomed(false);
+  expect(secret).toBe("secret");
+  expect(received).toHaveBeenCalledTimes(1);
+  // From then on nothing is forgotten.
+  again.close();
+  await vi.advanceTimersByTimeAsync(2_000);
+  const back = Socket.all.at(-1)!;
+  back.readyState = Socket.OPEN;
+  back.onopen?.();
+  back.say({ ...welcome, resumed: true });
+  expect(back.sent.map(({ type }) => type)).toEqual(["hello"]);
+  expect(received).toHaveBeenCalledTimes(2);
+});
+
 /** What keeps a connection: it is sent to oneself, and comes back. */
 const question = { type: "signal", to: "oneself", data: {} };
 const questions = ({ sent }: Socket) => sent.filter(({ type }) => type === "signal");
@@ -141,7 +172,13 @@ const answer = (socket: Socket) => socket.say({ type: "signal", from: "oneself",
 it("replaces a connection on which nothing comes any more, though the browser says nothing of it", async () => {
   const status = vi.fn();
   const received = vi.fn();
-  const signalling = new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, received, status);
+  const signalling = new Signalling(
+    "room",
+    "secret",
+    { name: "a", sample_rate_hz: 48_000 },
+    received,
+    status,
+  );
   const [dead, { secret }] = await welcomed(false);
   for (let n = 1; n <= 10; n++) {
     await vi.advanceTimersByTimeAsync(5_000);
@@ -168,7 +205,7 @@ it("replaces a connection on which nothing comes any more, though the browser sa
 });
 
 it.each(["online", "visibilitychange"])("asks at once on %s, and waits for 5 s", async (event) => {
-  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
   const [socket] = await welcomed(false);
   page.dispatchEvent(new Event(event));
   expect(questions(socket)).toEqual([question]);
@@ -181,7 +218,7 @@ it.each(["online", "visibilitychange"])("asks at once on %s, and waits for 5 s",
 });
 
 it("asks once more after a sleep, in which no answer could be heard", async () => {
-  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
   const [socket] = await welcomed(false);
   await vi.advanceTimersByTimeAsync(5_000);
   expect(questions(socket)).toHaveLength(1);
@@ -196,7 +233,7 @@ it("asks once more after a sleep, in which no answer could be heard", async () =
 it("gives up a connection that does not open within 10 s, and looks for the server", async () => {
   vi.stubGlobal("fetch", async () => ({ ok: false }));
   const status = vi.fn();
-  new Signalling("room", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
   await vi.advanceTimersByTimeAsync(9_900);
   expect(Socket.all[0]!.readyState).toBe(Socket.CONNECTING);
   await vi.advanceTimersByTimeAsync(3_000);

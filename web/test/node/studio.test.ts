@@ -69,10 +69,11 @@ class Socket {
   static readonly OPEN = 1;
   static readonly CLOSING = 2;
   static last: Socket | null = null;
+  onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
   readyState: number = Socket.OPEN;
-  said: { type: string; data?: unknown }[] = [];
+  said: { type: string; data?: unknown; secret?: string }[] = [];
   constructor() {
     Socket.last = this;
   }
@@ -356,6 +357,23 @@ it("opens the microphone where it is told to, and again when one comes back", as
   await studio.rejoin();
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
+});
+
+it("is the same one who comes back, so that the owner's mute lasts", async () => {
+  const secret = () => {
+    Socket.last?.onopen?.();
+    return Socket.last?.said.find(({ type }) => type === "hello")?.secret;
+  };
+  const studio = newStudio();
+  await studio.join();
+  const before = secret();
+  expect(before).toMatch(/^[0-9a-f]{64}$/);
+  studio.leave();
+  await studio.rejoin();
+  expect(secret()).toBe(before);
+  const other = newStudio();
+  await other.join();
+  expect(secret()).not.toBe(before);
 });
 
 it.each(["allowed", "refused"])("opens no microphone that is %s after the room was left", async (answer) => {
