@@ -1,11 +1,11 @@
 /** What the room has of a participant: the strip's settings, and the connection. */
 
-import type { Pin } from "../shared/engine";
 import type { WayName } from "../shared/messages";
 import type { HeardReport } from "../shared/wire";
 import { HeardWindow } from "./heard";
 import type { Loop, Peer } from "./mesh";
-import type { Buffer, Participant } from "./model";
+import type { Mix } from "./mixes";
+import type { Participant } from "./model";
 
 export interface Member {
   participant: Participant;
@@ -33,7 +33,8 @@ export interface Member {
 /** Who has just come. */
 export function newMember(
   stream: number,
-  of: { id: string; name: string; isLoop: boolean; isOwner: boolean; buffer: Buffer; pin: Pin },
+  of: { id: string; name: string; isLoop: boolean; isOwner: boolean },
+  mix: Mix,
 ): Member {
   return {
     stream,
@@ -49,12 +50,9 @@ export function newMember(
     returnTimer: undefined,
     participant: {
       ...of,
+      ...mix,
       present: true,
       connection: "connecting",
-      gain: 1,
-      pan: 0,
-      muted: false,
-      solo: false,
       mutedByOwner: false,
     },
   };

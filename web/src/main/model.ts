@@ -74,7 +74,7 @@ export interface Settings {
   adapt: "auto" | "off"; // steps down to a cheaper format for a player whose path cannot carry this one
   quantum: (typeof QUANTA)[number]; // asked of the browser; it may not follow
   packet: number; // frames, 16 to 512
-  buffer: Buffer; // of those who join, and of all when it is changed
+  buffer: Buffer; // of those who join for the first time, and of all when it is changed
   lanes: number | "auto"; // 1 to 16
 }
 

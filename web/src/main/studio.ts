@@ -27,6 +27,7 @@ import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
 import { Microphone } from "./microphone";
+import { type Mix, Mixes } from "./mixes";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
 import { Output } from "./output";
@@ -109,6 +110,7 @@ export class Studio implements StudioApi {
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
   readonly #members = new Map<string, Member>();
+  readonly #mixes = new Mixes();
   #nextStream = 1;
   #sender = NO_SENDER;
   /** The last one that was any. */
@@ -225,7 +227,10 @@ export class Studio implements StudioApi {
       this.#adviseOpus();
       this.#sound?.configureSender(this.#sendConfig());
     }
-    if (changed("buffer") && this.#mix !== null) this.#sound?.setBuffer(this.#mix.stream, after.buffer);
+    if (changed("buffer")) {
+      this.#mixes.setBuffer(after.buffer);
+      if (this.#mix !== null) this.#sound?.setBuffer(this.#mix.stream, after.buffer);
+    }
     for (const { participant, peer } of this.#members.values()) {
       if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
       if (changed("lanes") && peer instanceof Peer && after.lanes !== "auto") peer.wantLanes(after.lanes);
@@ -358,11 +363,13 @@ export class Studio implements StudioApi {
   }
 
   #soundStopped(): void {
+    const { phase, isOwner, participants } = this.#state;
+    const hasHeir = phase === "joined" && isOwner && participants.some(({ isLoop }) => !isLoop);
     this.#raise({
       id: "sound-stopped",
       severity: "error",
       title: "The browser's sound engine stopped.",
-      remedy: "You hear nobody, and may not be heard, until it is started again.",
+      remedy: `You hear nobody, and may not be heard, until it is started again.${hasHeir ? " For that you leave the room for a moment, and somebody else will own it." : ""}`,
       action: { label: "Restart the sound", run: () => void this.#recoverSound() },
     });
   }
@@ -968,15 +975,15 @@ export class Studio implements StudioApi {
 
   #addMember(id: string, name: string): void {
     if (this.#members.has(id) || this.#selfId === null) return;
-    const stream = this.#newStream({ name, isLoop: false });
     const { lanes } = this.#state.settings;
-    const member = this.#newMember(id, name, stream);
-    member.peer = new Peer(this.#selfId, id, stream, lanes, this.#iceServers, this.#host);
+    const member = this.#newMember(id, name);
+    member.peer = new Peer(this.#selfId, id, member.stream, lanes, this.#iceServers, this.#host);
   }
 
   #rename(id: string, name: string): void {
     const member = this.#members.get(id);
     if (member !== undefined) member.name = name;
+    this.#mixes.rename({ id, name });
     this.#publishMembers();
   }
 
@@ -996,24 +1003,26 @@ export class Studio implements StudioApi {
     this.#sound?.setPeer(stream, number, participant.pin, peer.wants);
   }
 
-  #newStream(of: { name: string; isLoop: boolean }): number {
-    const stream = this.#nextStream++;
-    const expectedFrames = this.#delays.of(delayKey(of, this.#rateHz));
-    this.#sound?.addStream(stream, this.#state.settings.buffer, expectedFrames);
-    return stream;
-  }
-
-  #newMember(id: string, name: string, stream: number): Member {
+  /** As it was mixed when it was here last. */
+  #newMember(id: string, name: string): Member {
     const isLoop = id === LOOP_ID;
-    const member = newMember(stream, {
-      id,
-      name,
-      isLoop,
-      isOwner: id === this.#ownerId,
-      buffer: this.#state.settings.buffer,
-      pin: isLoop ? "auto" : this.#automation.pin,
-    });
+    const present = Array.from(this.#members.values()).filter(({ participant }) => participant.present);
+    const kept = this.#mixes.of(
+      { id, name },
+      present.map((other) => other.name),
+    );
+    const { buffer } = this.#state.settings;
+    const pin = isLoop ? "auto" : this.#automation.pin;
+    const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };
+    const stream = this.#nextStream++;
+    const member = newMember(stream, { id, name, isLoop, isOwner: id === this.#ownerId }, mix);
     this.#members.set(id, member);
+    this.#sound?.addStream(stream, mix.buffer, this.#delays.of(delayKey({ name, isLoop }, this.#rateHz)));
+    if (kept !== undefined) {
+      this.#sound?.command(COMMAND.gain, stream, mix.gain);
+      this.#sound?.command(COMMAND.pan, stream, mix.pan);
+      this.#sound?.command(COMMAND.solo, stream, Number(mix.solo));
+    }
     return member;
   }
 
@@ -1115,9 +1124,8 @@ export class Studio implements StudioApi {
       return;
     }
     const name = "Yourself, through the network";
-    const stream = this.#newStream({ name, isLoop: true });
-    const member = this.#newMember(LOOP_ID, name, stream);
-    member.peer = new Loop(stream, this.#state.settings.lanes, this.#iceServers, this.#host);
+    const member = this.#newMember(LOOP_ID, name);
+    member.peer = new Loop(member.stream, this.#state.settings.lanes, this.#iceServers, this.#host);
     this.#publishMembers();
   }
 
@@ -1128,7 +1136,7 @@ export class Studio implements StudioApi {
     this.#control(id, { pan }, COMMAND.pan, pan);
   }
   setMuted(id: string, muted: boolean): void {
-    this.#updateMember(id, { muted });
+    this.#mixMember(id, { muted });
   }
   setSolo(id: string, solo: boolean): void {
     this.#control(id, { solo }, COMMAND.solo, Number(solo));
@@ -1138,11 +1146,11 @@ export class Studio implements StudioApi {
     const member = this.#members.get(id);
     if (member === undefined) return;
     this.#sound?.setBuffer(member.stream, buffer);
-    this.#updateMember(id, { buffer });
+    this.#mixMember(id, { buffer });
   }
 
   setPin(id: string, pin: Pin): void {
-    this.#updateMember(id, { pin });
+    this.#mixMember(id, { pin });
     const member = this.#members.get(id);
     if (member !== undefined) this.#tellPeer(member);
   }
@@ -1169,11 +1177,18 @@ export class Studio implements StudioApi {
     });
   }
 
-  #control(id: string, change: Partial<Participant>, code: number, value: number): void {
+  #mixMember(id: string, change: Partial<Mix>): void {
+    this.#updateMember(id, change);
+    const member = this.#members.get(id);
+    if (member !== undefined && id !== LOOP_ID)
+      this.#mixes.keep({ id, name: member.name }, member.participant);
+  }
+
+  #control(id: string, change: Partial<Mix>, code: number, value: number): void {
     const member = this.#members.get(id);
     if (member === undefined) return;
     this.#sound?.command(code, member.stream, value);
-    this.#updateMember(id, change);
+    this.#mixMember(id, change);
   }
 
   dismiss(problemId: string): void {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
-import { STREAM_STATS } from "../../src/shared/engine";
+import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
 
 /** No more of the sound than coming in and leaving need. */
@@ -17,8 +17,10 @@ const sound = vi.hoisted(() => ({
   doubtLanes: () => {},
   capture: vi.fn(),
   close: async () => {},
-  addStream: () => {},
+  addStream: vi.fn(),
   removeStream: () => {},
+  setBuffer: () => {},
+  command: vi.fn(),
   setPeer: () => {},
   mixing: {
     isMixed: () => false,
@@ -459,6 +461,74 @@ it("tells those of one name apart by their numbers in the room", async () => {
   expect(studio.stats().peers.map(({ name }) => name)).toEqual(["Musician", "Ann", "Musician"]);
   await serverSays({ type: "renamed", id: "id 5", name: "Bob" });
   expect(names()).toEqual(["Musician", "Ann", "Bob"]);
+});
+
+it("mixes those who come back as before, by who they are and else by name", async () => {
+  const studio = newStudio();
+  const mixOf = (id: string) => {
+    const { gain, pan, muted, solo, buffer, pin } =
+      studio.state.participants.find((person) => person.id === id) ?? {};
+    return [gain, pan, muted, solo, buffer, pin];
+  };
+  const untouched = [1, 0, false, false, "auto", "auto"];
+  const come = (stream: number, name: string) =>
+    serverSays({ type: "joined", participant: participant(stream, name) });
+  const leave = (id: string) => serverSays({ type: "left", id });
+  await enter(studio, [participant(2, "Ann"), participant(3, "Musician")]);
+  for (const id of ["id 2", "id 3"]) {
+    studio.setGain(id, 0.5);
+    studio.setPan(id, -1);
+    studio.setMuted(id, true);
+    studio.setSolo(id, true);
+    studio.setBuffer(id, "safe");
+    studio.setPin(id, "relay");
+  }
+  const mixed = [0.5, -1, true, true, "safe", "relay"];
+  await come(4, "Ann");
+  expect(mixOf("id 4"), "another of that name").toEqual(untouched);
+  await leave("id 4");
+  await serverSays({ type: "away", id: "id 2" });
+  sound.addStream.mockClear();
+  sound.command.mockClear();
+  await come(5, "Ann");
+  expect(mixOf("id 5"), "loaded again").toEqual(mixed);
+  const [[stream, buffer]] = sound.addStream.mock.calls;
+  expect(buffer).toBe("safe");
+  const { gain, pan, solo, mute } = COMMAND;
+  expect(new Set(sound.command.mock.calls)).toEqual(
+    new Set([
+      [gain, stream, 0.5],
+      [pan, stream, -1],
+      [solo, stream, 1],
+      [mute, stream, 1],
+    ]),
+  );
+  await leave("id 3");
+  await come(6, "Musician");
+  expect(mixOf("id 6"), "no name of their own").toEqual(untouched);
+  studio.leave();
+  await enter(studio, [participant(3, "Musician"), participant(7, "Bob")]);
+  expect(mixOf("id 3")).toEqual(mixed);
+  expect(mixOf("id 7")).toEqual(untouched);
+  await serverSays({ type: "renamed", id: "id 3", name: "Eve" });
+  await leave("id 3");
+  await studio.change({ buffer: 512 });
+  await come(8, "Eve");
+  expect(mixOf("id 8"), "the buffer of all was changed").toEqual([0.5, -1, true, true, 512, "relay"]);
+});
+
+it("says of sound that stopped what its restart costs the room's owner", async () => {
+  const studio = newStudio();
+  const remedy = () => {
+    (sound as { stopped?: () => void }).stopped?.();
+    return studio.state.problems[0]?.remedy;
+  };
+  await enter(studio, []);
+  expect(remedy()).not.toContain("own it");
+  await serverSays({ type: "joined", participant: participant(2, "Ann") });
+  expect(remedy()).toContain("somebody else will own it");
+  await serverSays({ type: "owner", id: "id 2" });
+  expect(remedy()).not.toContain("own it");
 });
 
 it("keeps no word of an earlier try above the room", async () => {
