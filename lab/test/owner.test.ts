@@ -17,6 +17,7 @@ it("locks the door, mutes and removes", async () => {
   await fill(owner, "Passphrase to come in", "tallis");
   await press(owner, "Lock the room");
   await untilShown(owner, "The room is locked");
+  await untilShown(owner, "Tell the passphrase to those whom you invite: tallis");
 
   // No round number: the fixed buffer's field is in the form that joins.
   await other.open(product.roomUrl(room, "B", { ...parameters, buffer: 8190 }));

@@ -114,6 +114,8 @@ export interface StudioState {
   mutedByOwner: boolean;
   /** Whether a passphrase is needed to come in. */
   locked: boolean;
+  /** Of a locked room one is in: what its owner tells those who are invited. */
+  roomPassphrase: string | null;
   /** Lobby: whether it is to be asked for, and why. */
   passphrase: "none" | Stopped;
   /** Of the devices and settings chosen now. */
@@ -124,7 +126,7 @@ export interface StudioState {
 
 /** How one comes in. */
 export interface Entry {
-  /** Of a locked room. */
+  /** Of a locked room; without what is blank at its ends, as `lock`'s. */
   passphrase?: string;
   /** Asks for the microphone first. Otherwise who has not allowed it yet only listens. */
   microphone?: boolean;

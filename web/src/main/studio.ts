@@ -153,6 +153,7 @@ export class Studio implements StudioApi {
       isOwner: false,
       mutedByOwner: false,
       locked: false,
+      roomPassphrase: null,
       passphrase: "none",
       calibration: NO_CALIBRATION,
       participants: [],
@@ -654,7 +655,7 @@ export class Studio implements StudioApi {
   // ---- Room ----
 
   async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
-    if (passphrase !== undefined) this.#passphrase = passphrase;
+    if (passphrase !== undefined) this.#passphrase = passphrase.trim() || null;
     this.#clear("server");
     this.#set({ phase: "joining" });
     try {
@@ -809,7 +810,7 @@ export class Studio implements StudioApi {
         break;
       case "locked":
         this.#passphrase = message.passphrase;
-        this.#set({ locked: message.locked });
+        this.#set({ locked: message.locked, roomPassphrase: message.passphrase });
         break;
       case "relay":
         this.#setRelay(message.relay);
@@ -856,7 +857,8 @@ export class Studio implements StudioApi {
     else this.#sound?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
-    this.#set({ phase: "joined", locked: welcome.locked, passphrase: "none" });
+    const { locked } = welcome;
+    this.#set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
     if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
   }
@@ -1160,7 +1162,7 @@ export class Studio implements StudioApi {
   }
 
   lock(passphrase: string | null): void {
-    this.#ordered(this.#signalling?.lock(passphrase));
+    this.#ordered(this.#signalling?.lock(passphrase?.trim() ?? null));
   }
 
   /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */

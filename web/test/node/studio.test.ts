@@ -809,6 +809,24 @@ it("says again what happens again, though it was dismissed", async () => {
   }
 });
 
+it("tells whoever is in the passphrase of the room, as it was said at the door or by the owner", async () => {
+  const studio = newStudio();
+  const passphrase = () => studio.state.roomPassphrase;
+  await studio.join({ passphrase: " tallis " });
+  Socket.last?.onopen?.();
+  expect(Socket.last?.said).toMatchObject([{ type: "hello", passphrase: "tallis" }]);
+  await serverSays({ ...welcomed, participants: [], locked: true });
+  expect(passphrase()).toBe("tallis");
+  studio.lock(" byrd\t");
+  expect(Socket.last?.said).toContainEqual({ type: "lock", passphrase: "byrd" });
+  await serverSays({ type: "locked", locked: true, passphrase: "byrd" });
+  expect(passphrase()).toBe("byrd");
+  studio.lock(null);
+  expect(Socket.last?.said).toContainEqual({ type: "lock", passphrase: null });
+  await serverSays({ type: "locked", locked: false, passphrase: null });
+  expect(passphrase()).toBeNull();
+});
+
 it("says that what the owner wanted did not reach the server", async () => {
   const studio = newStudio();
   await enter(studio, [participant(2, "Ann")]);

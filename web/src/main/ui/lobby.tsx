@@ -110,6 +110,9 @@ function PassphraseField(props: { why: Stopped }) {
         maxlength="128"
         required
         autocomplete="off"
+        autocapitalize="off"
+        autocorrect="off"
+        spellcheck={false}
         aria-describedby={`${id}-hint`}
         aria-invalid={props.why === "wrong"}
       />

@@ -84,7 +84,8 @@ export function Lock() {
   let field!: HTMLInputElement;
   const lock = (event: SubmitEvent) => {
     event.preventDefault();
-    if (field.value === "") return;
+    // The server takes none that is empty, and it is sent without what is blank at its ends.
+    if (field.value.trim() === "") return;
     view.studio.lock(field.value);
     field.value = "";
     setRemoved(null);
@@ -101,7 +102,7 @@ export function Lock() {
         ? `You removed ${removed()}, who may know the passphrase. A new one keeps them out.`
         : `You removed ${removed()}. The link still lets them in; a passphrase keeps them out.`;
     return locked()
-      ? "Tell the passphrase to those whom you invite."
+      ? `Tell the passphrase to those whom you invite: ${view.state().roomPassphrase ?? ""}`
       : "From then on who comes in must know it. Those who are in stay in.";
   };
   return (
@@ -131,6 +132,9 @@ export function Lock() {
               maxlength="128"
               required
               autocomplete="off"
+              autocapitalize="off"
+              autocorrect="off"
+              spellcheck={false}
               aria-describedby={`${id}-hint`}
             />
           </div>
