@@ -7,7 +7,7 @@ import type { Browser } from "../src/browsers.js";
 import { makeFolder, removeFolder } from "../src/processes.js";
 import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
 
-beforeAll(() => setUp(["A"]));
+beforeAll(() => setUp(["A", "B"]));
 afterEach(closeBrowsers);
 afterAll(tearDown);
 
@@ -21,7 +21,10 @@ it("keeps within a phone's width at 200 % text size", async () => {
     expect(await tooWide(page), url).toEqual([]);
   }
   await page.open(product.roomUrl(room, "A", { ...parameters, loop: 1 }));
-  await untilPlaying([page]);
+  // As long as a name may be, with nowhere to break it.
+  const other = await start("chromium", "B");
+  await other.open(product.roomUrl(room, "W".repeat(64), parameters));
+  await untilPlaying([page], 2);
   await page.evaluate(() => {
     for (const details of document.querySelectorAll("details")) details.open = true;
   });
