@@ -164,8 +164,10 @@ impl TryFrom<String> for Passphrase {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
+        // Nobody sees what is blank at its ends, or could tell another of it.
+        let text = text.trim();
         if (1..=MAX_PASSPHRASE_CHARACTERS).contains(&text.chars().count()) {
-            Ok(Self(text.into()))
+            Ok(Self(text.to_owned().into()))
         } else {
             Err("a passphrase has 1 to 128 characters")
         }
@@ -734,6 +736,7 @@ mod tests {
             ("sample_rate_hz", ""),
             ("surplus", "1"),
             ("passphrase", "\"\""),
+            ("passphrase", "\"  \""),
             ("passphrase", "null"),
             ("passphrase", "7"),
             ("passphrase", &long(129)),
@@ -752,7 +755,12 @@ mod tests {
                 panic!("{read:?}")
             };
             let written = serde_json::to_string(&passphrase).expect("serialises");
-            assert_eq!(written, text, "not a character is changed");
+            let expected = if text.contains("sesame") {
+                "\"open sesame\""
+            } else {
+                text
+            };
+            assert_eq!(written, expected, "but for what is blank at its ends");
         }
         let lock = |passphrase: &str| format!(r#"{{"type":"lock"{passphrase}}}"#);
         assert!(matches!(
