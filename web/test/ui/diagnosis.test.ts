@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { diagnose, heardWords, type Way } from "../../src/main/ui/diagnosis";
+import { diagnose, heardWords, isHeard, type Way } from "../../src/main/ui/diagnosis";
 import type { HeardStats } from "../../src/shared/stats";
 
 const plain = (text: string) => text.replaceAll("\u202f", " ");
@@ -89,5 +89,16 @@ describe("how they hear you", () => {
       "Bob hears you in the server's mix: 0.2 % concealed, 8.0 ms buffer",
     );
     expect(words({ concealedShare: null })).toBe("Bob does not hear you yet");
+  });
+
+  it.each([
+    { selfMuted: true },
+    { inputMuted: true },
+    { mutedByOwner: true },
+    { microphone: "ended" as const },
+  ])("is of nothing while %o", (change) => {
+    const state = { microphone: "on" as const, selfMuted: false, inputMuted: false, mutedByOwner: false };
+    expect(isHeard(state)).toBe(true);
+    expect(isHeard({ ...state, ...change })).toBe(false);
   });
 });

@@ -2,6 +2,7 @@
 
 import type { HeardStats } from "../../shared/stats";
 import { MAX_PACKET_FRAMES } from "../../shared/wire";
+import type { StudioState } from "../model";
 import { formatMs, formatShare, framesToMs } from "./format";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
@@ -107,6 +108,13 @@ export function diagnose(way: Way): Diagnosis | null {
     text: `Packets from ${way.from} to ${way.to} get lost on the way.`,
     advice: "A network cable instead of Wi-Fi, at either end, helps most.",
   };
+}
+
+/** Whether this page lets anybody hear one. While it does not, what peers report is how they hear silence. */
+export function isHeard(
+  state: Pick<StudioState, "microphone" | "selfMuted" | "inputMuted" | "mutedByOwner">,
+): boolean {
+  return state.microphone === "on" && !state.selfMuted && !state.inputMuted && !state.mutedByOwner;
 }
 
 /** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */

@@ -5,7 +5,7 @@ import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
 import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
-import { AUDIBLE_SHARE, diagnose, heardWords } from "./diagnosis";
+import { AUDIBLE_SHARE, diagnose, heardWords, isHeard } from "./diagnosis";
 import {
   formatCount,
   formatMs,
@@ -69,7 +69,7 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     <div class="figures">
       <p class={`verdict ${summary().tone}`}>{summary().text}</p>
       <Show when={incoming()}>{(found) => <Advice text={found().text} advice={found().advice} />}</Show>
-      <Show when={props.from === "them"}>
+      <Show when={props.from === "them" && isHeard(view.state())}>
         <HeardByThem reading={reading} name={props.name} />
       </Show>
       <Show when={metres()}>

@@ -3,6 +3,7 @@
 import { createMemo, For, Show } from "solid-js";
 import { announce } from "./announcer";
 import { CopyButton } from "./copy-button";
+import { isHeard } from "./diagnosis";
 import { OwnFigures } from "./figures";
 import { Icon } from "./icon";
 import { InputCheck, unheardWords } from "./input-check";
@@ -48,7 +49,8 @@ export function Room() {
 export function toggleSelfMuted(view: ReturnType<typeof useView>): void {
   const muted = !view.state().selfMuted;
   view.studio.setSelfMuted(muted);
-  announce(muted ? "You are muted." : "You are heard again.");
+  if (muted) announce("You are muted.");
+  else announce(isHeard(view.state()) ? "You are heard again." : "You are not muted, but nobody hears you.");
 }
 
 /** In the page's bar, where it stays in reach however far one has scrolled. */
