@@ -168,8 +168,8 @@ export interface StudioApi {
   setSolo(participantId: string, solo: boolean): void;
   setBuffer(participantId: string, buffer: Buffer): void;
   setPin(participantId: string, pin: Pin): void;
-  /** The owner's: for everyone in the room. */
-  moderate(participantId: string, action: "mute" | "unmute" | "remove"): void;
+  /** The owner's: for everyone in the room. False where it did not get to the server. */
+  moderate(participantId: string, action: "mute" | "unmute" | "remove"): boolean;
   /** The owner's: from now on who joins must say it; null opens the room again. */
   lock(passphrase: string | null): void;
   dismiss(problemId: string): void;

@@ -1157,8 +1157,10 @@ export class Studio implements StudioApi {
     if (member !== undefined) this.#tellPeer(member);
   }
 
-  moderate(id: string, action: "mute" | "unmute" | "remove"): void {
-    this.#ordered(this.#signalling?.send({ type: "moderate", to: id, action }));
+  moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
+    const isSent = this.#signalling?.send({ type: "moderate", to: id, action }) ?? false;
+    this.#ordered(isSent);
+    return isSent;
   }
 
   lock(passphrase: string | null): void {

@@ -844,6 +844,16 @@ it("says that what the owner wanted did not reach the server", async () => {
   }
 });
 
+it("tells whether a removal got to the server", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  expect(studio.moderate("id 2", "remove")).toBe(true);
+  Socket.last!.readyState = Socket.CLOSING;
+  expect(studio.moderate("id 2", "remove")).toBe(false);
+  studio.leave();
+  expect(studio.moderate("id 2", "remove")).toBe(false);
+});
+
 it("starts sound that the browser holds back by any click, also after its card was dismissed", async () => {
   sound.context.state = "suspended";
   const studio = newStudio();

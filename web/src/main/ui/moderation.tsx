@@ -18,6 +18,7 @@ export function Moderation(props: { participant: Participant; name: string }) {
   const [isAsking, setAsking] = createSignal(false);
   let remove: HTMLButtonElement | undefined;
   const keep = () => {
+    sentAway = null;
     setAsking(false);
     remove?.focus();
   };
@@ -56,8 +57,7 @@ export function Moderation(props: { participant: Participant; name: string }) {
           aria-label={`Really remove ${props.name} from the room`}
           ref={(button) => queueMicrotask(() => button.focus())}
           onClick={() => {
-            act("remove");
-            sentAway = props.name;
+            if (act("remove")) sentAway = props.name;
           }}
         >
           Really remove
