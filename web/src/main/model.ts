@@ -118,6 +118,8 @@ export interface StudioState {
   roomPassphrase: string | null;
   /** Lobby: whether it is to be asked for, and why. */
   passphrase: "none" | Stopped;
+  /** How often it was: each time is said, though it be for the same reason. */
+  refusals: number;
   /** Of the devices and settings chosen now. */
   calibration: CalibrationState;
   participants: Participant[];

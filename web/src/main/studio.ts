@@ -155,6 +155,7 @@ export class Studio implements StudioApi {
       locked: false,
       roomPassphrase: null,
       passphrase: "none",
+      refusals: 0,
       calibration: NO_CALIBRATION,
       participants: [],
       problems: [],
@@ -888,6 +889,7 @@ export class Studio implements StudioApi {
 
   #askForPassphrase(passphrase: Stopped): void {
     this.#passphrase = null;
+    this.#set({ refusals: this.#state.refusals + 1 });
     this.#backToLobby(passphrase);
   }
 

@@ -529,6 +529,22 @@ it("says of sound that stopped what its restart costs the room's owner", async (
   expect(remedy()).toContain("somebody else will own it");
   await serverSays({ type: "owner", id: "id 2" });
   expect(remedy()).not.toContain("own it");
+
+it("counts how often one was not let in, though it be for the same reason", async () => {
+  const studio = newStudio();
+  for (const [code, passphrase, refusals] of [
+    ["passphrase", "wrong", 1],
+    ["passphrase", "wrong", 2],
+    ["too_fast", "rationed", 3],
+    ["too_fast", "rationed", 4],
+  ] as const) {
+    await studio.join({ passphrase: "guess" });
+    await refuse(code);
+    expect(studio.state).toMatchObject({ phase: "lobby", passphrase, refusals });
+  }
+  await studio.join({ passphrase: "guess" });
+  studio.stopJoining();
+  expect(studio.state).toMatchObject({ phase: "lobby", passphrase: "rationed", refusals: 4 });
 });
 
 it("keeps no word of an earlier try above the room", async () => {

@@ -1,6 +1,6 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
-import { createMemo, createUniqueId, Match, Show, Switch } from "solid-js";
+import { createEffect, createMemo, createUniqueId, Match, on, Show, Switch } from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck, unheardWords } from "./input-check";
@@ -98,12 +98,23 @@ export function Lobby() {
 }
 
 function PassphraseField(props: { why: Stopped }) {
+  const view = useView();
   const id = createUniqueId();
+  const refusals = createMemo(() => view.state().refusals);
+  let field!: HTMLInputElement;
+  createEffect(
+    on(refusals, () =>
+      queueMicrotask(() => {
+        field.focus();
+        field.select();
+      }),
+    ),
+  );
   return (
     <div class="field">
       <label for={id}>The room's passphrase</label>
       <input
-        ref={(field) => queueMicrotask(() => field.focus())}
+        ref={field}
         id={id}
         name="passphrase"
         type="password"
@@ -116,9 +127,14 @@ function PassphraseField(props: { why: Stopped }) {
         aria-describedby={`${id}-hint`}
         aria-invalid={props.why === "wrong"}
       />
-      <p class={props.why === "needed" ? "hint" : "muted-words"} id={`${id}-hint`} role="alert">
-        {doorWords[props.why]}
-      </p>
+      {/* Anew each time, for a screen reader says what enters the page. */}
+      <Show when={refusals()} keyed>
+        {(_) => (
+          <p class={props.why === "needed" ? "hint" : "muted-words"} id={`${id}-hint`} role="alert">
+            {doorWords[props.why]}
+          </p>
+        )}
+      </Show>
     </div>
   );
 }
