@@ -743,17 +743,18 @@ export class Studio implements StudioApi {
   }
 
   #end(phase: "left" | "failed" | "removed"): void {
-    this.#disconnect();
+    this.#disconnect(phase);
     void this.#stopSound();
     this.#microphone.close();
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
-    this.#set({ phase, looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
+    this.#set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
     this.#setMutedByOwner(false);
   }
 
-  /** From the room: its members go, and what was said of the server with it. */
-  #disconnect(): void {
+  /** From the room: its members go, and what was said of the server with it. First the phase, or each of them would be said to leave. */
+  #disconnect(phase: StudioState["phase"]): void {
+    this.#set({ phase });
     this.#signalling?.leave();
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
@@ -895,9 +896,9 @@ export class Studio implements StudioApi {
 
   /** With the microphone on. */
   #backToLobby(passphrase: StudioState["passphrase"]): void {
-    this.#disconnect();
+    this.#disconnect("lobby");
     this.#setRelay(null);
-    this.#set({ phase: "lobby", looping: false, signalling: "offline", passphrase });
+    this.#set({ looping: false, signalling: "offline", passphrase });
   }
 
   #setIceServers(servers: RTCIceServer[]): void {

@@ -36,6 +36,7 @@ const sound = vi.hoisted(() => ({
   outputClock: () => null,
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
+  stopped: undefined as (() => void) | undefined,
 }));
 const NotLoaded = vi.hoisted(() => class extends Error {});
 const startSound = vi.hoisted(() =>
@@ -442,6 +443,26 @@ it("says that a browser which cannot resample records at another rate than the r
   expect(studio.state.microphone).toBe("failed");
   await studio.enableMicrophone();
   expect(studio.state).toMatchObject({ microphone: "on", problems: [] });
+});
+
+it.each<[string, (studio: Studio) => unknown]>([
+  ["left", (studio) => studio.leave()],
+  ["removed", () => refuse("removed")],
+  ["failed", () => refuse("replaced")],
+  ["lobby", () => refuse("passphrase")],
+  ["joining", () => sound.stopped?.()],
+])("is %s without a word that the others went", async (phase, end) => {
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann"), participant(2, "Bob")]);
+  const others: number[] = [];
+  studio.subscribe(() => {
+    if (studio.state.phase === "joined") others.push(studio.state.participants.length);
+  });
+  await end(studio);
+  studio.state.problems.find(({ id }) => id === "sound-stopped")?.action?.run();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(studio.state).toMatchObject({ phase, participants: [] });
+  expect(others.filter((count) => count < 2)).toEqual([]);
 });
 
 it("leaves it to the page of those who were removed to say so", async () => {
