@@ -749,7 +749,6 @@ export class Studio implements StudioApi {
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#relayOffer = null;
     this.#set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
-    this.#setMutedByOwner(false);
   }
 
   /** From the room: its members go, and what was said of the server with it. First the phase, or each of them would be said to leave. */
@@ -758,6 +757,7 @@ export class Studio implements StudioApi {
     this.#signalling?.leave();
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    this.#setMutedByOwner(false);
     this.#store.end("server-gone", "not-ordered", "ice");
   }
 

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
+import { ownChanges } from "../../src/main/ui/own-words";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
 
@@ -465,6 +466,32 @@ it.each<[string, (studio: Studio) => unknown]>([
   expect(others.filter((count) => count < 2)).toEqual([]);
 });
 
+it("says when the owner lets one be heard again, and that one owns the room, but not how one found it", async () => {
+  const studio = newStudio();
+  const said: string[] = [];
+  let before = studio.state;
+  studio.subscribe(() => {
+    said.push(...ownChanges(before, studio.state));
+    before = studio.state;
+  });
+  await enter(studio, []);
+  studio.leave();
+  await enter(studio, [participant(1, "Ann")], { owner: "id 1", muted: true, locked: true });
+  expect(said).toEqual([]);
+  await serverSays({ type: "muted", id: "id 9", muted: false });
+  expect(said.splice(0)).toEqual(["The owner lets you be heard again."]);
+  await serverSays({ type: "left", id: "id 1" });
+  await serverSays({ type: "owner", id: "id 9" });
+  expect(said.splice(0)).toEqual(["You are the room's owner now."]);
+  await serverSays({ type: "locked", locked: false, passphrase: null });
+  expect(said.splice(0)).toEqual(["The room is open again."]);
+  await serverSays({ type: "muted", id: "id 9", muted: true });
+  await refuse("passphrase");
+  expect(studio.state).toMatchObject({ phase: "lobby", mutedByOwner: false, problems: [] });
+  await enter(studio, []);
+  expect(said).toEqual([]);
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
@@ -550,6 +577,7 @@ it("says of sound that stopped what its restart costs the room's owner", async (
   expect(remedy()).toContain("somebody else will own it");
   await serverSays({ type: "owner", id: "id 2" });
   expect(remedy()).not.toContain("own it");
+});
 
 it("counts how often one was not let in, though it be for the same reason", async () => {
   const studio = newStudio();

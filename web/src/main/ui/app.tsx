@@ -10,6 +10,7 @@ import { Icon } from "./icon";
 import { keepFocus } from "./keep-focus";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
+import { ownChanges } from "./own-words";
 import { PageTitle } from "./page-title";
 import { participantName } from "./participant";
 import { PathChanges } from "./path-words";
@@ -153,9 +154,8 @@ function announceRoom(): void {
     }),
   );
   createEffect(
-    on([joined, () => view.state().locked], ([isIn, locked], before) => {
-      if (isIn && before?.[0] && locked !== before[1])
-        announce(locked ? "The room is locked." : "The room is open again.");
+    on(view.state, (now, before) => {
+      for (const sentence of ownChanges(before, now)) announce(sentence);
     }),
   );
   const paths = new PathChanges();
