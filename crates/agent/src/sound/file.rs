@@ -79,10 +79,7 @@ impl Recording {
             Err(why) if why.kind() == ErrorKind::AlreadyExists => File::create(path),
             file => file,
         };
-        let writer = file
-            .map_err(hound::Error::IoError)
-            .and_then(|file| WavWriter::new(BufWriter::new(file), spec))
-            .map_err(|why| format!("{}: {why}", path.display()))?;
+        let writer = write_into(file, path, spec)?;
         Ok(Self {
             path: path.to_owned(),
             spec,
@@ -125,10 +122,7 @@ impl Recording {
                 file => break (path, file),
             }
         };
-        let next = file
-            .map_err(hound::Error::IoError)
-            .and_then(|file| WavWriter::new(BufWriter::new(file), self.spec))
-            .map_err(|why| format!("{}: {why}", path.display()))?;
+        let next = write_into(file, &path, self.spec)?;
         let full = std::mem::replace(&mut self.writer, next);
         full.finalize().map_err(|why| self.failed(why))
     }
@@ -141,6 +135,16 @@ impl Recording {
     fn failed(&self, why: hound::Error) -> String {
         format!("{}: {why}", self.path.display())
     }
+}
+
+fn write_into(
+    file: std::io::Result<File>,
+    path: &Path,
+    spec: WavSpec,
+) -> Result<WavWriter<BufWriter<File>>, String> {
+    file.map_err(hound::Error::IoError)
+        .and_then(|file| WavWriter::new(BufWriter::new(file), spec))
+        .map_err(|why| format!("{}: {why}", path.display()))
 }
 
 impl std::fmt::Debug for FileDevice {
