@@ -5,10 +5,11 @@
 //! loss, whatever its cause, until a stream waits or is dropped: over 100 ms and 1 % of random loss, Cubic lets 19 % of four streams
 //! through (`cargo bench -p antiphon-server --bench congestion`). So here
 //!
-//! * loss counts as congestion only above a tenth, as in Google's congestion control for WebRTC (draft-ietf-rmcat-gcc-02, section 6), and
-//!   then takes away half as much as was lost of what was under way; after an interruption the window soon doubles again;
+//! * loss counts as congestion only where it is more than a tenth by more than chance; a tenth as in Google's congestion control for
+//!   WebRTC (draft-ietf-rmcat-gcc-02, section 6). Then it takes away half as much as was lost of what was under way; after an interruption
+//!   the window soon doubles again;
 //! * a window that holds the sender back does not grow while packets wait in a queue of the network, and shrinks while they wait for long:
-//!   then the queue is our own doing;
+//!   then the queue is our own doing. If shrinking does not shorten the queue, it is not: the way has become longer;
 //! * a window that does not hold the sender back grows until it holds a second of sound: so long may acknowledgements stay away.
 #![warn(missing_docs)]
 
@@ -26,12 +27,14 @@ const UNACKNOWLEDGED: u32 = 9;
 /// Until something is known, in packets (RFC 9002, section 7.2), and the least, a packet more than there: a burst of one stream.
 const INITIAL_PACKETS: u64 = 10;
 const LEAST_PACKETS: u64 = 3;
-/// Loss is judged over so many packets, or after so long: of fewer, a tenth may be lost by chance.
+/// Loss is judged over so many packets, or after so long.
 const JUDGED_PACKETS: u32 = 200;
 const JUDGED: Duration = Duration::from_secs(1);
 /// Shares of the bytes lost: below the first all is well, above the second it is congestion.
 const LITTLE_LOSS: f64 = 0.02;
 const MUCH_LOSS: f64 = 0.1;
+/// Standard deviations by which it must be above that: of 200 packets 21 are lost of a twelfth once in a second of four streams.
+const BEYOND_CHANCE: f64 = 2.0;
 /// The path was away if no acknowledgement came for so much longer than a round trip; they are held back for a tenth of it. What was lost
 /// then is judged within the second time.
 const AWAY: Duration = Duration::from_millis(250);
@@ -41,6 +44,9 @@ const SHORT_QUEUE: Duration = Duration::from_millis(10);
 const LONG_QUEUE: Duration = Duration::from_millis(30);
 /// By how much then, each time.
 const DRAIN: f64 = 0.85;
+/// After so many in a row a queue of our own has become shorter by a tenth of the round trip, whose window is then three fifths.
+const DRAINS: u32 = 3;
+const SHORTER: f64 = 0.9;
 /// The least delay is remembered for one to two times this: routes change, and clocks do not matter.
 const MEMORY: Duration = Duration::from_secs(10);
 /// A rate is taken over no less: acknowledgements that were held up come together.
@@ -49,8 +55,10 @@ const MEASURED: Duration = Duration::from_millis(500);
 const SPARE: Duration = Duration::from_secs(1);
 /// Enough for thirty streams over a round trip of 300 ms.
 const MOST_WINDOW: u64 = 2 << 20;
-/// After the start, for so many bytes acknowledged the window grows by one.
+/// After the start, for so many bytes acknowledged the window grows by one; and where some are lost, but not too many: it must come back
+/// from a judgement that chance had made.
 const GROWTH: u64 = 10;
+const GROWTH_IN_LOSS: u64 = 100;
 
 /// Sets the congestion control, and how often the other end acknowledges.
 pub fn configure(transport: &mut TransportConfig) -> &mut TransportConfig {
@@ -93,6 +101,9 @@ struct Sound {
     /// The same over the last periods of [`MEMORY`], the current one first, and when that began.
     least_delays: [Duration; 2],
     remembered_since: Instant,
+    /// Judgements in a row that shrank the window for a queue, and the delay at the first.
+    drains: u32,
+    drained_from: Duration,
     /// When something was last acknowledged, and when that first was so again after the path was away.
     acked_at: Instant,
     returned_at: Option<Instant>,
@@ -100,6 +111,7 @@ struct Sound {
     is_limited: bool,
     /// Of the last judgement.
     is_calm: bool,
+    is_congested: bool,
 }
 
 impl Sound {
@@ -119,10 +131,13 @@ impl Sound {
             delay: Duration::MAX,
             least_delays: [Duration::MAX; 2],
             remembered_since: now,
+            drains: 0,
+            drained_from: Duration::ZERO,
             acked_at: now,
             returned_at: None,
             is_limited: false,
             is_calm: true,
+            is_congested: false,
         }
     }
 
@@ -149,16 +164,42 @@ impl Sound {
         self.least_delays[0] = self.least_delays[0].min(delay);
     }
 
+    /// Notices that a queue is not our own.
+    fn count_drain(&mut self, is_waiting: bool) {
+        if !is_waiting {
+            self.drains = 0;
+            return;
+        }
+        if self.drains == 0 {
+            self.drained_from = self.delay;
+        }
+        self.drains += 1;
+        if self.drains > DRAINS {
+            if self.delay > self.drained_from.mul_f64(SHORTER) {
+                self.least_delays = [self.delay; 2];
+            }
+            self.drains = 0;
+        }
+    }
+
     fn judge(&mut self, now: Instant) {
         let loss = self.lost as f64 / (self.acked + self.lost).max(1) as f64;
+        let chance = (loss * (1.0 - loss) / f64::from(self.packets.max(1))).sqrt();
+        self.is_congested = loss > MUCH_LOSS + BEYOND_CHANCE * chance;
         let is_waiting = self.is_limited && self.queue() > LONG_QUEUE;
-        if loss > MUCH_LOSS || is_waiting {
-            let kept = if loss > MUCH_LOSS {
+        self.count_drain(is_waiting);
+        if self.is_congested || is_waiting {
+            let kept = if self.is_congested {
                 1.0 - loss / 2.0
             } else {
                 DRAIN
             };
-            let used = self.most_in_flight.min(self.window);
+            // What is under way is looked at after acknowledgements, when it is least.
+            let used = if self.is_limited {
+                self.window
+            } else {
+                self.most_in_flight.min(self.window)
+            };
             self.window = ((used as f64 * kept) as u64).max(self.least_window());
             // What has come back may be another path.
             let has_returned = |at| now.saturating_duration_since(at) < RETURNED;
@@ -197,6 +238,8 @@ impl Sound {
             self.window += bytes;
         } else if self.is_calm {
             self.window += bytes / GROWTH;
+        } else if !self.is_congested {
+            self.window += bytes / GROWTH_IN_LOSS;
         }
         self.window = self.window.min(MOST_WINDOW);
     }

@@ -5,7 +5,7 @@ mod network;
 use std::sync::Arc;
 
 use antiphon_congestion::SoundConfig;
-use antiphon_netem::{LinkConfig, Loss, Plan};
+use antiphon_netem::{LinkConfig, Loss, Plan, Step};
 use network::{Heard, losing, play};
 
 const SECONDS: u64 = 10;
@@ -78,4 +78,45 @@ fn a_link_that_is_too_narrow_is_kept_full_but_its_queue_is_not() {
         heard.delivered
     );
     assert!(heard.median_ms < 80.0, "{} ms", heard.median_ms);
+}
+
+/// A tenth counts as congestion. Of a little less, chance makes more than a tenth again and again.
+#[test]
+fn chance_does_not_close_the_window_for_good() {
+    for share in [0.06, 0.08] {
+        let link = LinkConfig {
+            delay_ms: 50.0,
+            loss: Loss::Random { share },
+            ..LinkConfig::default()
+        };
+        let plan = Plan::steady(1, link.clone(), link);
+        let heard = play(&plan, 4, 60, Arc::new(SoundConfig));
+        assert!(
+            heard.delivered > 1.0 - share - 0.01,
+            "{share}: {}",
+            heard.delivered
+        );
+    }
+}
+
+#[test]
+fn a_longer_way_is_no_queue_of_ours() {
+    let step = |at_ms, delay_ms| Step {
+        at_ms,
+        link: LinkConfig {
+            delay_ms,
+            rate_bits_per_second: Some(4_000_000),
+            ..LinkConfig::default()
+        },
+    };
+    // From the beginning of what is counted.
+    let steps = vec![step(0, 10.0), step(500 * SECONDS, 35.0)];
+    let plan = Plan {
+        seed: 1,
+        left_to_right: steps.clone(),
+        right_to_left: steps,
+    };
+    let heard = play(&plan, 4, SECONDS, Arc::new(SoundConfig));
+    // 4 of 6.9 Mbit/s, but for the first three seconds.
+    assert!(heard.delivered > 0.44, "{}", heard.delivered);
 }
