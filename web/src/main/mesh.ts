@@ -251,7 +251,7 @@ export class Peer {
     // An offer may have crossed this; and one that asks all the time gets no more.
     if (slot === undefined || performance.now() - slot.lane.describedAtMs < CROSSING_MS) return;
     if (slot.lane.connected) this.#offerAnew(number, slot);
-    else this.#restore(number);
+    else if (slot.attempts <= RESTARTS) this.#restore(number);
   }
 
   /** Undefined if the browser makes no more connections: then that is tried again later, and what comes through the server goes on. */
@@ -319,7 +319,8 @@ export class Peer {
         this.#schedule(lane.number, DISCONNECTED_MS);
         break;
       case "failed":
-        this.#schedule(lane.number, 0);
+        // Each one that is made anew fails, too, where there is no way: the next has its time.
+        if (slot.attempts <= RESTARTS) this.#schedule(lane.number, 0);
         break;
     }
     this.#reach.look();

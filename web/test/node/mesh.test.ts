@@ -268,6 +268,38 @@ it("makes two dozen connections in an hour for one who is out of reach, not hund
   peer.close();
 });
 
+it("makes no more of them though each fails, and the other end asks for a restart each time", async () => {
+  const ends = [end("b", "a"), end("a", "b")];
+  for (let seconds = 0; seconds < 3_600; seconds += 5) {
+    await converse(ends);
+    await vi.advanceTimersByTimeAsync(5_000);
+    if (seconds % 15 !== 0) continue;
+    for (const connection of Connection.made)
+      if (connection.connectionState !== "closed") connection.becomes("failed");
+  }
+  expect(Connection.made.length).toBeGreaterThan(20);
+  expect(Connection.made.length).toBeLessThan(50);
+  for (const { peer } of ends) peer.close();
+});
+
+it("restores at once what was connected and has failed, at both ends' word", async () => {
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await vi.advanceTimersByTimeAsync(300_000);
+  await converse([offers, answers]);
+  const [near, far] = Connection.made.filter(({ connectionState }) => connectionState !== "closed");
+  for (const connection of [near!, far!]) connection.becomes("connected");
+  await vi.advanceTimersByTimeAsync(5_000);
+  near!.becomes("failed");
+  await vi.advanceTimersByTimeAsync(0);
+  expect(near!.restarts).toBe(1);
+  far!.becomes("failed");
+  await vi.advanceTimersByTimeAsync(1_000);
+  await converse([offers, answers]);
+  expect(near!.restarts).toBe(2);
+  offers.peer.close();
+  answers.peer.close();
+});
+
 it("makes no connections as fast as a peer may ask for them, and none for what is no offer", async () => {
   const { peer } = end("a", "b");
   const description = (type: RTCSdpType) => ({ type, sdp: "" });
