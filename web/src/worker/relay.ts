@@ -25,6 +25,8 @@ const LAST_RETRY_MS = 4_000;
 const CONTROL_INTERVAL_MS = 100;
 /** Probes go every half a second: a session that answers none for so long is dead, though the browser has not noticed. */
 const SILENT_MS = 4_000;
+/** One that has not opened after so long never does. Chromium delays what follows many that failed by up to a minute and a half. */
+const OPENING_MS = 120_000;
 /** Close codes after which the same token will not do: unknown, and of one who left or was removed. */
 const REFUSED = new Set([1, 4]);
 
@@ -108,12 +110,12 @@ export class Relay {
     this.#control?.say(listen);
   }
 
-  /** Gives up sessions that answer no more; to be called now and then. `nowMs`: performance.now(). */
+  /** Gives up sessions that answer no more, or never open; to be called now and then. `nowMs`: performance.now(). */
   review(nowMs: number): void {
     for (const session of [...this.#sessions]) {
-      if (session.readyState !== "open") continue;
-      const answeredAtMs = this.#lanes.answeredAtMs(session.number) ?? session.openedAtMs;
-      if (nowMs - Math.max(answeredAtMs, session.openedAtMs) > SILENT_MS) this.#ended(session, null);
+      const answeredAtMs = this.#lanes.answeredAtMs(session.number) ?? session.sinceMs;
+      const patienceMs = session.readyState === "open" ? SILENT_MS : OPENING_MS;
+      if (nowMs - Math.max(answeredAtMs, session.sinceMs) > patienceMs) this.#ended(session, null);
     }
   }
 
@@ -151,7 +153,7 @@ export class Relay {
         this.#lanes.addLane(number, session);
         if (this.#control === null) this.#openControl(session);
       },
-      () => {},
+      () => this.#ended(session, null),
     );
     session.closed.then((code) => this.#ended(session, code));
   }
@@ -197,6 +199,9 @@ export class Relay {
   }
 }
 
+/** The standard has had `createWritable` in place of `writable` for some time, and Safari has it alone; TypeScript's library does not know it yet. */
+type Datagrams = WebTransportDatagramDuplexStream & { createWritable(): WritableStream<Uint8Array> };
+
 /** One session, as a lane sees it: what a data channel is elsewhere. */
 class Session implements LaneChannel {
   readonly number: number;
@@ -208,8 +213,9 @@ class Session implements LaneChannel {
   onclose: LaneChannel["onclose"] = null;
   /** The one that was opened on this session, if it was. */
   control: Control | null = null;
-  openedAtMs = 0;
-  /** Rejects if it never opens. */
+  /** When it was made, and then when it was opened; ms of `performance.now()`. */
+  sinceMs = performance.now();
+  /** Rejects if it never opens, or is none that datagrams can be written to. */
   readonly opened: Promise<void>;
   /** Resolves to the application's close code; null if the connection failed. */
   readonly closed: Promise<number | null>;
@@ -230,15 +236,15 @@ class Session implements LaneChannel {
   }
 
   #start(): void {
-    const { datagrams } = this.transport;
+    const datagrams = this.transport.datagrams as Datagrams;
     // A datagram that waits longer is no use; and the writer shall tell of those that wait, not hide them.
     datagrams.outgoingMaxAge = OUTGOING_MAX_AGE_MS;
     datagrams.outgoingHighWaterMark = 1;
     datagrams.incomingMaxAge = INCOMING_MAX_AGE_MS;
     datagrams.incomingHighWaterMark = INCOMING_HIGH_WATER_MARK;
-    this.#writer = datagrams.writable.getWriter();
+    this.#writer = (datagrams.writable ?? datagrams.createWritable()).getWriter();
     this.readyState = "open";
-    this.openedAtMs = performance.now();
+    this.sinceMs = performance.now();
     void this.#read(datagrams.readable.getReader()).catch(() => undefined);
   }
 

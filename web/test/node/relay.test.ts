@@ -10,6 +10,9 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+/** How a browser lets datagrams be written. */
+type WritableBy = "writable" | "createWritable" | "nothing";
+
 /** As much of a WebTransport as a session uses: what is sent is kept until the test takes it. */
 class Transport {
   readonly url: string;
@@ -38,17 +41,21 @@ class Transport {
         this.#receive = controller;
       },
     }),
-    writable: new WritableStream<Uint8Array>({
+    writable: undefined as WritableStream<Uint8Array> | undefined,
+    createWritable: undefined as (() => WritableStream<Uint8Array>) | undefined,
+  };
+
+  constructor(url: string, options: WebTransportOptions, writableBy: WritableBy) {
+    this.url = url;
+    this.options = options;
+    const writable = new WritableStream<Uint8Array>({
       write: (bytes) =>
         new Promise((take) => {
           this.sent.push({ bytes, take });
         }),
-    }),
-  };
-
-  constructor(url: string, options: WebTransportOptions) {
-    this.url = url;
-    this.options = options;
+    });
+    if (writableBy === "writable") this.datagrams.writable = writable;
+    if (writableBy === "createWritable") this.datagrams.createWritable = () => writable;
   }
 
   receive(...bytes: number[]): void {
@@ -89,7 +96,7 @@ const OFFER: RelayOffer = {
 };
 const NOTHING: Listen = { forward: [], mix: null, opus: true };
 
-function world() {
+function world(writableBy: WritableBy = "writable") {
   const transports: Transport[] = [];
   const lanes = new Map<number, LaneChannel>();
   const answered = new Map<number, number>();
@@ -103,7 +110,7 @@ function world() {
       changed: () => changes++,
     },
     (url, options) => {
-      const transport = new Transport(url, options);
+      const transport = new Transport(url, options, writableBy);
       transports.push(transport);
       return transport as unknown as WebTransport;
     },
@@ -301,6 +308,48 @@ it("gives up a session that answers no probe any more", async () => {
   }
   expect(transports.length).toBe(2);
   expect(transports[0].closeInfo).not.toBeNull();
+});
+
+it("writes datagrams in a browser that has only the newer way to do so", async () => {
+  const { transports, lanes, open, settle } = world("createWritable");
+  await open();
+  lanes.get(0)!.send(Uint8Array.of(1, 2, 3));
+  await settle();
+  expect(transports[0].sent.map(({ bytes }) => Array.from(bytes))).toEqual([[1, 2, 3]]);
+});
+
+it("ends a session that opens and is of no use, and tries again, ever less often", async () => {
+  const { transports, lanes, open, settle } = world("nothing");
+  await open();
+  for (const retryMs of [250, 500, 1_000]) {
+    const { length } = transports;
+    expect(transports.at(-1)!.closeInfo).not.toBeNull();
+    await vi.advanceTimersByTimeAsync(retryMs - 1);
+    expect(transports.length).toBe(length);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(transports.length).toBe(length + 1);
+    transports.at(-1)!.open();
+    await settle();
+  }
+  expect(lanes.size).toBe(0);
+});
+
+it("gives up a session that does not open in two minutes", async () => {
+  const { relay, transports, settle } = world();
+  relay.setOffer(OFFER);
+  for (let seconds = 1; seconds <= 125; seconds++) {
+    await vi.advanceTimersByTimeAsync(1_000);
+    relay.review(performance.now());
+    if (seconds === 120) expect(transports.length).toBe(1);
+  }
+  expect(transports.length).toBe(2);
+  expect(transports[0].closeInfo).not.toBeNull();
+  // It opens once it is too late.
+  transports[0].open();
+  transports[1].open();
+  await settle();
+  expect(transports[0].control).toBeNull();
+  expect(transports[1].control).not.toBeNull();
 });
 
 it("knows every message of the protocol, and no other", () => {
