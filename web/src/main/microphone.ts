@@ -7,7 +7,7 @@ import {
   openMicrophone,
   rateProblem,
 } from "./devices";
-import type { Device } from "./model";
+import type { Device, MicrophoneFault } from "./model";
 import type { Store } from "./store";
 
 /** `latency` is in the standard, but not yet in TypeScript's library. */
@@ -15,6 +15,8 @@ type TrackSettings = MediaTrackSettings & { latency?: number };
 
 /** Asked for sooner, Firefox sometimes goes on with the stream that was to end; and what cannot be opened at once may be let go a moment later. */
 const RENEWAL_WAITS_MS = [200, 500, 1_000];
+/** One that was plugged in is listed before it can be opened. */
+const RETAKING_WAITS_MS = [0, ...RENEWAL_WAITS_MS];
 
 export class Microphone {
   readonly #store: Store;
@@ -64,13 +66,24 @@ export class Microphone {
    * The same for the one that is open, which browsers give again without asking; nothing is captured for a moment. One that has gone in that moment is taken
    * again when it is back.
    */
-  async renew(rateHz: number): Promise<boolean> {
+  renew(rateHz: number): Promise<boolean> {
+    return this.#openAgain(rateHz, RENEWAL_WAITS_MS, ["none"]);
+  }
+
+  /** The same for the one that had gone and is back, by `follow`. While it does not open, it is taken again whenever the devices change. */
+  retake(rateHz: number): Promise<boolean> {
+    this.#store.set({ microphone: "asking" });
+    return this.#openAgain(rateHz, RETAKING_WAITS_MS, ["none", "busy"]);
+  }
+
+  /** The one that was opened last, after one of these waits. If it has one of the faults `ofGone` to the end, it is taken for gone. */
+  async #openAgain(rateHz: number, waitsMs: number[], ofGone: MicrophoneFault[]): Promise<boolean> {
     const input = this.#input;
     this.close();
     let request = this.#request;
     let error: unknown;
-    for (const waitMs of RENEWAL_WAITS_MS) {
-      await new Promise((resolve) => setTimeout(resolve, waitMs));
+    for (const waitMs of waitsMs) {
+      if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
       if (request !== this.#request) return false;
       const opening = this.open(rateHz, input?.id);
       request = this.#request;
@@ -79,9 +92,11 @@ export class Microphone {
       } catch (reason) {
         error = reason;
       }
+      // Who has said no is not asked once more.
+      if (microphoneFault(error) === "refused") break;
     }
     if (request !== this.#request) return false;
-    if (input === null || microphoneFault(error) !== "none") this.#failed(error);
+    if (input === null || !ofGone.includes(microphoneFault(error))) this.#failed(error);
     else {
       this.#input = { id: input.id, isMissing: true };
       this.#ended();

@@ -196,11 +196,18 @@ export class Studio implements StudioApi {
   // ---- Devices ----
 
   async enableMicrophone(): Promise<void> {
-    if (await this.#microphone.enable(this.#rateHz)) {
-      if (this.#sound !== null) this.#capture();
-      else await this.#startSound().catch((error) => this.#soundFailed(error));
-    }
+    if (await this.#microphone.enable(this.#rateHz)) await this.#useMicrophone();
     await this.#listDevices();
+  }
+
+  /** The devices were listed just now. */
+  async #retakeMicrophone(): Promise<void> {
+    if (await this.#microphone.retake(this.#rateHz)) await this.#useMicrophone();
+  }
+
+  async #useMicrophone(): Promise<void> {
+    if (this.#sound !== null) this.#capture();
+    else await this.#startSound().catch((error) => this.#soundFailed(error));
   }
 
   /** Opens the same one anew, unasked, for one that comes through the audio graph; while the page is seen, for a browser that does ask asks there. */
@@ -244,7 +251,7 @@ export class Studio implements StudioApi {
     const { inputs, outputs } = await listDevices();
     const { inputs: before } = this.#state;
     this.#set({ inputs, outputs });
-    if (this.#microphone.follow(inputs, before)) void this.enableMicrophone();
+    if (this.#microphone.follow(inputs, before)) void this.#retakeMicrophone();
     await this.#output.follow(outputs, () => void this.#listDevices());
   }
 

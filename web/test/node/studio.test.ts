@@ -209,6 +209,35 @@ it("says when the microphone has gone although its track goes on, and takes it a
   expect(problems(studio)).not.toContain("microphone-ended");
 });
 
+it.each([
+  [1, "NotReadableError", "on"],
+  [4, "NotReadableError", "ended"],
+  [1, "NotAllowedError", "refused"],
+] as const)(
+  "tries again what does not open %i times by %s when it is back, and then it is %s",
+  async (times, name, then) => {
+    const studio = newStudio();
+    plugged.mockResolvedValue([{ kind: "audioinput", deviceId: "usb in", label: "" }]);
+    await studio.enableMicrophone();
+    await plug(["built in"], []);
+    askForMicrophone.mockClear();
+    for (let n = 0; n < times; n++) askForMicrophone.mockRejectedValueOnce(new DOMException("no", name));
+    await plug(["built in", "usb in"], []);
+    expect(studio.state.microphone).toBe(then === "refused" ? then : "asking");
+    await vi.advanceTimersByTimeAsync(2_000);
+    expect(studio.state.microphone).toBe(then);
+    const asked = { audio: expect.objectContaining({ deviceId: { exact: "usb in" } }) };
+    expect(askForMicrophone.mock.calls).toEqual(Array(then === "on" ? 2 : times).fill([asked]));
+    expect(problems(studio)).toEqual({ on: [], ended: ["microphone-ended"], refused: ["microphone"] }[then]);
+    // It is not asked for all the time, but when something is plugged in.
+    await vi.advanceTimersByTimeAsync(60_000);
+    askForMicrophone.mockClear();
+    await plug(["built in", "usb in", "another"], []);
+    expect(askForMicrophone).toHaveBeenCalledTimes(then === "ended" ? 1 : 0);
+    expect(studio.state.microphone).toBe(then === "refused" ? then : "on");
+  },
+);
+
 it("warns when a card has gone that may have been the system's default", async () => {
   track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
   const studio = newStudio();
