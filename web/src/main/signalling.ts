@@ -90,6 +90,8 @@ export class Signalling {
   #askedAtMs = 0;
   /** Whether nothing has come since the server was asked. */
   #isOwed = false;
+  /** Whether it was asked once more though it owed an answer. */
+  #isExcused = false;
   #selfId: string | null = null;
   #closed = false;
   #wasIn = false;
@@ -157,7 +159,7 @@ export class Signalling {
     const socket = new WebSocket(`${scheme}//${location.host}/ws/${this.#room}`);
     this.#socket = socket;
     this.#startAsking();
-    this.#isOwed = false;
+    this.#heard();
     this.#refusals++;
     socket.onopen = () => {
       this.#refusals = 0;
@@ -165,7 +167,7 @@ export class Signalling {
     };
     socket.onmessage = ({ data }) => {
       if (this.#socket !== socket) return;
-      this.#isOwed = false;
+      this.#heard();
       if (typeof data === "string") this.#handle(data);
     };
     socket.onclose = () => {
@@ -181,6 +183,10 @@ export class Signalling {
     this.#asker = setInterval(() => this.#askAgain(), ASK_MS);
   }
 
+  #heard(): void {
+    this.#isOwed = this.#isExcused = false;
+  }
+
   /** What is sent to oneself comes back. */
   #ask(): void {
     this.#isOwed = true;
@@ -190,9 +196,14 @@ export class Signalling {
   #askAgain(): void {
     const elapsedMs = Date.now() - this.#askedAtMs;
     this.#askedAtMs += elapsedMs;
-    // An answer may have come, and be handled only after this, if the computer slept or the page stood still.
-    if (this.#isOwed && elapsedMs < 2 * ASK_MS) this.#replace();
-    else this.#ask();
+    // An answer may have come, and be handled only after this, if the computer slept or the page stood still. But once only: a page in the
+    // background may be woken once a minute, and no more, for as long as it is there.
+    const isExcused = elapsedMs >= 2 * ASK_MS && !this.#isExcused;
+    if (this.#isOwed && !isExcused) this.#replace();
+    else {
+      this.#isExcused = this.#isOwed;
+      this.#ask();
+    }
   }
 
   /** Closing waits for an answer, too; but of what has not opened yet it is the end at once, and then the server is looked for. */

@@ -230,6 +230,25 @@ it("asks once more after a sleep, in which no answer could be heard", async () =
   expect(Socket.all).toHaveLength(2);
 });
 
+it("replaces a dead connection where its timers come once a minute", async () => {
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  const [socket] = await welcomed(false);
+  const nextMinute = async () => {
+    vi.setSystemTime(Date.now() + 55_000);
+    await vi.advanceTimersByTimeAsync(5_000);
+  };
+  for (let minute = 0; minute < 3; minute++) {
+    await nextMinute();
+    answer(socket);
+  }
+  for (let minute = 0; minute < 2; minute++) await nextMinute();
+  answer(socket);
+  for (let minute = 0; minute < 2; minute++) await nextMinute();
+  expect(Socket.all, "an answer may yet be handled").toHaveLength(1);
+  await nextMinute();
+  expect(Socket.all).toHaveLength(2);
+});
+
 it("gives up a connection that does not open within 10 s, and looks for the server", async () => {
   vi.stubGlobal("fetch", async () => ({ ok: false }));
   const status = vi.fn();
