@@ -21,8 +21,12 @@ const INCOMING_HIGH_WATER_MARK = 512;
 /** Between attempts to open a session: doubled each time. */
 const FIRST_RETRY_MS = 250;
 const LAST_RETRY_MS = 4_000;
+/** After one that was open for so long they begin anew: the relay also ends some that it has opened. */
+const LASTING_MS = 5_000;
 /** The relay takes 20 control messages a second; a fader that moves makes more. */
 const CONTROL_INTERVAL_MS = 100;
+/** It makes four mixes of other shapes at once, and one a second in the long run; who asks for more loses the session. */
+const SHAPE_INTERVAL_MS = 1_000;
 /** Probes go every half a second: a session that answers none for so long is dead, though the browser has not noticed. */
 const SILENT_MS = 4_000;
 /** One that has not opened after so long never does. Chromium delays what follows many that failed by up to a minute and a half. */
@@ -113,9 +117,9 @@ export class Relay {
   /** Gives up sessions that answer no more, or never open; to be called now and then. `nowMs`: performance.now(). */
   review(nowMs: number): void {
     for (const session of [...this.#sessions]) {
-      const answeredAtMs = this.#lanes.answeredAtMs(session.number) ?? session.sinceMs;
-      const patienceMs = session.readyState === "open" ? SILENT_MS : OPENING_MS;
-      if (nowMs - Math.max(answeredAtMs, session.sinceMs) > patienceMs) this.#ended(session, null);
+      const { openedAtMs, madeAtMs } = session;
+      const sinceMs = Math.max(openedAtMs ?? madeAtMs, this.#lanes.answeredAtMs(session.number) ?? 0);
+      if (nowMs - sinceMs > (openedAtMs === null ? OPENING_MS : SILENT_MS)) this.#ended(session, null);
     }
   }
 
@@ -149,7 +153,6 @@ export class Relay {
     session.opened.then(
       () => {
         if (!this.#sessions.includes(session)) return;
-        this.#retryMs = FIRST_RETRY_MS;
         this.#lanes.addLane(number, session);
         if (this.#control === null) this.#openControl(session);
       },
@@ -180,6 +183,8 @@ export class Relay {
       this.#offer = null;
       return;
     }
+    const nowMs = performance.now();
+    if (nowMs - (session.openedAtMs ?? nowMs) > LASTING_MS) this.#retryMs = FIRST_RETRY_MS;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#adjust(), this.#retryMs);
     this.#retryMs = Math.min(LAST_RETRY_MS, this.#retryMs * 2);
@@ -213,8 +218,9 @@ class Session implements LaneChannel {
   onclose: LaneChannel["onclose"] = null;
   /** The one that was opened on this session, if it was. */
   control: Control | null = null;
-  /** When it was made, and then when it was opened; ms of `performance.now()`. */
-  sinceMs = performance.now();
+  /** By `performance.now()`; null until it opens. */
+  openedAtMs: number | null = null;
+  readonly madeAtMs = performance.now();
   /** Rejects if it never opens, or is none that datagrams can be written to. */
   readonly opened: Promise<void>;
   /** Resolves to the application's close code; null if the connection failed. */
@@ -244,7 +250,7 @@ class Session implements LaneChannel {
     datagrams.incomingHighWaterMark = INCOMING_HIGH_WATER_MARK;
     this.#writer = (datagrams.writable ?? datagrams.createWritable()).getWriter();
     this.readyState = "open";
-    this.sinceMs = performance.now();
+    this.openedAtMs = performance.now();
     void this.#read(datagrams.readable.getReader()).catch(() => undefined);
   }
 
@@ -286,6 +292,9 @@ class Control {
   readonly ended: Promise<void>;
   readonly #stream: Promise<WebTransportBidirectionalStream>;
   #next: Listen | null = null;
+  /** Of the mix that was asked for last, and when it became so. */
+  #shape: string | null = null;
+  #shapedAtMs = Number.NEGATIVE_INFINITY;
   #isSaying = false;
   #isClosed = false;
 
@@ -311,9 +320,11 @@ class Control {
       const writer = writable.getWriter();
       try {
         while (this.#next !== null && !this.#isClosed) {
-          const line = `${JSON.stringify({ type: "listen", ...this.#next })}\n`;
-          this.#next = null;
-          await writer.write(new TextEncoder().encode(line));
+          if (this.#mayShape(this.#next)) {
+            const line = `${JSON.stringify({ type: "listen", ...this.#next })}\n`;
+            this.#next = null;
+            await writer.write(new TextEncoder().encode(line));
+          }
           await new Promise((resolve) => setTimeout(resolve, CONTROL_INTERVAL_MS));
         }
       } finally {
@@ -322,6 +333,18 @@ class Control {
     } finally {
       this.#isSaying = false;
     }
+  }
+
+  /** Whether the mix may be of that shape now, as it then is; later the newest may. */
+  #mayShape({ mix }: Listen): boolean {
+    const shape = mix && `${mix.format} ${mix.packet_frames}`;
+    const nowMs = performance.now();
+    if (shape !== null && shape !== this.#shape) {
+      if (nowMs - this.#shapedAtMs < SHAPE_INTERVAL_MS) return false;
+      this.#shapedAtMs = nowMs;
+    }
+    this.#shape = shape;
+    return true;
   }
 
   /** Until the stream ends, or says what the protocol does not know. */

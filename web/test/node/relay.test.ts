@@ -183,6 +183,43 @@ it("says what to take when the control stream opens, and the newest of what chan
   expect(said().map(({ forward }) => forward)).toEqual([[7], [50]]);
 });
 
+it("asks for a mix of another shape once a second, and for all else at once", async () => {
+  const { relay, transports, open } = world();
+  await open();
+  const mix = (packet_frames: number, ...streams: number[]): Listen => {
+    const sources = streams.map((stream) => ({ stream, gain: 1, pan: 0, muted: false }));
+    return { forward: [], mix: { format: 16, packet_frames, sources }, opus: true };
+  };
+  const { lines } = transports[0].control!;
+  const shapes = () =>
+    lines.splice(0).map((line) => {
+      const { mix } = JSON.parse(line) as Listen;
+      return mix && [mix.packet_frames, mix.sources.length];
+    });
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(shapes()).toEqual([null]);
+  for (let n = 1; n <= 10; n++) {
+    relay.setListen(mix(n, 7));
+    await vi.advanceTimersByTimeAsync(150);
+  }
+  await vi.advanceTimersByTimeAsync(700);
+  const said = shapes();
+  expect(said.length).toBeLessThanOrEqual(4);
+  expect(said[0]).toEqual([1, 1]);
+  expect(said.at(-1)).toEqual([10, 1]);
+  relay.setListen(mix(10, 7, 8));
+  await vi.advanceTimersByTimeAsync(100);
+  expect(shapes()).toEqual([[10, 2]]);
+  // Where it ends and begins anew, that is another one.
+  for (let n = 1; n <= 10; n++) {
+    relay.setListen(n % 2 === 1 ? NOTHING : mix(10, 7));
+    await vi.advanceTimersByTimeAsync(150);
+  }
+  expect(shapes().filter((shape) => shape !== null).length).toBeLessThanOrEqual(2);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(lines.length).toBeLessThanOrEqual(1);
+});
+
 it("hears how many listen there, however the lines are cut", async () => {
   const { relay, transports, changes, open, settle } = world();
   await open();
@@ -277,6 +314,29 @@ it("comes back after a failure, ever less often, but not with a token that was r
     await open();
     expect(transports.length).toBe(before + 1);
   }
+});
+
+it("comes back ever less often where the relay ends each session soon, and at once where one has lasted", async () => {
+  const { transports, open, settle } = world();
+  await open();
+  const retryMs = async () => {
+    transports.at(-1)!.open();
+    await settle();
+    transports.at(-1)!.control!.end();
+    const { length } = transports;
+    let waitedMs = 0;
+    for (; transports.length === length; waitedMs += 50) await vi.advanceTimersByTimeAsync(50);
+    return waitedMs;
+  };
+  for (const expected of [250, 500, 1_000, 2_000, 4_000]) expect(await retryMs()).toBe(expected);
+  transports.at(-1)!.open();
+  await vi.advanceTimersByTimeAsync(6_000);
+  expect(await retryMs()).toBe(250);
+  // One that took as long to fail has not lasted.
+  await vi.advanceTimersByTimeAsync(6_000);
+  transports.at(-1)!.fail(null);
+  await vi.advanceTimersByTimeAsync(500);
+  expect(await retryMs()).toBe(1_000);
 });
 
 it("opens nothing while the server is known to be away, and at once when it is back", async () => {
