@@ -122,7 +122,7 @@ export interface PagePeer extends PageStream {
   mouthToEar: PageDelay | null;
   /** How the peer hears this page, by its own report. */
   heard: { isMixed: boolean; concealedShare: number | null; targetFrames: number; periodMs: number } | null;
-  /** `candidateType`: the path that ICE chose at this end. */
+  /** `candidateType`: the path that ICE chose, `relay` if it is one at either end. */
   lanes: { state: string; sentDatagrams: number; candidateType: string | null }[];
 }
 

@@ -8,7 +8,9 @@ export type LaneSignal =
 /** As in docs/protocol.md, "Lanes". */
 const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
 
+/** How often it is looked for the path: until there is one, for the nomination may follow the connection; and then, for ICE may find a better one. */
 const NOMINATION_MS = 500;
+const PATH_MS = 10_000;
 /** Candidates that are kept before the description they belong to; a browser has a dozen. */
 const MAX_EARLY = 64;
 
@@ -22,6 +24,7 @@ export class Lane {
   /** Negotiation steps, one after the other. */
   #steps: Promise<unknown> = Promise.resolve();
   candidateType: string | null = null;
+  #lookTimer: ReturnType<typeof setTimeout> | undefined;
   /** The peer has closed the channel: it never opens again, though the connection may look alive. */
   hasClosed = false;
   /** When this end's description was last sent, ms of `performance.now()`. */
@@ -48,7 +51,7 @@ export class Lane {
       signal({ kind: "candidate", lane: number, epoch, candidate: candidate?.toJSON() ?? null });
     };
     this.connection.onconnectionstatechange = () => {
-      if (this.connection.connectionState === "connected") void this.#findCandidateType();
+      void this.#lookForPath();
       changed(this);
     };
   }
@@ -76,6 +79,7 @@ export class Lane {
     this.connection.onicecandidate = null;
     this.connection.onconnectionstatechange = null;
     this.connection.close();
+    clearTimeout(this.#lookTimer);
   }
 
   async #handleDescription(description: RTCSessionDescriptionInit): Promise<void> {
@@ -113,17 +117,27 @@ export class Lane {
     this.#steps = this.#steps.then(step).catch(() => undefined);
   }
 
-  /** The nomination may follow the connection: asked again until there is one. */
-  async #findCandidateType(): Promise<void> {
-    while (this.connected) {
-      const report = await this.connection.getStats();
-      for (const stat of report.values()) {
-        if (stat.type === "candidate-pair" && stat.state === "succeeded" && stat.nominated) {
-          this.candidateType = report.get(stat.localCandidateId)?.candidateType ?? null;
-          return;
-        }
-      }
-      await new Promise((resolve) => setTimeout(resolve, NOMINATION_MS));
-    }
+  async #lookForPath(): Promise<void> {
+    if (!this.connected) return;
+    this.candidateType = candidateTypeOf(await this.connection.getStats());
+    clearTimeout(this.#lookTimer);
+    const waitMs = this.candidateType === null ? NOMINATION_MS : PATH_MS;
+    this.#lookTimer = setTimeout(() => void this.#lookForPath(), waitMs);
   }
+}
+
+/** Of the path that ICE chose: `relay` if it goes by either end's TURN server, else this end's; null before there is one. */
+function candidateTypeOf(report: RTCStatsReport): string | null {
+  const stats = Array.from(report.values());
+  const transport = stats.find(({ type }) => type === "transport");
+  // Not every browser says which pair it sends by.
+  const pair =
+    report.get(transport?.selectedCandidatePairId) ??
+    stats.find(
+      ({ type, state, nominated }) => type === "candidate-pair" && state === "succeeded" && nominated,
+    );
+  const [local, remote] = [pair?.localCandidateId, pair?.remoteCandidateId].map(
+    (id) => report.get(id)?.candidateType ?? null,
+  );
+  return remote === "relay" ? remote : local;
 }

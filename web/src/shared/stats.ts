@@ -74,7 +74,7 @@ export interface LaneStats {
   backlogBytes: number;
   /** Round-trip time of a probe datagram on this lane; null if none was answered lately. */
   rttMs: number | Unknown;
-  /** The path ICE chose: "host", "srflx", "prflx" or "relay" at this end; null until known. */
+  /** The path ICE chose: "relay" if it goes by a TURN server of either end, else "host", "srflx" or "prflx" as this end has it; null until known. */
   candidateType: string | Unknown;
 }
 
