@@ -154,8 +154,8 @@ export class Peer {
   }
 
   /** This end's wish; the greater of both ends' is granted. */
-  wantLanes(count: number): void {
-    this.#wanted = clampLanes(count);
+  wantLanes(count: number | "auto"): void {
+    this.#wanted = count === "auto" ? count : clampLanes(count);
     this.#adjust();
   }
 
@@ -225,7 +225,8 @@ export class Peer {
   /** Makes the lanes there are as many as wanted; the side that makes none says how many it wants. */
   #adjust(): void {
     if (!this.#offers) {
-      if (this.#wanted !== "auto") this.#host.signal(this.id, { kind: "lanes", count: this.#wanted });
+      const count = this.#wanted === "auto" ? 1 : this.#wanted;
+      this.#host.signal(this.id, { kind: "lanes", count });
       return;
     }
     const count = Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);

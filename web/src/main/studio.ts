@@ -242,7 +242,7 @@ export class Studio implements StudioApi {
     }
     for (const { participant, peer } of this.#members.values()) {
       if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
-      if (changed("lanes") && peer instanceof Peer && after.lanes !== "auto") peer.wantLanes(after.lanes);
+      if (changed("lanes") && peer instanceof Peer) peer.wantLanes(after.lanes);
     }
   }
 

@@ -188,6 +188,22 @@ it.each([
   },
 );
 
+it("goes back to the automatic number of lanes, be it by the end that offers or the other", async () => {
+  const [offers, answers] = [end("b", "a", 1), end("a", "b", "auto")];
+  const lanes = async () => {
+    await converse([offers, answers]);
+    return Connection.made.filter(({ connectionState }) => connectionState !== "closed").length / 2;
+  };
+  expect(await lanes()).toBe(1);
+  offers.peer.wantLanes("auto");
+  expect(await lanes()).toBe(2);
+  answers.peer.wantLanes(4);
+  expect(await lanes()).toBe(4);
+  answers.peer.wantLanes("auto");
+  expect(await lanes()).toBe(2);
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
 it("says that one is out of reach after 20 s without a lane, be it for the first time or not", async () => {
   const { peer, changed } = end("b", "a", 2);
   const lanes = () => Connection.made.filter(({ connectionState }) => connectionState !== "closed");

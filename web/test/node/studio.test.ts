@@ -8,6 +8,7 @@ import { WORKLET_STATS } from "../../src/shared/snapshot";
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
   context: { state: "running", resume: vi.fn(async () => {}) },
+  configureSender: () => {},
   setHeard: () => {},
   setListen: () => {},
   setMuted: () => {},
@@ -47,6 +48,7 @@ const startSound = vi.hoisted(() =>
 );
 const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
 const retried = vi.hoisted(() => vi.fn());
+const wantLanes = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {
     connection = "failed";
@@ -59,6 +61,7 @@ vi.mock("../../src/main/mesh", () => ({
     }
     close(): void {}
     retry = retried;
+    wantLanes = wantLanes;
   },
 }));
 vi.mock("../../src/main/sound", () => ({
@@ -641,6 +644,13 @@ it("says of oneself that one cannot be heard through the network, not that a fir
   expect(studio.state.problems).toMatchObject([{ title: "You cannot hear yourself through the network." }]);
   await studio.setLoop(false);
   expect(studio.state.problems).toEqual([]);
+});
+
+it("tells those who are there of each number of lanes that is chosen, and of none", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  for (const lanes of [1, 4, "auto"] as const) await studio.change({ lanes });
+  expect(wantLanes.mock.calls).toEqual([[1], [4], ["auto"]]);
 });
 
 it("knows who owns the room, and who is in it, when one has come in", async () => {
