@@ -841,14 +841,18 @@ export class Studio implements StudioApi {
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
       const { microphone } = this.#state;
+      const signalling = this.#signalling;
       if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#rateHz);
+      // It ended with the room that was left meanwhile; in the lobby it goes on, and is to have this rate.
+      if (this.#sound === null) return;
       try {
         await this.#restartSound();
       } catch (error) {
+        if (this.#signalling !== signalling) return;
         this.#backToLobby("none");
         this.#soundFailed(error);
-        return;
       }
+      if (this.#signalling !== signalling) return;
     }
     if (!welcome.locked) this.#passphrase = null;
     this.#setRelay(welcome.relay);

@@ -731,6 +731,38 @@ it("goes back to the lobby when the sound does not start at the room's rate", as
   expect(sound.capture).toHaveBeenCalledTimes(1);
 });
 
+it.each([
+  ["the microphone", "left"],
+  ["the microphone", "lobby"],
+  ["the sound", "left"],
+  ["the sound", "lobby"],
+  ["sound that fails", "left"],
+] as const)("stays out of a room that was left while %s was started at its rate: %s", async (what, phase) => {
+  const studio = newStudio();
+  await studio.join({ microphone: true });
+  let go = (_: typeof microphone) => {};
+  const until = new Promise<typeof microphone>((resolve) => {
+    go = resolve;
+  });
+  if (what === "the microphone") askForMicrophone.mockReturnValueOnce(until);
+  else
+    startSound.mockImplementationOnce(async ({ quantum }) => {
+      await until;
+      if (what !== "the sound") throw new Error("no such rate");
+      return Object.assign(sound, { quantum });
+    });
+  await serverSays({ ...welcomed, sample_rate_hz: 96_000, participants: [participant(2, "Ann")] });
+  if (phase === "left") studio.leave();
+  else studio.stopJoining();
+  const before = startSound.mock.calls.length;
+  go(microphone);
+  await vi.advanceTimersByTimeAsync(0);
+  expect(studio.state).toMatchObject({ phase, participants: [], problems: [] });
+  expect(peers).toEqual([]);
+  if (phase === "left") expect(startSound).toHaveBeenCalledTimes(before);
+  else expect(startSound.mock.lastCall?.[0]).toMatchObject({ rateHz: 96_000 });
+});
+
 it("goes back to the lobby when it cannot do what the server says", async () => {
   const studio = newStudio();
   await enter(studio, [], { participants: null });
