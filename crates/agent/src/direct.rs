@@ -151,6 +151,8 @@ pub struct Direct {
     wanted: usize,
     wanted_by_peer: usize,
     lanes: BTreeMap<usize, Lane>,
+    /// The greatest of any lane so far.
+    last_epoch: u64,
     turn: usize,
     /// Until then the peer's negotiations so far have used up what it may ask for in the long run, ns of the local clock.
     negotiated_ns: u64,
@@ -191,6 +193,7 @@ impl Direct {
             wanted: lanes.clamp(1, MAX_LANES),
             wanted_by_peer: 1,
             lanes: BTreeMap::new(),
+            last_epoch: 0,
             turn: 0,
             negotiated_ns: 0,
             servers: gather::servers(servers).into(),
@@ -283,17 +286,15 @@ impl Direct {
     }
 
     fn offer_anew(&mut self, number: usize) {
-        let (least, failures) = match self.lanes.get(&number) {
-            Some(old) => (old.epoch + 1, old.failures),
-            None => (0, 0),
-        };
-        // Greater than of any lane before, of one that this program has forgotten, too.
+        let failures = self.lanes.get(&number).map_or(0, |old| old.failures);
+        // Greater than of any lane before, of one that this program has forgotten, too; and the clock may have been put back.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_1970.map_or(0, |it| it.as_millis() as u64);
-        self.make(number, now_ms.max(least), failures);
+        self.make(number, now_ms.max(self.last_epoch + 1), failures);
     }
 
     fn make(&mut self, number: usize, epoch: u64, failures: u32) {
+        self.last_epoch = self.last_epoch.max(epoch);
         let (inbox, inputs) = mpsc::channel(INBOX);
         let shared = Rc::new(Shared::default());
         let task = Task {
@@ -1368,6 +1369,19 @@ mod tests {
             assert_eq!(granted(&mut offering, &mut other), 4);
         };
         LocalSet::new().run_until(wish).await;
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_put_back_makes_no_lane_older_than_the_last() {
+        let meeting = async {
+            let (events, _told) = mpsc::channel(1);
+            let mut offerer = Direct::new("b", "a", 1, &[], events);
+            let ahead = u64::MAX / 2;
+            offerer.make(0, ahead, 0);
+            offerer.say_again(false, now_ns());
+            assert!(epoch(&offerer) > Some(ahead));
+        };
+        LocalSet::new().run_until(meeting).await;
     }
 
     #[tokio::test]
