@@ -59,7 +59,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CANDIDATES: usize = 64;
 /// Negotiations that a peer may ask for, each of which may make a peer connection: so many at once, and one in so long, ns, after
 /// that. All lanes four times are within it; more would hold up the sound of others, which the same thread carries.
-const MAX_NEGOTIATIONS: u64 = 32;
+const MAX_NEGOTIATIONS: u64 = 4 * MAX_LANES as u64;
 const NEGOTIATION_NS: u64 = 500_000_000;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
@@ -131,6 +131,8 @@ struct Shared {
 struct Lane {
     epoch: u64,
     failures: u32,
+    /// The peer's answer to our offer has come.
+    is_answered: bool,
     inbox: mpsc::Sender<Input>,
     shared: Rc<Shared>,
     task: tokio::task::JoinHandle<()>,
@@ -312,6 +314,7 @@ impl Direct {
         let lane = Lane {
             epoch,
             failures,
+            is_answered: false,
             inbox,
             shared,
             task,
@@ -328,17 +331,26 @@ impl Direct {
         match (data.get("kind").and_then(Value::as_str), lane) {
             (Some(kind @ ("description" | "candidate")), Some(lane)) => {
                 let Some(epoch) = number("epoch") else { return };
-                if kind == "description" && !self.may_negotiate(now_ns) {
+                let is_offer = kind == "description" && !self.offers;
+                if is_offer && !self.may_negotiate(now_ns) {
                     return;
                 }
                 let is_newer = self.lanes.get(&lane).is_none_or(|old| epoch > old.epoch);
                 // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
-                if kind == "description" && is_newer && !self.offers {
+                if is_offer && is_newer {
                     self.make(lane, epoch, 0);
                 }
-                let Some(lane) = self.lanes.get(&lane).filter(|lane| lane.epoch == epoch) else {
+                let lane = self.lanes.get_mut(&lane);
+                let Some(lane) = lane.filter(|lane| lane.epoch == epoch) else {
                     return;
                 };
+                // An offer of ours was counted when it was made, and has one answer.
+                if kind == "description"
+                    && !is_offer
+                    && std::mem::replace(&mut lane.is_answered, true)
+                {
+                    return;
+                }
                 let input = match data.get(kind) {
                     Some(description) if kind == "description" => {
                         Input::Description(description.clone())
@@ -468,6 +480,14 @@ impl Direct {
     pub fn take_stock(&self, now_ns: u64) {
         for lane in self.lanes.values() {
             lane.shared.backlog.borrow_mut().take_stock(now_ns);
+        }
+    }
+
+    /// Sends a probe on each open lane, and makes the lanes that were too many at once before. To be called twice a second.
+    pub fn probe(&mut self, probe: &Bytes, now_ns: u64) {
+        self.adjust(now_ns);
+        for number in self.open_lanes() {
+            self.send_on(number, probe.clone());
         }
     }
 
@@ -1328,6 +1348,38 @@ mod tests {
             assert!(epoch(&offerer) > Some(last));
         };
         LocalSet::new().run_until(asking).await;
+    }
+
+    #[tokio::test]
+    async fn all_lanes_are_made_again_if_not_at_once_then_later() {
+        // None of them is run.
+        let meeting = async {
+            let (events, _told) = mpsc::channel(1);
+            let mut offerer = Direct::new("b", "a", MAX_LANES, &[], events);
+            let second = 1_000_000_000;
+            let later = now_ns() + 5 * second;
+            let mut flap = || {
+                let epochs: Vec<_> = (offerer.lanes.iter())
+                    .map(|(&lane, it)| (lane, it.epoch))
+                    .collect();
+                for (lane, epoch) in epochs {
+                    let answer = json!({"kind": "description", "lane": lane, "epoch": epoch,
+                        "description": {"type": "answer", "sdp": ""}});
+                    for _ in 0..3 {
+                        offerer.handle_signal(&answer, later);
+                    }
+                    let waiting = INBOX - offerer.lanes[&lane].inbox.capacity();
+                    assert_eq!(waiting, 1, "one offer, one answer");
+                }
+                offerer.say_again(false, later);
+                offerer.lanes.len()
+            };
+            assert_eq!([flap(), flap(), flap()], [MAX_LANES; 3]);
+            assert!(flap() < MAX_LANES, "so many at once");
+            offerer.probe(&Bytes::new(), later + 5 * second);
+            assert_eq!(offerer.lanes.len(), MAX_LANES);
+        };
+        LocalSet::new().run_until(meeting).await;
     }
 
     #[tokio::test]

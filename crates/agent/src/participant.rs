@@ -1425,11 +1425,8 @@ impl Network {
                 relay.send(probe(self.probe_id, number));
             }
         }
-        for peer in &self.peers {
-            let Some(direct) = &peer.direct else { continue };
-            for lane in direct.open_lanes() {
-                direct.send_on(lane, probe(self.probe_id, 0));
-            }
+        for direct in self.peers.iter_mut().filter_map(|it| it.direct.as_mut()) {
+            direct.probe(&probe(self.probe_id, 0), now_ns());
         }
     }
 
