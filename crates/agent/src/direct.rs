@@ -53,7 +53,7 @@ const CROWDED_NS: u64 = 25_000_000;
 const INBOX: usize = 512;
 /// SCTP's packets, in bytes: as browsers have it, so that they pass through whatever a path puts around them.
 const SCTP_MTU_BYTES: u32 = 1_191;
-/// Not open after so long: made anew.
+/// Not open after so long, from the peer's last restart of ICE: made anew.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Candidates that a peer may offer for a lane in one ICE generation: each is checked against all of ours.
 const MAX_CANDIDATES: usize = 64;
@@ -555,10 +555,9 @@ impl Task {
             self.send_description(&connection)?;
             has_described = true;
         }
-        let give_up = Instant::now() + OPEN_TIMEOUT;
         let mut has_remote = false;
         let mut early = Vec::new();
-        let mut generation = Generation::default();
+        let mut generation = Generation::new(Instant::now());
         loop {
             while let Some(event) = gatherer.poll_event() {
                 let candidate = match event {
@@ -645,6 +644,7 @@ impl Task {
             let mut deadline =
                 (deadlines.into_iter().flatten().min()).unwrap_or(now + OPEN_TIMEOUT);
             if !self.shared.is_open.get() {
+                let give_up = generation.begun + OPEN_TIMEOUT;
                 if now >= give_up {
                     return Ok(());
                 }
@@ -680,7 +680,7 @@ impl Task {
                 }
                 Some(Input::Description(description)) => {
                     let description: RTCSessionDescription = serde_json::from_value(description)?;
-                    if !generation.handle_description(&description.sdp) {
+                    if !generation.handle_description(&description.sdp, Instant::now()) {
                         return Ok(());
                     }
                     connection.set_remote_description(Instant::now(), description)?;
@@ -734,15 +734,25 @@ impl Task {
 }
 
 /// A peer's candidates since it last restarted ICE, which makes it forget those before. RFC 8445, section 2.4.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Generation {
     ufrag: Option<String>,
     candidates: usize,
+    /// From then on a lane has its time to open: what was before the restart is no matter.
+    begun: Instant,
 }
 
 impl Generation {
+    fn new(now: Instant) -> Self {
+        Self {
+            ufrag: None,
+            candidates: 0,
+            begun: now,
+        }
+    }
+
     /// False if there are too many in it.
-    fn handle_description(&mut self, sdp: &str) -> bool {
+    fn handle_description(&mut self, sdp: &str, now: Instant) -> bool {
         let all = |name: &'static str| sdp.lines().filter_map(move |line| line.strip_prefix(name));
         let ufrag = all("a=ice-ufrag:").next();
         if self.ufrag.as_deref() != ufrag {
@@ -751,6 +761,7 @@ impl Generation {
                 self.candidates = 0;
             }
             self.ufrag = ufrag.map(str::to_owned);
+            self.begun = now;
         }
         self.candidates += all("a=candidate:").count();
         self.candidates <= MAX_CANDIDATES
@@ -978,19 +989,58 @@ mod tests {
             let candidates = "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n".repeat(candidates);
             format!("v=0\r\na=ice-ufrag:{ufrag}\r\na=ice-pwd:x\r\n{candidates}")
         };
-        let mut generation = Generation::default();
+        let now = Instant::now();
+        let mut generation = Generation::new(now);
         let added =
             |generation: &mut Generation| (0..1_000).filter(|_| generation.may_add()).count();
         assert!(generation.may_add(), "before its description");
-        assert!(generation.handle_description(&described("one", 3)));
+        assert!(generation.handle_description(&described("one", 3), now));
         assert_eq!(added(&mut generation), MAX_CANDIDATES - 4);
-        assert!(generation.handle_description(&described("two", 0)));
+        assert!(generation.handle_description(&described("two", 0), now));
         assert_eq!(added(&mut generation), MAX_CANDIDATES);
+        let later = now + OPEN_TIMEOUT;
         assert!(
-            !generation.handle_description(&described("two", 0)),
+            !generation.handle_description(&described("two", 0), later),
             "the same again"
         );
-        assert!(!generation.handle_description(&described("three", MAX_CANDIDATES + 1)));
+        assert_eq!(generation.begun, now);
+        assert!(!generation.handle_description(&described("three", MAX_CANDIDATES + 1), later));
+    }
+
+    #[tokio::test]
+    async fn a_lane_has_its_time_to_open_anew_with_each_restart_of_ice() {
+        let offering = async {
+            let (mut connection, _) = new_connection().expect("a connection");
+            let offer = connection.create_offer(None).expect("an offer");
+            let offer = |ufrag: &str| {
+                let lines = offer.sdp.lines().map(|line| match line.split_once(':') {
+                    Some(("a=ice-ufrag", _)) => format!("a=ice-ufrag:{ufrag}\r\n"),
+                    _ => format!("{line}\r\n"),
+                });
+                json!({"kind": "description", "lane": 0, "epoch": 1,
+                    "description": {"type": "offer", "sdp": lines.collect::<String>()}})
+            };
+            let mut end = End::new("a", "b", &[], false);
+            let begun = Instant::now();
+            end.direct.handle_signal(&offer("first"), now_ns());
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            end.direct.handle_signal(&offer("second"), now_ns());
+            let mut answers = 0;
+            loop {
+                match end.told.recv().await.expect("it goes on") {
+                    DirectEvent::Signal { data, .. } => {
+                        answers += usize::from(data["kind"] == "description");
+                    }
+                    DirectEvent::Closed { .. } => break,
+                    event => panic!("{event:?}"),
+                }
+            }
+            assert_eq!(answers, 2);
+            assert!(begun.elapsed() >= OPEN_TIMEOUT + Duration::from_secs(3));
+        };
+        let offering = tokio::time::timeout(Duration::from_secs(60), offering);
+        let offered = LocalSet::new().run_until(offering).await;
+        offered.expect("it gives up in the end");
     }
 
     /// A TURN server on this machine. Ends with the test.
