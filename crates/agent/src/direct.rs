@@ -877,38 +877,37 @@ fn relayed(address: SocketAddr) -> Result<RTCIceCandidateInit, Error> {
     candidate_init(&config.new_candidate_relay()?)
 }
 
-/// Looks a server up, and connects to it where it is reached by a stream, which is carried as long as it lasts.
+/// Looks a server up, and connects to it where it is reached by a stream.
 async fn find(server: Server, inbox: mpsc::Sender<Input>, events: mpsc::Sender<DirectEvent>) {
+    let notice = |why| drop(events.try_send(DirectEvent::Notice(why)));
     let addresses = server.resolve().await;
     if addresses.is_empty() {
-        let why = format!("the server {} is not found", server.host);
-        let _ = events.try_send(DirectEvent::Notice(why));
-    }
-    if server.transport != Transport::Udp {
-        let Some(&address) = addresses.first() else {
-            return;
-        };
-        let (local, wire) = match server.connect(address).await {
-            Ok(connected) => connected,
-            Err(why) => {
-                let why = format!("the server {} is not reached: {why}", server.host);
-                let _ = events.try_send(DirectEvent::Notice(why));
-                return;
-            }
-        };
-        let (stream, outgoing) = gather::stream_queue();
-        let asked = inbox.send(Input::Stream(server, address, local, stream));
-        if asked.await.is_ok() {
-            let receive = |message| drop(inbox.try_send(Input::Packet(local, address, message)));
-            if let Err(why) = gather::carry(wire, outgoing, receive).await {
-                let _ = inbox.send(Input::StreamEnd(local, why)).await;
-            }
+        notice(format!("the server {} is not found", server.host));
+    } else if server.transport == Transport::Udp {
+        for address in addresses {
+            let _ = inbox.send(Input::Server(server.clone(), address)).await;
         }
-        return;
+    } else if let Err(why) = connect(&server, &addresses, &inbox).await {
+        notice(format!("the server {} is not reached: {why}", server.host));
     }
-    for address in addresses {
-        let _ = inbox.send(Input::Server(server.clone(), address)).await;
+}
+
+/// Connects to a server by a stream, which is carried as long as it lasts.
+async fn connect(
+    server: &Server,
+    addresses: &[SocketAddr],
+    inbox: &mpsc::Sender<Input>,
+) -> io::Result<()> {
+    let (local, address, wire) = server.connect(addresses).await?;
+    let (stream, outgoing) = gather::stream_queue();
+    let asked = inbox.send(Input::Stream(server.clone(), address, local, stream));
+    if asked.await.is_ok() {
+        let receive = |message| drop(inbox.try_send(Input::Packet(local, address, message)));
+        if let Err(why) = gather::carry(wire, outgoing, receive).await {
+            let _ = inbox.send(Input::StreamEnd(local, why)).await;
+        }
     }
+    Ok(())
 }
 
 async fn read(socket: Rc<UdpSocket>, local: SocketAddr, inbox: mpsc::Sender<Input>) {
@@ -963,6 +962,7 @@ mod tests {
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
+    use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 
     use super::*;
@@ -1313,6 +1313,24 @@ mod tests {
         let asking = tokio::time::timeout(Duration::from_secs(60), asking);
         let asked = LocalSet::new().run_until(asking).await;
         asked.expect("a relayed candidate");
+    }
+
+    #[tokio::test]
+    async fn a_server_is_reached_by_a_stream_at_the_address_that_answers() {
+        let bind = || TcpListener::bind("127.0.0.1:0");
+        let (refusing, answering) = (bind().await, bind().await.expect("a port"));
+        let refused = refusing.expect("a port").local_addr().expect("bound");
+        let answers = answering.local_addr().expect("bound");
+        let told = json!([{"urls": "turn:turn.example.org?transport=tcp",
+            "username": "ann", "credential": "hush"}]);
+        let told: Vec<IceServer> = serde_json::from_value(told).expect("a server");
+        let server = &gather::servers(&told)[0];
+        let (addresses, (inbox, mut inputs)) = ([refused, answers], mpsc::channel(1));
+        let asked = tokio::select! {
+            ended = connect(server, &addresses, &inbox) => panic!("{ended:?}"),
+            asked = inputs.recv() => asked,
+        };
+        assert!(matches!(asked, Some(Input::Stream(_, address, ..)) if address == answers));
     }
 
     #[tokio::test]

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use rtc::ice::url::{ProtoType, SchemeType, Url};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::signalling::IceServer;
+use crate::signalling::{IceServer, reach};
 use crate::tls::{self, Wire};
 use crate::turn::{Credentials, TurnClient, TurnEvent};
 
@@ -92,23 +92,23 @@ impl Server {
             .collect()
     }
 
-    /// A stream to one of its addresses, and this end's.
+    /// A stream to the one of its addresses that answers first: this end's address, that one, and the stream.
     ///
     /// # Errors
     /// Of the network, of TLS, or it took too long.
     pub(crate) async fn connect(
         &self,
-        address: SocketAddr,
-    ) -> io::Result<(SocketAddr, Box<dyn Wire>)> {
+        addresses: &[SocketAddr],
+    ) -> io::Result<(SocketAddr, SocketAddr, Box<dyn Wire>)> {
         let connecting = async {
-            let tcp = TcpStream::connect(address).await?;
+            let tcp = reach(addresses).await?;
             tcp.set_nodelay(true)?;
-            let local = tcp.local_addr()?;
+            let (local, address) = (tcp.local_addr()?, tcp.peer_addr()?);
             let wire: Box<dyn Wire> = match self.transport {
                 Transport::Tls => tls::connect(tcp, &self.host).await?,
                 Transport::Udp | Transport::Tcp => Box::new(tcp),
             };
-            Ok((local, wire))
+            Ok((local, address, wire))
         };
         timeout(PATIENCE, connecting).await?
     }

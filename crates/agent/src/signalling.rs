@@ -463,7 +463,7 @@ async fn connect(link: &RoomLink, last: Option<IpAddr>) -> io::Result<(Socket, I
 
 /// Connects to the address that answers first. Each is tried a moment after the one before: a whole family of them may be a black hole.
 /// RFC 8305, section 5.
-async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+pub(crate) async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     if addresses.is_empty() {
         return Err(io::Error::other("the server's name has no address"));
     }
