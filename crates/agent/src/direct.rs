@@ -2,7 +2,7 @@
 //! `docs/protocol.md`, "Lanes" and "Between two pages".
 //!
 //! Each lane is a task that owns its peer connection and its sockets, and asks the room's STUN and TURN servers from them
-//! (`gather`). What has failed is made anew: no ICE restart is offered,
+//! (`gather`). What has failed, or is silent, is made anew: no ICE restart is offered,
 //! though a page's is answered.
 
 use std::cell::{Cell, RefCell};
@@ -61,6 +61,8 @@ const MAX_CANDIDATES: usize = 64;
 /// that. All lanes four times are within it; more would hold up the sound of others, which the same thread carries.
 const MAX_NEGOTIATIONS: u64 = 4 * MAX_LANES as u64;
 const NEGOTIATION_NS: u64 = 500_000_000;
+/// A lane by which nothing came while so many probes were sent is silent: the peer sends as many. ICE takes half a minute to find out.
+const SILENT_PROBES: u32 = 6;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
 
@@ -124,6 +126,8 @@ type Failure = Box<dyn std::error::Error>;
 #[derive(Debug, Default)]
 struct Shared {
     is_open: Cell<bool>,
+    /// Probes that were sent since anything came.
+    unheard: Cell<u32>,
     backlog: RefCell<Backlog>,
 }
 
@@ -153,6 +157,8 @@ pub struct Direct {
     wanted: usize,
     wanted_by_peer: usize,
     lanes: BTreeMap<usize, Lane>,
+    /// Offered in place of silent lanes, until the peer answers: it has left those then, which may come back by themselves before.
+    successors: BTreeMap<usize, Lane>,
     /// The greatest of any lane so far.
     last_epoch: u64,
     turn: usize,
@@ -195,6 +201,7 @@ impl Direct {
             wanted: lanes.clamp(1, MAX_LANES),
             wanted_by_peer: 1,
             lanes: BTreeMap::new(),
+            successors: BTreeMap::new(),
             last_epoch: 0,
             turn: 0,
             negotiated_ns: 0,
@@ -218,7 +225,7 @@ impl Direct {
         self.is_wanted = true;
         self.wanted_by_peer = 1;
         if !alive {
-            self.lanes.clear();
+            self.forget_lanes();
         }
         self.say_again(alive, now_ns);
     }
@@ -226,11 +233,16 @@ impl Direct {
     /// What this one said of late may not have reached the peer, which has forgotten nothing.
     pub fn say_again(&mut self, alive: bool, now_ns: u64) {
         if self.offers && !alive {
-            self.lanes.clear();
+            self.forget_lanes();
         }
         if !self.offers || !alive {
             self.meet(now_ns);
         }
+    }
+
+    fn forget_lanes(&mut self) {
+        self.lanes.clear();
+        self.successors.clear();
     }
 
     /// This end's wish, 1 to [`MAX_LANES`]; the greater of both ends' is granted.
@@ -267,6 +279,7 @@ impl Direct {
             && number >= count
         {
             self.lanes.remove(&number);
+            self.successors.remove(&number);
             self.signal(json!({"kind": "close", "lane": number}));
         }
     }
@@ -288,14 +301,20 @@ impl Direct {
     }
 
     fn offer_anew(&mut self, number: usize) {
+        let lane = self.offer(number);
+        self.successors.remove(&number);
+        self.lanes.insert(number, lane);
+    }
+
+    fn offer(&mut self, number: usize) -> Lane {
         let failures = self.lanes.get(&number).map_or(0, |old| old.failures);
         // Greater than of any lane before, of one that this program has forgotten, too; and the clock may have been put back.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_1970.map_or(0, |it| it.as_millis() as u64);
-        self.make(number, now_ms.max(self.last_epoch + 1), failures);
+        self.make(number, now_ms.max(self.last_epoch + 1), failures)
     }
 
-    fn make(&mut self, number: usize, epoch: u64, failures: u32) {
+    fn make(&mut self, number: usize, epoch: u64, failures: u32) -> Lane {
         self.last_epoch = self.last_epoch.max(epoch);
         let (inbox, inputs) = mpsc::channel(INBOX);
         let shared = Rc::new(Shared::default());
@@ -311,15 +330,14 @@ impl Direct {
             events: self.events.clone(),
         };
         let task = tokio::task::spawn_local(task.run(inbox.clone()));
-        let lane = Lane {
+        Lane {
             epoch,
             failures,
             is_answered: false,
             inbox,
             shared,
             task,
-        };
-        self.lanes.insert(number, lane);
+        }
     }
 
     /// What the peer said of its lanes. Nonsense is passed over, and so is what comes too often.
@@ -338,10 +356,16 @@ impl Direct {
                 let is_newer = self.lanes.get(&lane).is_none_or(|old| epoch > old.epoch);
                 // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
                 if is_offer && is_newer {
-                    self.make(lane, epoch, 0);
+                    let made = self.make(lane, epoch, 0);
+                    self.lanes.insert(lane, made);
+                } else if kind == "description"
+                    && let Some(successor) = self.take_successor(lane, epoch)
+                {
+                    self.lanes.insert(lane, successor);
                 }
-                let lane = self.lanes.get_mut(&lane);
-                let Some(lane) = lane.filter(|lane| lane.epoch == epoch) else {
+                let lanes = [&mut self.lanes, &mut self.successors];
+                let mut lanes = lanes.into_iter().filter_map(|it| it.get_mut(&lane));
+                let Some(lane) = lanes.find(|lane| lane.epoch == epoch) else {
                     return;
                 };
                 // An offer of ours was counted when it was made, and has one answer.
@@ -360,8 +384,12 @@ impl Direct {
                 };
                 let _ = lane.inbox.try_send(input);
             }
+            // An offer that is not answered yet has crossed it.
             (Some("restart"), Some(lane))
-                if self.offers && self.lanes.contains_key(&lane) && self.may_negotiate(now_ns) =>
+                if self.offers
+                    && self.lanes.contains_key(&lane)
+                    && !self.successors.contains_key(&lane)
+                    && self.may_negotiate(now_ns) =>
             {
                 self.offer_anew(lane);
             }
@@ -380,8 +408,15 @@ impl Direct {
         }
     }
 
+    fn take_successor(&mut self, number: usize, epoch: u64) -> Option<Lane> {
+        let is_it = (self.successors.get(&number)).is_some_and(|lane| lane.epoch == epoch);
+        is_it.then(|| self.successors.remove(&number)).flatten()
+    }
+
     /// A lane's task ended: it is tried again later, and later still each time.
     pub fn handle_closed(&mut self, number: usize, epoch: u64) {
+        // Where the old lane is as silent as before, there will be another.
+        self.take_successor(number, epoch);
         let Some(lane) = self.lanes.get_mut(&number) else {
             return;
         };
@@ -483,11 +518,26 @@ impl Direct {
         }
     }
 
-    /// Sends a probe on each open lane, and makes the lanes that were too many at once before. To be called twice a second.
+    /// Sends a probe on each open lane, sees to those that are silent, and makes those that were too many at once before.
+    /// To be called twice a second.
     pub fn probe(&mut self, probe: &Bytes, now_ns: u64) {
         self.adjust(now_ns);
         for number in self.open_lanes() {
+            let unheard = &self.lanes[&number].shared.unheard;
+            let silent = unheard.replace(unheard.get() + 1);
             self.send_on(number, probe.clone());
+            if self.offers {
+                if silent >= SILENT_PROBES
+                    && !self.successors.contains_key(&number)
+                    && self.may_negotiate(now_ns)
+                {
+                    let successor = self.offer(number);
+                    self.successors.insert(number, successor);
+                }
+            } else if silent > SILENT_PROBES && silent.is_power_of_two() {
+                // Later than the other end would offer it anew by itself, and later still each time.
+                self.signal(json!({"kind": "restart", "lane": number}));
+            }
         }
     }
 
@@ -623,6 +673,7 @@ impl Task {
                 if let RTCMessage::DataChannelMessage(_, message) = message
                     && message.data.len() <= MAX_DATAGRAM_BYTES
                 {
+                    self.shared.unheard.set(0);
                     // A full queue means that we are late ourselves: what is new is dropped, as in the network.
                     let _ = self.events.try_send(DirectEvent::Datagram {
                         peer: self.peer.clone(),
@@ -972,6 +1023,18 @@ mod tests {
         direct.lanes.get(&0).map(|lane| lane.epoch)
     }
 
+    /// Makes lane 0.
+    fn make(direct: &mut Direct, epoch: u64) {
+        let lane = direct.make(0, epoch, 0);
+        direct.lanes.insert(0, lane);
+    }
+
+    /// As the peer answers the offer of lane 0.
+    fn answer(epoch: u64) -> Value {
+        json!({"kind": "description", "lane": 0, "epoch": epoch,
+            "description": {"type": "answer", "sdp": ""}})
+    }
+
     /// Says `data` with an epoch that was not before, many times: how many peer connections are made for lane 0.
     fn insist(direct: &mut Direct, now_ns: u64, data: impl Fn(u64) -> Value) -> u64 {
         let mut made = 0;
@@ -1041,6 +1104,123 @@ mod tests {
         let offering = tokio::time::timeout(Duration::from_secs(60), offering);
         let offered = LocalSet::new().run_until(offering).await;
         offered.expect("it gives up in the end");
+    }
+
+    #[tokio::test]
+    async fn a_silent_lane_is_made_anew_within_what_may_be_negotiated() {
+        // None of them is run.
+        let probing = async {
+            let (events, mut told) = mpsc::channel(64);
+            let (now, probe) = (now_ns(), Bytes::new());
+            let open = |direct: &Direct| direct.lanes[&0].shared.is_open.set(true);
+            let offered = |direct: &Direct| direct.successors.get(&0).map(|it| it.epoch);
+            let silence = |direct: &mut Direct, now| {
+                open(direct);
+                direct.lanes[&0].shared.unheard.set(0);
+                for _ in 0..=SILENT_PROBES {
+                    assert_eq!(offered(direct), None);
+                    direct.probe(&probe, now);
+                }
+                offered(direct)
+            };
+            let mut offerer = Direct::new("b", "a", 1, &[], events.clone());
+            let first = epoch(&offerer).expect("one");
+            let second = silence(&mut offerer, now).expect("an offer");
+            assert!(second > first);
+            // Until it is answered, the old lane is what there is, and one offer is enough.
+            for _ in 0..1_000 {
+                offerer.probe(&probe, now);
+                offerer.handle_signal(&json!({"kind": "restart", "lane": 0}), now);
+            }
+            assert_eq!(
+                (epoch(&offerer), offered(&offerer)),
+                (Some(first), Some(second))
+            );
+            offerer.handle_closed(0, second);
+            assert_eq!((epoch(&offerer), offerer.is_open()), (Some(first), true));
+            let third = silence(&mut offerer, now).expect("an offer");
+            offerer.handle_signal(&answer(second), now);
+            assert_eq!(epoch(&offerer), Some(first));
+            let candidate =
+                json!({"kind": "candidate", "lane": 0, "epoch": third, "candidate": null});
+            offerer.handle_signal(&candidate, now);
+            assert_eq!(offerer.successors[&0].inbox.capacity(), INBOX - 1);
+            offerer.handle_signal(&answer(third), now);
+            assert_eq!((epoch(&offerer), offered(&offerer)), (Some(third), None));
+            // One that is not open yet has its own time.
+            for _ in 0..1_000 {
+                offerer.probe(&probe, now);
+            }
+            assert_eq!((epoch(&offerer), offered(&offerer)), (Some(third), None));
+            let mut made = 0;
+            while let Some(next) = silence(&mut offerer, now) {
+                offerer.handle_signal(&answer(next), now);
+                assert_eq!(epoch(&offerer), Some(next));
+                made += 1;
+            }
+            assert!(made > 0 && made < MAX_NEGOTIATIONS, "{made}");
+            let later = now + NEGOTIATION_NS;
+            assert!(silence(&mut offerer, later).is_some());
+
+            let mut answerer = Direct::new("a", "b", 1, &[], events);
+            make(&mut answerer, 1);
+            open(&answerer);
+            while told.try_recv().is_ok() {}
+            let mut asked = Vec::new();
+            for probes in 0..100 {
+                answerer.probe(&probe, now);
+                while let Ok(DirectEvent::Signal { data, .. }) = told.try_recv() {
+                    assert_eq!(data, json!({"kind": "restart", "lane": 0}));
+                    asked.push(probes);
+                }
+            }
+            assert_eq!(asked, [8, 16, 32, 64]);
+        };
+        LocalSet::new().run_until(probing).await;
+    }
+
+    #[tokio::test]
+    async fn a_lane_that_idles_stays_and_one_that_is_silent_at_either_end_is_made_anew() {
+        let probing = async {
+            let mut ends =
+                [("b", "a"), ("a", "b")].map(|(own, peer)| End::new(own, peer, &[], false));
+            let mut beat = tokio::time::interval(Duration::from_millis(50));
+            // First neither is silent, then who offers, then who answers.
+            for silent in [None, Some(0), Some(1)] {
+                let before = epoch(&ends[0].direct);
+                let mut beats = 0;
+                while beats < 4 * SILENT_PROBES {
+                    let is_anew = epoch(&ends[0].direct) > before;
+                    assert!(silent.is_some() || !is_anew, "it only idles");
+                    let [first, second] = &mut ends;
+                    let (at, event) = tokio::select! {
+                        event = first.told.recv() => (0, event.expect("it goes on")),
+                        event = second.told.recv() => (1, event.expect("it goes on")),
+                        _ = beat.tick() => {
+                            // It is the lane's fault: another one is well.
+                            for (at, end) in ends.iter_mut().enumerate() {
+                                if is_anew || silent != Some(at) {
+                                    end.direct.probe(&Bytes::from_static(b"probe"), now_ns());
+                                }
+                            }
+                            let is_open = ends.iter().all(|end| end.direct.is_open());
+                            beats += u32::from(is_open && (is_anew || silent.is_none()));
+                            continue;
+                        }
+                    };
+                    match event {
+                        DirectEvent::Signal { data, .. } => {
+                            ends[1 - at].direct.handle_signal(&data, now_ns());
+                        }
+                        DirectEvent::Datagram { .. } => {}
+                        event => panic!("{event:?}"),
+                    }
+                }
+            }
+        };
+        let probing = tokio::time::timeout(Duration::from_secs(20), probing);
+        let probed = LocalSet::new().run_until(probing).await;
+        probed.expect("before ICE finds out");
     }
 
     /// A TURN server on this machine. Ends with the test.
@@ -1497,7 +1677,7 @@ mod tests {
             let (events, _told) = mpsc::channel(1);
             let mut offerer = Direct::new("b", "a", 1, &[], events);
             let ahead = u64::MAX / 2;
-            offerer.make(0, ahead, 0);
+            make(&mut offerer, ahead);
             offerer.say_again(false, now_ns());
             assert!(epoch(&offerer) > Some(ahead));
         };
