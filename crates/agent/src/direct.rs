@@ -65,6 +65,10 @@ const NEGOTIATION_NS: u64 = 500_000_000;
 const SILENT_PROBES: u32 = 6;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
+/// The same where it is offered anew each time: browsers make so many connections, and keep closed ones for a while.
+const LAST_ANEW: Duration = Duration::from_secs(240);
+/// Failures of a lane after which its peer is not asked sooner for another.
+const QUICK_FAILURES: u32 = 2;
 
 /// What lanes tell.
 #[derive(Debug)]
@@ -172,6 +176,13 @@ pub struct Direct {
     pub dropped: u64,
     /// Whether the peer wants our audio this way, by its own word.
     pub is_wanted: bool,
+}
+
+impl Lane {
+    /// Whether it is offered anew when the peer asks. Where there is no way each one fails, and the peer asks each time.
+    fn may_restart(&self) -> bool {
+        self.shared.is_open.get() || self.failures <= QUICK_FAILURES
+    }
 }
 
 impl Direct {
@@ -387,7 +398,7 @@ impl Direct {
             // An offer that is not answered yet has crossed it.
             (Some("restart"), Some(lane))
                 if self.offers
-                    && self.lanes.contains_key(&lane)
+                    && self.lanes.get(&lane).is_some_and(Lane::may_restart)
                     && !self.successors.contains_key(&lane)
                     && self.may_negotiate(now_ns) =>
             {
@@ -427,9 +438,8 @@ impl Direct {
             lane.failures = 0;
         }
         lane.failures += 1;
-        let wait = FIRST_RETRY
-            .saturating_mul(1 << (lane.failures - 1).min(8))
-            .min(LAST_RETRY);
+        let failures = lane.failures;
+        let wait = self.retry_wait(failures);
         let (events, peer) = (self.events.clone(), self.peer.clone());
         tokio::task::spawn_local(async move {
             tokio::time::sleep(wait).await;
@@ -440,6 +450,13 @@ impl Direct {
             };
             let _ = events.send(retry).await;
         });
+    }
+
+    fn retry_wait(&self, failures: u32) -> Duration {
+        let most = if self.offers { LAST_ANEW } else { LAST_RETRY };
+        FIRST_RETRY
+            .saturating_mul(1 << (failures - 1).min(8))
+            .min(most)
     }
 
     /// It is time to try again.
@@ -1596,6 +1613,38 @@ mod tests {
             assert!(epoch(&offerer) > Some(last));
         };
         LocalSet::new().run_until(asking).await;
+    }
+
+    #[tokio::test]
+    async fn where_there_is_no_way_lanes_are_offered_ever_less_often() {
+        // None of them is run.
+        let failing = async {
+            let (events, _told) = mpsc::channel(1);
+            let mut offerer = Direct::new("b", "a", 1, &[], events);
+            let hour = Duration::from_secs(3_600);
+            let waits = (1..).map(|failures| offerer.retry_wait(failures) + OPEN_TIMEOUT);
+            let mut passed = Duration::ZERO;
+            let offers = waits.take_while(|&wait| {
+                passed += wait;
+                passed < hour
+            });
+            let offers = offers.count();
+            assert!((10..40).contains(&offers), "{offers} an hour");
+            let restart = json!({"kind": "restart", "lane": 0});
+            let mut obeyed = 0;
+            for _ in 0..100 {
+                let before = epoch(&offerer).expect("one");
+                offerer.handle_closed(0, before);
+                offerer.handle_signal(&restart, now_ns());
+                obeyed += u32::from(epoch(&offerer) > Some(before));
+            }
+            assert_eq!(obeyed, QUICK_FAILURES, "the peer asks as often as it likes");
+            offerer.lanes[&0].shared.is_open.set(true);
+            let before = epoch(&offerer);
+            offerer.handle_signal(&restart, now_ns());
+            assert!(epoch(&offerer) > before, "an open one is no such");
+        };
+        LocalSet::new().run_until(failing).await;
     }
 
     #[tokio::test]
