@@ -9,7 +9,7 @@ use antiphon_agent::participant::{Order, Participant};
 use antiphon_agent::relay::RelayStatistics;
 use antiphon_agent::signalling::Moderation;
 use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
@@ -73,11 +73,10 @@ pub(crate) fn show(
         if key.kind == KeyEventKind::Release {
             continue;
         }
-        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if key.code == KeyCode::Char('q') || (is_control && key.code == KeyCode::Char('c')) {
+        if is_leave(key) {
             break Ok(());
         }
-        if let Some(order) = view.handle_key(key.code, &status) {
+        if let Some(order) = view.handle_key(key, &status) {
             // A full queue: the key is pressed again.
             let _ = participant.orders.try_send(order);
         }
@@ -87,6 +86,20 @@ pub(crate) fn show(
         std::mem::forget(terminal);
     }
     result
+}
+
+fn is_leave(key: KeyEvent) -> bool {
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    plain(key) == KeyCode::Char('q') || (is_control && key.code == KeyCode::Char('c'))
+}
+
+/// A key that is pressed by itself, or with Shift. With another it means something else, to the terminal or to the user's fingers.
+fn plain(key: KeyEvent) -> KeyCode {
+    if (key.modifiers).intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+        KeyCode::Null
+    } else {
+        key.code
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +124,8 @@ impl View {
         self.chosen = status.peers.get(self.row).map(|peer| peer.id.clone());
     }
 
-    fn handle_key(&mut self, key: KeyCode, status: &Status) -> Option<Order> {
+    fn handle_key(&mut self, key: impl Into<KeyEvent>, status: &Status) -> Option<Order> {
+        let key = plain(key.into());
         self.follow(status);
         match key {
             KeyCode::Char('?') => self.shows_help = !self.shows_help,
@@ -655,6 +669,29 @@ mod tests {
         // The server's mix is nobody.
         status.peers[0].id = String::new();
         assert_eq!(press('M', &status), (None, false));
+    }
+
+    #[test]
+    fn a_letter_with_control_or_alt_is_not_the_letter() {
+        let (mut view, mut status) = (View::default(), status());
+        status.is_owner = true;
+        let control = |key| KeyEvent::new(KeyCode::Char(key), KeyModifiers::CONTROL);
+        for key in ['s', 'm', ' ', '0', '?'] {
+            assert_eq!(view.handle_key(control(key), &status), None, "{key}");
+        }
+        assert!(!view.shows_help);
+        let alt = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::ALT);
+        assert_eq!(view.handle_key(alt, &status), None);
+        // Any other key means that nobody is removed.
+        for key in [
+            KeyCode::Char('X').into(),
+            control('X'),
+            KeyCode::Char('X').into(),
+        ] {
+            assert_eq!(view.handle_key(key, &status), None);
+        }
+        let leaves = [KeyCode::Char('q').into(), control('c'), control('q')].map(is_leave);
+        assert_eq!(leaves, [true, true, false]);
     }
 
     #[test]
