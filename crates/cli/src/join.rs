@@ -16,6 +16,7 @@ use antiphon_agent::outgoing::{Choice, Copies};
 use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
 use antiphon_agent::sound::{self, Backend, CardConfig, Device, Running};
+use antiphon_server::signalling::MAX_PASSPHRASE_CHARACTERS;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -281,6 +282,17 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number of seconds".to_owned())
 }
 
+/// As the server takes it, without blanks at its ends; where nothing is left, none. Not for clap to refuse: it would show it.
+fn passphrase(said: Option<&str>) -> Result<Option<String>, Failure> {
+    let words = said.map(str::trim).filter(|words| !words.is_empty());
+    if words.is_some_and(|words| words.chars().count() > MAX_PASSPHRASE_CHARACTERS) {
+        return Err(Failure::usage(format!(
+            "--passphrase or ANTIPHON_PASSPHRASE: a passphrase has at most {MAX_PASSPHRASE_CHARACTERS} characters"
+        )));
+    }
+    Ok(words.map(str::to_owned))
+}
+
 /// As the page has it: `docs/automation.md`.
 fn buffer(text: &str) -> Result<(Target, f32), String> {
     match text {
@@ -306,9 +318,10 @@ impl Join {
         let Some(link) = self.link.clone() else {
             return Err(Failure::usage("which room?"));
         };
+        let passphrase = passphrase(self.passphrase.as_deref())?;
         let stop = stop_by_signal()?;
         if let Some(bots) = self.bots {
-            return self.run_bots(link, bots as usize, &stop);
+            return self.run_bots(link, passphrase, bots as usize, &stop);
         }
         let (device, choice) = self.device()?;
         let duplex_config = DuplexConfig {
@@ -320,7 +333,7 @@ impl Join {
         let config = ParticipantConfig {
             link,
             name: self.name.clone(),
-            passphrase: self.passphrase.clone(),
+            passphrase,
             choice,
             target: self.buffer.0,
             budget: self.buffer.1,
@@ -384,7 +397,13 @@ impl Join {
         Instant::now().checked_add(seconds)
     }
 
-    fn run_bots(self, link: RoomLink, bots: usize, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    fn run_bots(
+        self,
+        link: RoomLink,
+        passphrase: Option<String>,
+        bots: usize,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), Failure> {
         let path = match self.path {
             PathChoice::Auto | PathChoice::Relay => Path::Relay,
             PathChoice::Mix => Path::Mix,
@@ -394,7 +413,7 @@ impl Join {
         let deadline = self.deadline();
         let config = BotsConfig {
             link,
-            passphrase: self.passphrase,
+            passphrase,
             bots,
             rooms: self.rooms as usize,
             turns: self.turns as usize,
@@ -602,5 +621,28 @@ fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
             }
         }
         thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passphrase_of_blanks_is_none_and_one_that_is_too_long_a_mistake() {
+        let said = |words: &str| passphrase(Some(words));
+        for none in ["", " ", "\t\n"] {
+            assert_eq!(said(none).expect("fit"), None);
+        }
+        assert_eq!(passphrase(None).expect("fit"), None);
+        let longest = "ä".repeat(128);
+        for fit in ["open sesame", longest.as_str()] {
+            let blank = format!(" {fit}\n");
+            assert_eq!(said(&blank).expect("fit").as_deref(), Some(fit));
+        }
+        let mistake = said(&"ä".repeat(129)).expect_err("too long");
+        assert_eq!(mistake.code, 2);
+        assert!(mistake.message.contains("at most 128 characters"));
+        assert!(!mistake.message.contains('ä'), "it is a secret");
     }
 }
