@@ -7,6 +7,8 @@ mod serve;
 mod settings;
 mod view;
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -68,7 +70,19 @@ fn say(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// Set to nothing is what a compose file has for not set.
+fn forget_empty_variables() {
+    let is_empty = |(name, value): &(OsString, OsString)| {
+        name.to_string_lossy().starts_with("ANTIPHON_") && value.is_empty()
+    };
+    for (name, _) in env::vars_os().filter(is_empty) {
+        // SAFETY: no other thread has been started yet that could read the environment.
+        unsafe { env::remove_var(name) };
+    }
+}
+
 fn main() -> ExitCode {
+    forget_empty_variables();
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::Open(open) => open.run(),

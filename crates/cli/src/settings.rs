@@ -378,8 +378,7 @@ impl Settings {
             max_messages_per_s: self.max_messages_per_s.or(other.max_messages_per_s),
             max_bytes_per_s: self.max_bytes_per_s.or(other.max_bytes_per_s),
             metrics_listen: self.metrics_listen.or(other.metrics_listen),
-            // Set to nothing is what an environment has for not set.
-            log: self.log.filter(|log| !log.is_empty()).or(other.log),
+            log: self.log.or(other.log),
             log_format: self.log_format.or(other.log_format),
         }
     }

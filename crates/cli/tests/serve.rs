@@ -255,13 +255,25 @@ fn an_address_that_people_type_has_a_host_and_may_have_a_port() {
 }
 
 #[test]
-fn a_log_level_of_nothing_is_none() {
+fn a_variable_of_nothing_is_not_set() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("antiphon.toml");
     fs::write(&file, "log = \"debug\"\n").expect("written");
     let mut command = antiphon(&["serve", "--print-config"]);
-    command.env("ANTIPHON_LOG", "");
-    assert!(run(&mut command).1.contains("log = \"info\""));
+    for name in [
+        "CONFIG",
+        "LISTEN",
+        "TLS_CERT",
+        "ICE_SERVERS",
+        "MAX_ROOMS",
+        "NO_RELAY",
+        "LOG",
+    ] {
+        command.env(format!("ANTIPHON_{name}"), "");
+    }
+    let (code, shown, mistake) = run(&mut command);
+    assert_eq!(code, Some(0), "{mistake}");
+    assert!(shown.contains("log = \"info\""));
     command.arg("--config").arg(&file);
     assert!(run(&mut command).1.contains("log = \"debug\""));
 }
