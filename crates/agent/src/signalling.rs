@@ -498,17 +498,17 @@ async fn talk(
     if let Some(passphrase) = &hello.passphrase {
         first["passphrase"] = passphrase.as_str().into();
     }
-    if let Err(error) = socket.send(Message::text(first.to_string())).await {
-        return End::Broken(error.to_string());
-    }
     let mut heard_at = Instant::now();
+    if let Err(end) = say(&mut socket, first.to_string(), heard_at + silence).await {
+        return end;
+    }
     loop {
         tokio::select! {
             // What is said to it meanwhile proves nothing.
             message = timeout_at(heard_at + silence, socket.next()) => {
                 heard_at = Instant::now();
                 let text = match message {
-                    Err(_) => return End::Broken("the server is silent".into()),
+                    Err(_) => return silent(),
                     Ok(None) => return End::Broken("the server closed the connection".into()),
                     Ok(Some(Err(error))) => return End::Broken(error.to_string()),
                     Ok(Some(Ok(Message::Text(text)))) => text,
@@ -547,8 +547,8 @@ async fn talk(
                 let Some(message) = message else { return End::Left };
                 let leaves = matches!(message, ToServer::Leave {});
                 let Ok(text) = serde_json::to_string(&message) else { continue };
-                if let Err(error) = socket.send(Message::text(text)).await {
-                    return End::Broken(error.to_string());
+                if let Err(end) = say(&mut socket, text, heard_at + silence).await {
+                    return end;
                 }
                 if leaves {
                     // Until the server closes: a connection that is dropped with something unread is reset, and what was said last may be lost with it.
@@ -559,6 +559,18 @@ async fn talk(
             }
         }
     }
+}
+
+/// `deadline`: a server that takes nothing more is not heard meanwhile, either, and may be gone.
+async fn say(socket: &mut Socket, text: String, deadline: Instant) -> Result<(), End> {
+    match timeout_at(deadline, socket.send(Message::text(text))).await {
+        Err(_) => Err(silent()),
+        Ok(sent) => sent.map_err(|error| End::Broken(error.to_string())),
+    }
+}
+
+fn silent() -> End {
+    End::Broken("the server is silent".into())
 }
 
 #[cfg(test)]
@@ -699,46 +711,49 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_silent_is_gone_however_much_is_said_to_it() {
         const SILENCE: Duration = Duration::from_secs(1);
-        let (here, there) = tokio::io::duplex(1 << 20);
-        let wire: Box<dyn Wire> = Box::new(here);
-        let (near, far) = tokio::join!(
-            client_async_with_config("ws://localhost/", wire, None),
-            accept_async(there)
-        );
-        let mut far = far.expect("a WebSocket");
-        let (to_server, mut outgoing) = mpsc::channel(1);
-        let (events, _told) = mpsc::channel(16);
-        let (mut hello, mut welcomed) = (hello(), false);
-        let address = IpAddr::from([127, 0, 0, 1]);
-        let talking = talk(
-            near.expect("a WebSocket").0,
-            address,
-            &mut hello,
-            &mut outgoing,
-            &events,
-            &mut welcomed,
-            SILENCE,
-        );
-        let saying = async {
-            let welcome = Message::text(welcome(false).to_string());
-            far.send(welcome).await.expect("it is there");
-            loop {
-                let signal = ToServer::Signal {
-                    to: "01".into(),
-                    data: Value::Null,
-                };
-                to_server.send(signal).await.expect("it is there");
-                tokio::time::sleep(SILENCE / 8).await;
-            }
-        };
-        let both = async {
-            tokio::select! {
-                end = talking => end,
-                () = saying => unreachable!("it never ends"),
-            }
-        };
-        let end = timeout(10 * SILENCE, both).await.expect("it notices");
-        assert!(matches!(end, End::Broken(why) if why == "the server is silent"));
+        // Where what it does not read finds room, where that is soon full, and where not even the hello fits.
+        for room in [1 << 20, 512, 64] {
+            let (here, there) = tokio::io::duplex(room);
+            let wire: Box<dyn Wire> = Box::new(here);
+            let (near, far) = tokio::join!(
+                client_async_with_config("ws://localhost/", wire, None),
+                accept_async(there)
+            );
+            let mut far = far.expect("a WebSocket");
+            let (to_server, mut outgoing) = mpsc::channel(1);
+            let (events, _told) = mpsc::channel(16);
+            let (mut hello, mut welcomed) = (hello(), false);
+            let address = IpAddr::from([127, 0, 0, 1]);
+            let talking = talk(
+                near.expect("a WebSocket").0,
+                address,
+                &mut hello,
+                &mut outgoing,
+                &events,
+                &mut welcomed,
+                SILENCE,
+            );
+            let saying = async {
+                let welcome = Message::text(welcome(false).to_string());
+                far.send(welcome).await.expect("it is there");
+                loop {
+                    let signal = ToServer::Signal {
+                        to: "01".into(),
+                        data: Value::Null,
+                    };
+                    to_server.send(signal).await.expect("it is there");
+                    tokio::time::sleep(SILENCE / 8).await;
+                }
+            };
+            let both = async {
+                tokio::select! {
+                    end = talking => end,
+                    () = saying => unreachable!("it never ends"),
+                }
+            };
+            let end = timeout(10 * SILENCE, both).await.expect("it notices");
+            assert!(matches!(end, End::Broken(why) if why == "the server is silent"));
+        }
     }
 
     #[tokio::test]
