@@ -38,6 +38,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 /// Application close codes after which another session would fare no better.
 const FINAL_CODES: [u32; 2] = [0, 4];
+/// A mix that was refused is asked for again when the relay has said so often, once a second, that it is: others may have left meanwhile.
+const MIX_REFUSALS: u32 = 10;
 /// A session that ended sooner was as good as refused, and another one may fare no better yet: 1, unknown token: a newer one may be on its
 /// way; 3, too many sessions: the server may not have noticed yet that old ones are gone.
 const STEADY: Duration = Duration::from_secs(5);
@@ -122,6 +124,9 @@ pub struct RelayStatistics {
     /// Who plays in our mix.
     #[serde(default)]
     pub mixed: Vec<MixedSource>,
+    /// It mixes enough already: there is no mix of ours, although we asked for one.
+    #[serde(default)]
+    pub mix_refused: bool,
 }
 
 /// One whom the relay's mix holds.
@@ -495,6 +500,8 @@ impl Lane {
         };
         let mut listen = self.listen.clone();
         listen.mark_changed();
+        // Since it was last told what to send.
+        let mut refusals = 0;
         let mut line = Vec::new();
         let mut bytes = [0; 2_048];
         loop {
@@ -504,6 +511,7 @@ impl Lane {
                     let Ok(mut text) = serde_json::to_vec(&*listen.borrow_and_update()) else { return };
                     text.push(b'\n');
                     if send.write_all(&text).await.is_err() { return }
+                    refusals = 0;
                     // 20 messages a second are allowed; a fader makes more.
                     tokio::time::sleep(Duration::from_millis(60)).await;
                 }
@@ -517,7 +525,11 @@ impl Lane {
                         }
                         let event = match serde_json::from_slice(&line) {
                             Ok(FromRelay::Wanted { listeners, opus }) => RelayEvent::Wanted(listeners, opus),
-                            Ok(FromRelay::Statistics(statistics)) => RelayEvent::Statistics(statistics),
+                            Ok(FromRelay::Statistics(statistics)) => {
+                                refusals += u32::from(statistics.mix_refused);
+                                if refusals >= MIX_REFUSALS { listen.mark_changed() }
+                                RelayEvent::Statistics(statistics)
+                            }
                             Err(_) => return,
                         };
                         line.clear();
@@ -630,5 +642,57 @@ pub(crate) mod tests {
             assert_eq!(relay.trouble(), None);
         };
         LocalSet::new().run_until(trying).await;
+    }
+    #[tokio::test]
+    async fn a_mix_that_was_refused_is_asked_for_again() {
+        let (mut server, config) = server();
+        let asking = async {
+            let socket = endpoint(config.server).expect("a socket");
+            let (events, mut told) = mpsc::channel(64);
+            let listen = Listen {
+                mix: Some(Mix {
+                    format: 16,
+                    packet_frames: 128,
+                    sources: Vec::new(),
+                }),
+                ..Listen::default()
+            };
+            let _relay = Relay::open(&socket, &config, listen, events).expect("a relay");
+            let session = accept(&mut server).await;
+            let (mut says, mut hears) = session.accept_bi().await.expect("its control stream");
+            let mut heard = async || {
+                let (mut line, mut byte) = (Vec::new(), [0]);
+                while byte != *b"\n" {
+                    hears.read_exact(&mut byte).await.expect("it is there");
+                    line.extend(byte);
+                }
+                line
+            };
+            let first = heard().await;
+            let statistics = |refused| {
+                format!(
+                    "{{\"type\":\"statistics\",\"rtt_us\":1,\"forwarded\":0,\"aged\":0,\"over_rate\":0,\"lost\":0,\"mix_refused\":{refused}}}\n"
+                )
+            };
+            let once_less = statistics(true).repeat(MIX_REFUSALS as usize - 1) + &statistics(false);
+            says.write_all(once_less.as_bytes())
+                .await
+                .expect("it is there");
+            let soon = timeout(Duration::from_millis(500), heard()).await;
+            assert!(soon.is_err(), "no sooner than needed: {soon:?}");
+            let last = statistics(true);
+            says.write_all(last.as_bytes()).await.expect("it is there");
+            let again = timeout(PATIENCE, heard()).await.expect("it asks again");
+            assert_eq!(again, first);
+            let mut refused = Vec::new();
+            while let Ok(event) = told.try_recv() {
+                if let RelayEvent::Statistics(statistics) = event {
+                    refused.push(statistics.mix_refused);
+                }
+            }
+            assert_eq!(refused.last(), Some(&true));
+            assert_eq!(refused.len(), 1 + MIX_REFUSALS as usize);
+        };
+        LocalSet::new().run_until(asking).await;
     }
 }

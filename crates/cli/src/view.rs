@@ -382,13 +382,19 @@ fn server_words(status: &Status) -> String {
     let sent = (relay.sent).map_or(String::new(), |sent| {
         format!(" · sent {}", sent_words(&sent))
     });
-    let missing_share = (relay.statistics.as_ref()).and_then(RelayStatistics::missing_share);
+    let statistics = relay.statistics.as_ref();
+    let refused = if statistics.is_some_and(|statistics| statistics.mix_refused) {
+        ", mixes enough already"
+    } else {
+        ""
+    };
+    let missing_share = statistics.and_then(RelayStatistics::missing_share);
     let lost = match missing_share.filter(|share| *share > 0.0) {
         Some(share) => format!(", {:.1} % lost on the way there", 100.0 * share),
         None => String::new(),
     };
     format!(
-        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{lost}{sent}",
+        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{refused}{lost}{sent}",
         relay.sessions
     )
 }
@@ -765,6 +771,16 @@ mod tests {
         ] {
             assert!(screen.contains(whole), "{whole}:\n{screen}");
         }
+    }
+
+    #[test]
+    fn a_server_that_mixes_enough_already_is_said_to() {
+        let mut status = busy();
+        let statistics = status.relay.statistics.as_mut().expect("figures");
+        statistics.mix_refused = true;
+        let words = "4 sessions, round trip 123.4 ms, mixes enough already, 2.1 %";
+        assert!(screen(&View::default(), &status, 80, 24).contains(words));
+        assert!(lines(&status)[0].contains(words));
     }
 
     #[test]
