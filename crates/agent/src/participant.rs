@@ -934,8 +934,9 @@ impl Network {
             }
             FromServer::Relay { relay } => self.set_relay(relay, address, false),
             FromServer::Signal { from, data } => self.handle_signal(&from, &data),
-            // The connection ends next, which says it for as long as it lasts.
-            FromServer::Error { code, .. } if code == "shutting_down" => {}
+            // The connection ends next, which says it for as long as it lasts; and who has just left needs no signal.
+            FromServer::Error { code, .. }
+                if matches!(code.as_str(), "shutting_down" | "unknown_peer") => {}
             FromServer::Error { message, .. } => self.status.notice = Some(message),
             // The passphrase is for the next `hello`.
             FromServer::Locked { .. } | FromServer::Unknown => {}
@@ -2048,6 +2049,23 @@ mod tests {
         comes(&mut network, 1_505, 5, 1);
         // The network was gone.
         comes(&mut network, 2_255, 7, 750);
+    }
+
+    #[test]
+    fn what_was_said_to_one_who_has_just_left_is_no_news() {
+        let (mut network, ..) = network(Path::Relay);
+        for code in ["unknown_peer", "shutting_down"] {
+            hear(
+                &mut network,
+                json!({"type": "error", "code": code, "message": "0123"}),
+            );
+            assert_eq!(network.status.notice, None, "{code}");
+        }
+        hear(
+            &mut network,
+            json!({"type": "error", "code": "not_owner", "message": "you do not own this room"}),
+        );
+        assert!(network.status.notice.is_some());
     }
 
     #[tokio::test]
