@@ -299,7 +299,7 @@ impl Peer {
         }
     }
 
-    /// It has resumed on another connection: it has forgotten nothing, but what was on its way to it may be lost.
+    /// One of us has resumed on another connection: nothing is forgotten, but what was said to it by the old one may be lost.
     fn say_again(&mut self, now_ns: u64) {
         (self.is_told_direct, self.is_told_relayed) = (None, None);
         let is_alive = self.is_alive(now_ns);
@@ -1049,6 +1049,8 @@ impl Network {
             // It has been gone, whether we were told or not; or we have.
             if !resumed || peer.number != Some(number) {
                 peer.meet_again(now_ns());
+            } else {
+                peer.say_again(now_ns());
             }
             // A server that was restarted numbers anew.
             (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
@@ -2249,10 +2251,15 @@ mod tests {
             assert_eq!(talk(&mut ends, Asked::Forwarded), [(true, true); 2]);
             assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
 
-            // Who has resumed is not told again: it knows.
-            hear(&mut ends[1].0, welcome(true, &[("a", 1)]));
+            // Who has resumed says again what was lost with its old connection.
+            let (a, _, said) = &mut ends[0];
+            a.asked = Asked::Forwarded;
+            a.follow_mix(now);
+            let lost = std::iter::from_fn(|| said.try_recv().ok()).count();
+            assert!(lost > 0, "that it takes B's from the relay");
+            hear(a, welcome(true, &[("b", 2)]));
+            assert_eq!(talk(&mut ends, Asked::Forwarded), [(true, true); 2]);
             assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
-            assert_eq!(ends[1].0.peers[0].is_told_relayed, Some(false));
 
             // Who resumed may have missed what it was told.
             ends[1].0.peers[0].takes_relayed = true;
