@@ -1360,7 +1360,10 @@ impl Network {
             Order::Moderate(id, action) => {
                 let (to, action) = (id.clone(), *action);
                 let moderate = ToServer::Moderate { to, action };
-                if self.to_server.try_send(moderate).is_err() {
+                // It is not kept until the server is back: by then it may be the wrong thing.
+                if self.status.signalling != Signalling::Online
+                    || self.to_server.try_send(moderate).is_err()
+                {
                     self.status.notice = Some("the server does not answer: try again".into());
                 }
                 return;
@@ -2088,6 +2091,12 @@ mod tests {
                 json!({"type": "muted", "id": "a", "muted": true}),
             );
             assert!(network.peers[0].is_muted_by_owner);
+            assert_eq!(network.status.notice, None);
+            network.handle_signalling(SignallingEvent::Offline("it is gone".into()));
+            network.handle_order(Order::Moderate("a".into(), Moderation::Remove));
+            assert!(said.try_recv().is_err(), "it is not kept");
+            let notice = network.status.notice.as_deref();
+            assert_eq!(notice, Some("the server does not answer: try again"));
             hear(&mut network, json!({"type": "owner", "id": "a"}));
             assert!(!network.status.is_owner);
         };
