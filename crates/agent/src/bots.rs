@@ -549,6 +549,8 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                             if let Some((to_server, _)) = &*bot.to_server.borrow() {
                                 let _ = to_server.try_send(ToServer::Leave {});
                             }
+                            // A connection of which nobody hears any more ends, be the word out or not.
+                            while signals.recv().await.is_some() {}
                             return;
                         } else if welcome.resumed && has_relay {
                             // The sessions are what they were; those to come may not be.
@@ -617,29 +619,63 @@ fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{SinkExt, StreamExt};
+    use serde_json::json;
     use tokio::task::LocalSet;
+    use tokio_tungstenite::tungstenite::Message;
 
     use super::*;
+
+    /// A bot that is alone.
+    fn band(link: RoomLink) -> Rc<Band> {
+        let config = BotsConfig {
+            link,
+            passphrase: None,
+            bots: 1,
+            rooms: 1,
+            path: Path::Relay,
+            packet_frames: 128,
+            channels: 2,
+            sessions: 1,
+            turns: 1,
+        };
+        Rc::new(Band::new(&config, SampleRate::Hz48000))
+    }
+
+    #[tokio::test]
+    async fn a_bot_leaves_a_room_of_another_rate_however_much_is_said_there() {
+        // What it does first, to hear or to say something, is by chance.
+        for _ in 0..8 {
+            let (server, link) = signalling::tests::room().await;
+            let band = band(link.clone());
+            let serving = async {
+                let (mut socket, _) = signalling::tests::accept(&server).await;
+                let mut welcome = signalling::tests::welcome(false);
+                welcome["sample_rate_hz"] = json!(44_100);
+                let renamed = json!({"type": "renamed", "id": "01", "name": "Bob"});
+                let renamed = Message::text(renamed.to_string());
+                let told = std::iter::once(Message::text(welcome.to_string()));
+                // More than can wait for the bot.
+                for message in told.chain(std::iter::repeat_n(renamed, 1_000)) {
+                    socket.feed(message).await.expect("it is there");
+                }
+                socket.flush().await.expect("it is there");
+                let said = socket.next().await.expect("a message").expect("a word");
+                assert_eq!(said.to_text().expect("text"), r#"{"type":"leave"}"#);
+            };
+            let both = async { tokio::join!(attend(band.clone(), 0, 0, link), serving) };
+            let both = timeout(Duration::from_secs(30), both);
+            let left = LocalSet::new().run_until(both).await;
+            left.expect("it leaves");
+            assert_eq!(band.refused.get(), 1);
+        }
+    }
 
     #[tokio::test]
     async fn a_bot_is_in_once_it_has_a_session_if_need_be_by_a_newer_certificate() {
         let (mut server, relay) = relay::tests::server();
-        let band = Band::new(
-            &BotsConfig {
-                link: "http://localhost/r/abcdefghijklmnop"
-                    .parse()
-                    .expect("a link"),
-                passphrase: None,
-                bots: 1,
-                rooms: 1,
-                path: Path::Relay,
-                packet_frames: 128,
-                channels: 2,
-                sessions: 1,
-                turns: 1,
-            },
-            SampleRate::Hz48000,
-        );
+        let link = "http://localhost/r/abcdefghijklmnop".parse();
+        let band = band(link.expect("a link"));
         let bot = &band.bots[0];
         let coming = async {
             let socket = relay::endpoint(relay.server).expect("a socket");

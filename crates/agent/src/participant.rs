@@ -475,12 +475,10 @@ async fn network(
     }
     network.relay = None;
     network.peers.clear();
-    if network.status.ended.is_none() {
-        network.status.ended = Some("you left the room".into());
-        // The word may not get out if the server is away: it notices by itself.
-        if network.to_server.try_send(ToServer::Leave {}).is_ok() {
-            let _ = tokio::time::timeout(Duration::from_secs(1), talking).await;
-        }
+    (network.status.ended).get_or_insert_with(|| "you left the room".into());
+    // Whoever ended it, unless that was the server. The word may not get out if that is away: it notices by itself.
+    if network.to_server.try_send(ToServer::Leave {}).is_ok() {
+        let _ = tokio::time::timeout(Duration::from_secs(1), talking).await;
     }
     if let Some((_, endpoint)) = network.endpoint.take() {
         let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
@@ -1656,7 +1654,9 @@ mod tests {
     use antiphon_core::StreamFormat;
     use antiphon_core::jitter::JitterCounts;
     use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, OpusHeader, Report};
+    use futures_util::{SinkExt, StreamExt};
     use tokio::task::LocalSet;
+    use tokio_tungstenite::tungstenite::Message;
 
     use antiphon_core::SampleRate;
 
@@ -1666,18 +1666,16 @@ mod tests {
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
 
-    /// A network thread's part and an audio thread's, without threads, and what it says to a server.
-    fn network(path: Path) -> End {
-        let (rate, channels) = (SampleRate::Hz48000, 1);
-        let config = ParticipantConfig {
+    fn config(path: Path) -> ParticipantConfig {
+        ParticipantConfig {
             link: "http://localhost/r/abcdefghijklmnop"
                 .parse()
                 .expect("a link"),
             name: "Ann".into(),
             passphrase: None,
             choice: Choice {
-                rate,
-                channels,
+                rate: SampleRate::Hz48000,
+                channels: 1,
                 format: SampleFormat::S16,
                 packet_frames: 128,
                 opus_kbps: None,
@@ -1689,13 +1687,21 @@ mod tests {
             path,
             sessions: 1,
             lanes: Some(1),
+        }
+    }
+
+    fn pair() -> (Duplex, Far, Sleeper) {
+        let config = DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: 1,
+            output_channels: 1,
         };
-        let (duplex, far, _) = duplex::pair(DuplexConfig {
-            rate,
-            input_channels: channels,
-            output_channels: channels,
-        })
-        .expect("a pair");
+        duplex::pair(config).expect("a pair")
+    }
+
+    /// A network thread's part and an audio thread's, without threads, and what it says to a server.
+    fn network(path: Path) -> End {
+        let (config, (duplex, far, _)) = (config(path), pair());
         let (relay_events, direct_events) = (mpsc::channel(1).0, mpsc::channel(1).0);
         let (to_server, said) = mpsc::channel(8);
         let network = Network::new(config, far, relay_events, direct_events, to_server);
@@ -2278,6 +2284,34 @@ mod tests {
             assert_eq!(talk(&mut ends, Asked::Nothing), [(false, true); 2]);
         };
         LocalSet::new().run_until(run).await;
+    }
+
+    #[tokio::test]
+    async fn who_cannot_play_at_the_room_s_rate_leaves_it() {
+        let (server, link) = signalling::tests::room().await;
+        let serving = async {
+            let (mut socket, _) = signalling::tests::accept(&server).await;
+            let mut welcome = welcome(false, &[]);
+            welcome["sample_rate_hz"] = json!(44_100);
+            let welcome = Message::text(welcome.to_string());
+            socket.send(welcome).await.expect("it is there");
+            let said = socket.next().await.expect("a message").expect("a word");
+            assert_eq!(said.to_text().expect("text"), r#"{"type":"leave"}"#);
+        };
+        let (_duplex, far, sleeper) = pair();
+        let config = ParticipantConfig {
+            link,
+            ..config(Path::Auto)
+        };
+        let (say, status) = watch::channel(Status::default());
+        let (_orders, ordered) = mpsc::channel(1);
+        let playing = super::network(config, far, sleeper, say, ordered, None);
+        let both = async { tokio::join!(playing, serving) };
+        let both = tokio::time::timeout(Duration::from_secs(30), both);
+        let left = LocalSet::new().run_until(both).await;
+        left.expect("it leaves");
+        let ended = status.borrow().ended.clone().expect("it is over");
+        assert!(ended.contains("44100 Hz"), "{ended}");
     }
 
     #[test]

@@ -574,7 +574,7 @@ fn silent() -> End {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tokio::net::TcpListener;
     use tokio_tungstenite::accept_async;
 
@@ -599,14 +599,14 @@ mod tests {
         }
     }
 
-    fn welcome(locked: bool) -> Value {
+    pub(crate) fn welcome(locked: bool) -> Value {
         serde_json::json!({"type": "welcome", "version": 1, "id": "00", "stream": 1, "room": "abcdefghijklmnop",
             "sample_rate_hz": 48_000, "participants": [], "owner": "00", "locked": locked, "muted": false,
             "ice_servers": [], "relay": null, "resumed": false})
     }
 
     /// Where the server listens, and its room.
-    async fn room() -> (TcpListener, RoomLink) {
+    pub(crate) async fn room() -> (TcpListener, RoomLink) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let link = format!("http://127.0.0.1:{port}/r/abcdefghijklmnop");
@@ -617,11 +617,17 @@ mod tests {
         serde_json::json!({"type": "error", "code": "too_fast", "message": "so it is"})
     }
 
-    /// What a participant says first, and then gets to hear before its connection breaks.
-    async fn meet(listener: &TcpListener, told: &[Value]) -> Value {
+    /// A participant's connection, and what it says first.
+    pub(crate) async fn accept(listener: &TcpListener) -> (WebSocketStream<TcpStream>, Message) {
         let (tcp, _) = listener.accept().await.expect("a connection");
         let mut socket = accept_async(tcp).await.expect("a WebSocket");
         let hello = socket.next().await.expect("a message").expect("a hello");
+        (socket, hello)
+    }
+
+    /// What a participant says first, and then gets to hear before its connection breaks.
+    async fn meet(listener: &TcpListener, told: &[Value]) -> Value {
+        let (mut socket, hello) = accept(listener).await;
         for message in told {
             let sent = socket.send(Message::text(message.to_string())).await;
             sent.expect("it is there");
@@ -690,9 +696,7 @@ mod tests {
             }
         };
         let serving = async {
-            let (tcp, _) = listener.accept().await.expect("a connection");
-            let mut socket = accept_async(tcp).await.expect("a WebSocket");
-            socket.next().await.expect("a message").expect("a hello");
+            let (mut socket, _) = accept(&listener).await;
             let welcome = Message::text(welcome(false).to_string());
             socket.send(welcome).await.expect("it is there");
             let last = socket.next().await.expect("a message").expect("a word");
