@@ -73,6 +73,8 @@ const AUDIBLE_NS: u64 = 1_000_000_000;
 const MIX_LOOK: Duration = Duration::from_millis(10);
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
 const GRACE_NS: u64 = 15_000_000_000;
+/// News is news for so long.
+const NOTICE_NS: u64 = 30_000_000_000;
 /// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
 const LANE_DEAD_NS: u64 = 2_000_000_000;
 
@@ -400,8 +402,10 @@ struct Network {
     rendered_frames: u64,
     /// From when a quantum comes until its first frame is heard; `None`: unknown.
     output_ns: Option<i64>,
-    /// What there was to say before anything happened.
+    /// What there was to say before anything happened; said while there is no other news.
     at_start: Option<String>,
+    /// Since when there is news.
+    noticed_ns: u64,
     status: Status,
 }
 
@@ -537,6 +541,7 @@ impl Network {
             rendered_frames: 0,
             output_ns: None,
             at_start: None,
+            noticed_ns: 0,
             status,
             config,
             far,
@@ -814,7 +819,7 @@ impl Network {
                     direct.handle_retry(lane, epoch);
                 }
             }
-            DirectEvent::Notice(why) => self.status.notice = Some(why),
+            DirectEvent::Notice(why) => self.notice(why),
         }
     }
 
@@ -935,7 +940,7 @@ impl Network {
             // The connection ends next, which says it for as long as it lasts; and who has just left needs no signal.
             FromServer::Error { code, .. }
                 if matches!(code.as_str(), "shutting_down" | "unknown_peer") => {}
-            FromServer::Error { message, .. } => self.status.notice = Some(message),
+            FromServer::Error { message, .. } => self.notice(message),
             // The passphrase is for the next `hello`.
             FromServer::Locked { .. } | FromServer::Unknown => {}
         }
@@ -1009,7 +1014,7 @@ impl Network {
             && old.server.is_ipv4() == server.is_ipv4()
         {
             if let Err(why) = relay.update(&config) {
-                self.status.notice = Some(why);
+                self.notice(why);
             }
             self.listen(now_ns());
             return;
@@ -1030,7 +1035,7 @@ impl Network {
             });
         match opened {
             Ok(relay) => self.relay = Some((config, relay)),
-            Err(why) => self.status.notice = Some(format!("no way through the server: {why}")),
+            Err(why) => self.notice(format!("no way through the server: {why}")),
         }
     }
 
@@ -1059,7 +1064,7 @@ impl Network {
         }
         // One stream is the mix's.
         if self.peers.len() + 1 >= MAX_STREAMS {
-            self.status.notice = Some(format!("{name} is not heard: too many are in this room"));
+            self.notice(format!("{name} is not heard: too many are in this room"));
             return;
         }
         let stream = self.add_stream();
@@ -1362,7 +1367,7 @@ impl Network {
                 if self.status.signalling != Signalling::Online
                     || self.to_server.try_send(moderate).is_err()
                 {
-                    self.status.notice = Some("the server does not answer: try again".into());
+                    self.notice("the server does not answer: try again".into());
                 }
                 return;
             }
@@ -1483,6 +1488,11 @@ impl Network {
         Some(in_mix(mix, source.concealed_share))
     }
 
+    /// Says it until it is old, or there is other news.
+    fn notice(&mut self, news: String) {
+        (self.status.notice, self.noticed_ns) = (Some(news), now_ns());
+    }
+
     fn tell(&mut self, now: u64) {
         let main = self.outgoing.samples.sender.config().format;
         let sends_to_relay = self.sends_to_relay();
@@ -1490,10 +1500,9 @@ impl Network {
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
-        if status.notice == self.at_start
-            && let Some(refused) = self.faults.refused.get()
-        {
-            status.notice = Some(refused.clone());
+        status.refused = self.faults.refused.get().cloned();
+        if !is_within(Some(self.noticed_ns), NOTICE_NS, now) {
+            status.notice.clone_from(&self.at_start);
         }
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
@@ -2060,6 +2069,25 @@ mod tests {
         comes(&mut network, 1_505, 5, 1);
         // The network was gone.
         comes(&mut network, 2_255, 7, 750);
+    }
+
+    #[test]
+    fn news_goes_after_a_while_and_hides_no_refusal() {
+        let (mut network, ..) = network(Path::Relay);
+        network.at_start = Some("it is slow here".into());
+        network.handle_direct(DirectEvent::Notice("no answer from STUN".into()));
+        let refused = network.faults.refused.set("no such port".into());
+        refused.expect("the first time");
+        let now = now_ns();
+        for (after_ns, notice) in [
+            (0, "no answer from STUN"),
+            (NOTICE_NS - 1_000_000_000, "no answer from STUN"),
+            (NOTICE_NS, "it is slow here"),
+        ] {
+            network.tell(now + after_ns);
+            assert_eq!(network.status.notice.as_deref(), Some(notice));
+            assert_eq!(network.status.refused.as_deref(), Some("no such port"));
+        }
     }
 
     #[test]

@@ -18,8 +18,10 @@ pub struct Status {
     pub offline: Option<String>,
     /// Why it is all over, for people; `None` while it is not.
     pub ended: Option<String>,
-    /// What the user should know and can do something about.
+    /// What the user should know and can do something about; for half a minute.
     pub notice: Option<String>,
+    /// Why a sound card could not be connected, the first time, for people.
+    pub refused: Option<String>,
     /// The room's, Hz.
     pub sample_rate_hz: u32,
     /// Frames of the device's last quantum.

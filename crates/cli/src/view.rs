@@ -166,10 +166,8 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>, status: &Status) {
-        let news = (status.offline.as_ref())
-            .or(status.notice.as_ref())
-            .map_or("", String::as_str);
-        let news_lines = lines_of(news, frame.area().width.saturating_sub(2));
+        let news = news(status).collect::<Vec<_>>().join(" · ");
+        let news_lines = lines_of(&news, frame.area().width.saturating_sub(2));
         let [head, room, foot] = Layout::vertical([
             Constraint::Length(6 + news_lines),
             Constraint::Min(3),
@@ -240,7 +238,13 @@ impl View {
     }
 }
 
-/// Lines that words take, at least 1, at most 3: broken between words.
+/// What is not as it should be. None of it hides another.
+fn news(status: &Status) -> impl Iterator<Item = &str> {
+    let all = [&status.offline, &status.refused, &status.notice];
+    all.into_iter().flatten().map(String::as_str)
+}
+
+/// Lines that words take, at least 1, at most 6: broken between words.
 fn lines_of(words: &str, width: u16) -> u16 {
     let (mut lines, mut column) = (1, 0);
     for word in words.split_whitespace() {
@@ -256,7 +260,7 @@ fn lines_of(words: &str, width: u16) -> u16 {
             column = end;
         }
     }
-    lines.min(3)
+    lines.min(6)
 }
 
 /// Its title, its width (0: what is left), and what stands in it.
@@ -408,8 +412,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     )];
     let own = own_words(status);
     lines.extend((!own.is_empty()).then(|| own.to_owned()));
-    lines.extend(status.offline.clone());
-    lines.extend(status.notice.clone());
+    lines.extend(news(status).map(str::to_owned));
     lines.extend(status.peers.iter().map(|peer| {
         let figures = Figures::of(peer, status.sample_rate_hz);
         let pan = match pan_words(peer.pan) {
@@ -892,6 +895,29 @@ mod tests {
             let (first, last) = ("the network thread has", "/etc/security/limits.conf");
             assert!(words.join(" ").contains(first), "{screen}");
             assert!(screen.contains(last), "{screen}");
+        }
+    }
+
+    #[test]
+    fn no_news_hides_other_news() {
+        let mut status = status();
+        status.offline = Some("the server is silent".into());
+        status.refused =
+            Some("cannot connect system:capture_1 to Antiphon:in_1: not permitted".into());
+        status.notice = Some("the server does not answer: try again".into());
+        let screen = screen(&View::default(), &status, 80, 24);
+        for word in [
+            "silent",
+            "system:capture_1",
+            "permitted",
+            "answer:",
+            "again",
+        ] {
+            assert!(screen.contains(word), "{word}:\n{screen}");
+        }
+        let lines = lines(&status);
+        for line in news(&status) {
+            assert!(lines.iter().any(|it| it == line), "{line}: {lines:?}");
         }
     }
 
