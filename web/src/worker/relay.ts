@@ -27,6 +27,8 @@ const LASTING_MS = 5_000;
 const CONTROL_INTERVAL_MS = 100;
 /** It makes four mixes of other shapes at once, and one a second in the long run; who asks for more loses the session. */
 const SHAPE_INTERVAL_MS = 1_000;
+/** A mix that was refused is asked for again when the relay has said so often, once a second, that it is: others may have left meanwhile. */
+const MIX_REFUSALS = 10;
 /** Probes go every half a second: a session that answers none for so long is dead, though the browser has not noticed. */
 const SILENT_MS = 4_000;
 /** One that has not opened after so long never does. Chromium delays what follows many that failed by up to a minute and a half. */
@@ -162,10 +164,15 @@ export class Relay {
   }
 
   #openControl(session: Session): void {
+    let refusals = 0;
     const control = new Control(session.transport, (message) => {
       if (this.#control !== control) return;
       if (message.type === "wanted") this.wanted = message;
-      else this.statistics = message;
+      else {
+        this.statistics = message;
+        refusals = message.mix_refused ? refusals + 1 : 0;
+        if (refusals > 0 && refusals % MIX_REFUSALS === 0) control.say(this.#listen);
+      }
       this.#lanes.changed();
     });
     this.#control = control;

@@ -96,6 +96,18 @@ const OFFER: RelayOffer = {
 };
 const NOTHING: Listen = { forward: [], mix: null, opus: true };
 
+const COUNTS = {
+  rtt_us: 900,
+  forwarded: 5,
+  aged: 1,
+  over_rate: 0,
+  lost: 0,
+  received: 1500,
+  missing: 0,
+  mix_us: null,
+  mixed: [],
+};
+
 function world(writableBy: WritableBy = "writable") {
   const transports: Transport[] = [];
   const lanes = new Map<number, LaneChannel>();
@@ -220,6 +232,25 @@ it("asks for a mix of another shape once a second, and for all else at once", as
   expect(lines.length).toBeLessThanOrEqual(1);
 });
 
+it("asks again for a mix that was refused ten seconds long", async () => {
+  const { relay, transports, open } = world();
+  relay.setListen({ forward: [], mix: { format: 16, packet_frames: 128, sources: [] }, opus: true });
+  await open();
+  const { lines, answer } = transports[0].control!;
+  const hear = async (refused: boolean, times: number) => {
+    for (let n = 0; n < times; n++) {
+      answer(`${JSON.stringify({ type: "statistics", ...COUNTS, mix_refused: refused })}\n`);
+      await vi.advanceTimersByTimeAsync(1_000);
+    }
+    return lines.length;
+  };
+  expect(await hear(false, 20)).toBe(1);
+  expect(await hear(true, 9)).toBe(1);
+  expect(await hear(true, 1)).toBe(2);
+  expect(await hear(true, 10)).toBe(3);
+  expect(new Set(lines).size).toBe(1);
+});
+
 it("hears how many listen there, however the lines are cut", async () => {
   const { relay, transports, changes, open, settle } = world();
   await open();
@@ -227,21 +258,10 @@ it("hears how many listen there, however the lines are cut", async () => {
   control.answer('{"type":"wan');
   await settle();
   expect(relay.wanted).toEqual({ listeners: 0, opus: true });
-  const counts = {
-    rtt_us: 900,
-    forwarded: 5,
-    aged: 1,
-    over_rate: 0,
-    lost: 0,
-    received: 1500,
-    missing: 0,
-    mix_us: null,
-    mixed: [],
-  };
-  control.answer(`ted","listeners":2,"opus":false}\n${JSON.stringify({ type: "statistics", ...counts })}\n`);
+  control.answer(`ted","listeners":2,"opus":false}\n${JSON.stringify({ type: "statistics", ...COUNTS })}\n`);
   await settle();
   expect(relay.wanted).toMatchObject({ listeners: 2, opus: false });
-  expect(relay.statistics).toMatchObject(counts);
+  expect(relay.statistics).toMatchObject(COUNTS);
   expect(changes()).toBe(2);
 });
 
