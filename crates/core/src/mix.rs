@@ -75,19 +75,30 @@ impl Strip {
         self.soloed
     }
 
+    /// Ends a change of gain at once: for a stream of which nothing was heard just now, so that it begins as loud as it shall be.
+    /// `outputs` is the number of channels of the mix.
+    pub fn settle(&mut self, outputs: usize, any_soloed: bool) {
+        self.current = self.wanted(outputs, any_soloed);
+    }
+
+    /// The gains that those applied now are on their way to.
+    fn wanted(&self, outputs: usize, any_soloed: bool) -> [f32; 2] {
+        let heard = !self.muted && (self.soloed || !any_soloed);
+        let gain = if heard { self.gain } else { 0.0 };
+        // One output has no sides: nothing may be panned out of it.
+        let pan = if outputs == 1 { 0.0 } else { self.pan };
+        [gain * (1.0 - pan).min(1.0), gain * (1.0 + pan).min(1.0)]
+    }
+
     /// Adds one quantum of the stream to the mix.
     ///
     /// `input` is `[channel][frame]`, `output` too, both of `frames` frames a channel. A mono stream goes to the first two outputs;
     /// otherwise channel *c* goes to output *c* mod outputs. Even outputs are left, odd ones right.
     /// RT: no alloc, no lock, O(channels × frames).
     pub fn mix(&mut self, input: &[f32], output: &mut [f32], frames: usize, any_soloed: bool) {
-        let heard = !self.muted && (self.soloed || !any_soloed);
-        let gain = if heard { self.gain } else { 0.0 };
         let sources = input.len() / frames;
         let outputs = output.len() / frames;
-        // One output has no sides: nothing may be panned out of it.
-        let pan = if outputs == 1 { 0.0 } else { self.pan };
-        let wanted = [gain * (1.0 - pan).min(1.0), gain * (1.0 + pan).min(1.0)];
+        let wanted = self.wanted(outputs, any_soloed);
         let routes = if sources == 1 {
             outputs.min(2)
         } else {

@@ -178,6 +178,8 @@ struct Stream {
     resampler: Resampler,
     steering: Steering,
     strip: Strip,
+    /// Nothing was heard of it in the last quantum that it played, before gain.
+    was_silent: bool,
     /// Of the newest packet: format and channels.
     format: Option<(StreamFormat, u8)>,
     malformed_packets: u64,
@@ -349,6 +351,7 @@ impl Player {
                 // What was heard before the sleep is not carried on after it.
                 stream.concealer.reset();
             }
+            stream.was_silent = true;
             stream.jitter.pass(frames);
         }
     }
@@ -479,6 +482,11 @@ impl Player {
                     .iter()
                     .fold(*peak, |peak, sample| peak.max(sample.abs()));
             }
+            if stream.was_silent {
+                // What begins now begins as loud as it shall be: there is nothing to fade from.
+                (stream.strip).settle(self.config.output_channels, any_soloed);
+            }
+            stream.was_silent = quantum.iter().all(|sample| *sample == 0.0);
             stream.strip.mix(quantum, out, frames, any_soloed);
         }
     }
@@ -554,6 +562,7 @@ impl Player {
         stream.resampler.reset();
         stream.steering = Steering::default();
         stream.strip = Strip::new(rate_hz);
+        stream.was_silent = true;
         stream.format = None;
         stream.malformed_packets = 0;
         stream.ancient_packets = 0;
@@ -589,6 +598,7 @@ impl Stream {
             resampler: Resampler::new(channels),
             steering: Steering::default(),
             strip: Strip::new(config.rate.hz()),
+            was_silent: true,
             format: None,
             malformed_packets: 0,
             ancient_packets: 0,

@@ -149,6 +149,108 @@ fn a_stream_that_is_removed_fades_out() {
     }
 }
 
+/// Ends what plays.
+type Pause = fn(&mut Player);
+
+/// More than a second without a packet, and a sleep of the host.
+const PAUSES: [Pause; 2] = [
+    |player| {
+        for _ in 0..400 {
+            support::quantum(player, PACKET);
+        }
+    },
+    |player| player.pass(400 * PACKET as u64),
+];
+
+/// What is heard of the stream when these commands were given before its first packet; or, with a pause, in that.
+fn begins_with(commands: &[Command], pause: Option<Pause>) -> Vec<f32> {
+    let mut player = player();
+    for id in [ID, 2] {
+        command(&mut player, Command::Add(id));
+        command(&mut player, Command::Target(id, Target::Fixed(0)));
+    }
+    if let Some(pause) = pause {
+        for n in 0..100 {
+            play(&mut player, n);
+        }
+        pause(&mut player);
+        assert_eq!(support::stats(&player, ID).playhead, None);
+    }
+    for &one in commands {
+        command(&mut player, one);
+    }
+    (500..600).flat_map(|n| play(&mut player, n)).collect()
+}
+
+#[test]
+fn a_stream_begins_as_loud_as_it_shall_be() {
+    let silent = [
+        [Command::Mute(ID, true)],
+        [Command::Gain(ID, 0.0)],
+        [Command::Solo(2, true)],
+    ];
+    for pause in [None, Some(PAUSES[0]), Some(PAUSES[1])] {
+        for commands in silent {
+            let heard = begins_with(&commands, pause);
+            let first = heard.iter().position(|&sample| sample != 0.0);
+            assert_eq!(first, None, "{commands:?}, {pause:?}");
+        }
+        let whole = begins_with(&[], pause);
+        assert!(whole.iter().any(|&sample| sample != 0.0));
+        let quiet = begins_with(&[Command::Gain(ID, 0.25)], pause);
+        let is_quarter = |(quiet, whole): (&f32, &f32)| *quiet == whole * 0.25;
+        assert!(quiet.iter().zip(&whole).all(is_quarter), "{pause:?}");
+    }
+}
+
+#[test]
+fn a_gain_changed_while_nothing_is_heard_yet_does_not_sound_as_before() {
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    command(&mut player, Command::Target(ID, Target::Fixed(500)));
+    // The first packet waits.
+    let mut heard = play(&mut player, 0);
+    command(&mut player, Command::Mute(ID, true));
+    for n in 1..100 {
+        heard.extend(play(&mut player, n));
+    }
+    assert!(heard.iter().all(|&sample| sample == 0.0));
+}
+
+#[test]
+fn a_change_of_gain_makes_no_step_in_what_sounds_be_it_a_gap() {
+    for gap in [0, 5] {
+        let mut player = player();
+        command(&mut player, Command::Add(ID));
+        command(&mut player, Command::Target(ID, Target::Fixed(500)));
+        let mut heard = Vec::new();
+        for n in 0..300 {
+            if n >= 100 && n % 50 == 6 {
+                // Lost packets are due by now, four quanta after they were sent.
+                command(&mut player, Command::Mute(ID, n / 50 % 2 == 0));
+            }
+            let is_lost = n >= 100 && n % 50 < gap;
+            heard.extend(if is_lost {
+                support::quantum(&mut player, PACKET)
+            } else {
+                play(&mut player, n)
+            });
+        }
+        let steepest = steepest(&heard[2_000..]);
+        assert!(steepest < STEEP, "{steepest} with gaps of {gap}");
+        assert!(
+            heard[120 * PACKET..140 * PACKET]
+                .iter()
+                .all(|it| *it == 0.0)
+        );
+        assert!(
+            heard[180 * PACKET..190 * PACKET]
+                .iter()
+                .any(|it| *it != 0.0)
+        );
+    }
+}
+
 #[test]
 fn who_comes_in_its_place_has_nothing_of_a_stream_that_was_removed() {
     let mut player = player();
