@@ -140,13 +140,18 @@ impl Cycle<'_> {
         }
     }
 
-    /// What a port is to play in this cycle: whatever it holds is old.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the slice is JACK's memory, guarded by the borrow of the port"
-    )]
-    pub fn to_play(&self, port: &mut OutPort) -> &mut [f32] {
-        // SAFETY: as in `heard`; the exclusive borrow of the port makes this the only slice into its buffer.
+    /// What a port is to play in this cycle: whatever it holds is old. One slice at a time, for another were the same memory:
+    ///
+    /// ```compile_fail,E0499
+    /// # use antiphon_jack::{Cycle, OutPort};
+    /// fn twice(cycle: &Cycle<'_>, port: &mut OutPort) {
+    ///     let one = cycle.to_play(port);
+    ///     let other = cycle.to_play(port);
+    ///     one.copy_from_slice(other);
+    /// }
+    /// ```
+    pub fn to_play<'a>(&'a self, port: &'a mut OutPort) -> &'a mut [f32] {
+        // SAFETY: as in `heard`; the port is borrowed exclusively for as long as the slice, so nobody gets another to write to.
         unsafe {
             let samples = (self.api.jack_port_get_buffer)(port.0.as_ptr(), self.frames);
             std::slice::from_raw_parts_mut(samples.cast(), self.frames as usize)
