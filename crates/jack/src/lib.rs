@@ -2,8 +2,10 @@
 //! that is PipeWire's). Loaded at run time, so that the workspace builds on machines without JACK's headers; the crates
 //! `jack` and `jack-sys` load at run time too, but their build script demands the headers on Linux all the same.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -59,6 +61,21 @@ macro_rules! api {
                     Ok(Self { $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)* _library: library })
                 }
             }
+
+            /// For tests, which replace what they need: whatever else is called ends the program.
+            #[cfg(all(test, unix))]
+            fn stub() -> Self {
+                unsafe extern "C" fn unexpected() {
+                    std::process::abort();
+                }
+                // SAFETY: it looks at no argument, and never returns.
+                unsafe {
+                    Self {
+                        $($name: std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn($($arg),* $(, $variadic)?) $(-> $ret)?>(unexpected),)*
+                        _library: libloading::os::unix::Library::this().into(),
+                    }
+                }
+            }
         }
     };
 }
@@ -93,7 +110,7 @@ pub trait Handler: Send {
     /// RT: no alloc, no lock, no system call.
     fn process(&mut self, cycle: &Cycle<'_>);
     /// Another thread than the audio thread may call these, at the same time as `process`.
-    fn events(&self) -> std::sync::Arc<dyn Events>;
+    fn events(&self) -> Arc<dyn Events>;
 }
 
 /// What JACK reports beside the audio thread. RT: as `process`.
@@ -159,17 +176,16 @@ impl Cycle<'_> {
     }
 }
 
-/// What the callbacks see.
+/// What the audio thread sees.
 struct Callbacks<H> {
     handler: H,
-    events: std::sync::Arc<dyn Events>,
     api: *const Api,
     client: *mut RawClient,
 }
 
 unsafe extern "C" fn on_process<H: Handler>(frames: u32, argument: *mut c_void) -> c_int {
-    // SAFETY: the argument is the `Callbacks` that `run` keeps alive until after jack_deactivate, and only the audio
-    // thread touches `handler` meanwhile.
+    // SAFETY: the argument is the `Callbacks` that `run` keeps until after jack_deactivate, and only the audio thread touches it
+    // meanwhile.
     unsafe {
         let callbacks = argument.cast::<Callbacks<H>>();
         let cycle = Cycle {
@@ -182,15 +198,15 @@ unsafe extern "C" fn on_process<H: Handler>(frames: u32, argument: *mut c_void) 
     0
 }
 
-unsafe extern "C" fn on_xrun<H: Handler>(argument: *mut c_void) -> c_int {
-    // SAFETY: as in `on_process`; `events` is shared and Sync.
-    unsafe { (*argument.cast::<Callbacks<H>>()).events.xrun() };
+unsafe extern "C" fn on_xrun(argument: *mut c_void) -> c_int {
+    // SAFETY: the argument is one of `Client::told`, which is there until the client is closed; it is shared and Sync.
+    unsafe { (*argument.cast::<Arc<dyn Events>>()).xrun() };
     0
 }
 
-unsafe extern "C" fn on_shutdown<H: Handler>(argument: *mut c_void) {
+unsafe extern "C" fn on_shutdown(argument: *mut c_void) {
     // SAFETY: as in `on_xrun`.
-    unsafe { (*argument.cast::<Callbacks<H>>()).events.server_gone() };
+    unsafe { (*argument.cast::<Arc<dyn Events>>()).server_gone() };
 }
 
 /// libjack writes to standard error by itself, in the midst of whatever a terminal shows. What a caller can do something
@@ -201,6 +217,8 @@ unsafe extern "C" fn say_nothing(_: *const c_char) {}
 pub struct Client {
     api: Api,
     raw: *mut RawClient,
+    /// Who is told of xruns and of the server's end. JACK may do so as long as the client is open, on a thread that deactivating does not stop.
+    told: RefCell<Vec<*mut Arc<dyn Events>>>,
 }
 
 impl Client {
@@ -224,7 +242,11 @@ impl Client {
             let raw =
                 unsafe { (api.jack_client_open)(name.as_ptr(), NO_START_SERVER, &mut status) };
             if !raw.is_null() {
-                return Ok(Self { api, raw });
+                return Ok(Self {
+                    api,
+                    raw,
+                    told: RefCell::default(),
+                });
             }
             if status & INIT_FAILURE == 0 {
                 return Err(format!(
@@ -363,38 +385,178 @@ impl Client {
         handler: H,
         body: impl FnOnce() -> R,
     ) -> Result<(H, R), String> {
-        let events = handler.events();
-        let callbacks = Box::into_raw(Box::new(Callbacks {
+        let told = Box::into_raw(Box::new(handler.events()));
+        self.told.borrow_mut().push(told);
+        let mut callbacks = Callbacks {
             handler,
-            events,
             api: &self.api,
             client: self.raw,
-        }));
-        // SAFETY: `raw` is an open client, not yet active; `callbacks` stays allocated until the client is inactive again,
-        // when no callback can run any more.
+        };
+        let argument = (&raw mut callbacks).cast();
+        // SAFETY: `raw` is an open client, not yet active; `told` is there until it is closed.
         unsafe {
-            let argument = callbacks.cast();
             (self.api.jack_set_process_callback)(self.raw, on_process::<H>, argument);
-            (self.api.jack_set_xrun_callback)(self.raw, on_xrun::<H>, argument);
-            (self.api.jack_on_shutdown)(self.raw, on_shutdown::<H>, argument);
-            let active = (self.api.jack_activate)(self.raw);
-            let result = (active == 0).then(body);
-            (self.api.jack_deactivate)(self.raw);
-            let callbacks = Box::from_raw(callbacks);
-            result
-                .map(|r| (callbacks.handler, r))
-                .ok_or_else(|| format!("JACK refuses to activate (code {active})"))
+            (self.api.jack_set_xrun_callback)(self.raw, on_xrun, told.cast());
+            (self.api.jack_on_shutdown)(self.raw, on_shutdown, told.cast());
         }
+        let running = Running(self);
+        // SAFETY: `callbacks` stays where it is until `running` has ended, be it by a panic.
+        let active = unsafe { (self.api.jack_activate)(self.raw) };
+        let result = (active == 0).then(body);
+        drop(running);
+        result
+            .map(|result| (callbacks.handler, result))
+            .ok_or_else(|| format!("JACK refuses to activate (code {active})"))
+    }
+}
+
+/// Until this is dropped, cycles may run.
+struct Running<'a>(&'a Client);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is an open client.
+        unsafe { (self.0.api.jack_deactivate)(self.0.raw) };
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: `raw` is an open client, and nothing uses it after this.
-        unsafe { (self.api.jack_client_close)(self.raw) };
+        // SAFETY: `raw` is an open client, and nothing uses it after this, nor what it was told to call.
+        unsafe {
+            (self.api.jack_client_close)(self.raw);
+            for told in self.told.get_mut().drain(..) {
+                drop(Box::from_raw(told));
+            }
+        }
     }
 }
 
 fn c_string(text: &str) -> Result<CString, String> {
     CString::new(text).map_err(|_| format!("{text:?} has a zero byte"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    type ShutdownCallback = unsafe extern "C" fn(*mut c_void);
+
+    thread_local! {
+        /// What happened, in order.
+        static LOG: RefCell<Vec<&'static str>> = RefCell::default();
+        static SHUTDOWN: Cell<Option<(ShutdownCallback, *mut c_void)>> = const { Cell::new(None) };
+    }
+
+    fn log(what: &'static str) {
+        LOG.with_borrow_mut(|log| log.push(what));
+    }
+
+    /// Of a JACK that only remembers what it was told.
+    fn client() -> Client {
+        type ProcessCallback = unsafe extern "C" fn(u32, *mut c_void) -> c_int;
+        type XrunCallback = unsafe extern "C" fn(*mut c_void) -> c_int;
+        unsafe extern "C" fn set_process_callback(
+            _: *mut RawClient,
+            _: ProcessCallback,
+            _: *mut c_void,
+        ) -> c_int {
+            0
+        }
+        unsafe extern "C" fn set_xrun_callback(
+            _: *mut RawClient,
+            _: XrunCallback,
+            _: *mut c_void,
+        ) -> c_int {
+            0
+        }
+        unsafe extern "C" fn on_shutdown(
+            _: *mut RawClient,
+            callback: ShutdownCallback,
+            argument: *mut c_void,
+        ) {
+            SHUTDOWN.set(Some((callback, argument)));
+        }
+        unsafe extern "C" fn activate(_: *mut RawClient) -> c_int {
+            log("active");
+            0
+        }
+        unsafe extern "C" fn deactivate(_: *mut RawClient) -> c_int {
+            log("inactive");
+            0
+        }
+        unsafe extern "C" fn close(_: *mut RawClient) -> c_int {
+            log("closed");
+            0
+        }
+        LOG.take();
+        Client {
+            api: Api {
+                jack_set_process_callback: set_process_callback,
+                jack_set_xrun_callback: set_xrun_callback,
+                jack_on_shutdown: on_shutdown,
+                jack_activate: activate,
+                jack_deactivate: deactivate,
+                jack_client_close: close,
+                ..Api::stub()
+            },
+            raw: NonNull::dangling().as_ptr(),
+            told: RefCell::default(),
+        }
+    }
+
+    struct Deaf;
+
+    impl Handler for Deaf {
+        fn process(&mut self, _: &Cycle<'_>) {}
+
+        fn events(&self) -> Arc<dyn Events> {
+            Arc::new(Witness)
+        }
+    }
+
+    impl Drop for Deaf {
+        fn drop(&mut self) {
+            log("handler freed");
+        }
+    }
+
+    struct Witness;
+
+    impl Events for Witness {
+        fn xrun(&self) {}
+
+        fn server_gone(&self) {
+            log("server gone");
+        }
+    }
+
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            log("events freed");
+        }
+    }
+
+    #[test]
+    fn the_server_s_end_may_be_told_until_the_client_is_closed() {
+        let client = client();
+        let (handler, ()) = client.run(Deaf, || ()).expect("activates");
+        drop(handler);
+        assert_eq!(LOG.take(), ["active", "inactive", "handler freed"]);
+        let (callback, argument) = SHUTDOWN.take().expect("was told");
+        // SAFETY: the client is open.
+        unsafe { callback(argument) };
+        drop(client);
+        assert_eq!(LOG.take(), ["server gone", "closed", "events freed"]);
+    }
+
+    #[test]
+    fn a_panic_ends_the_cycles_before_it_frees_what_they_use() {
+        let client = client();
+        let run = || client.run::<_, ()>(Deaf, || panic!("as the test wants it"));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert_eq!(LOG.take(), ["active", "inactive", "handler freed"]);
+    }
 }
