@@ -1,8 +1,9 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
+import path from "node:path";
 import { afterAll, beforeAll, expect, it, type TestContext } from "vitest";
 import { listen } from "../src/analysis.js";
-import { realTimePriority, threadsNamed } from "../src/processes.js";
-import { mic, type Passage, playback, Rig, sampleRateHz, speaker } from "../src/rig.js";
+import { realTimePriority, run, threadsNamed } from "../src/processes.js";
+import { mic, type Passage, playback, Rig, root, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
 import { framesPerMs } from "../src/units.js";
@@ -74,6 +75,15 @@ it("favours threads that nobody ranks, and lowers none", (test) => {
 it("names the ports there are when a port is missing", async () => {
   const wrong = rig.pass({ plays: [], hears: [["spkZ:monitor_FL"]], seconds: 0.1 });
   await expect(wrong).rejects.toThrow(/spkZ:monitor_FL.*spkA:monitor_FL/s);
+});
+
+it("refuses to play at another rate than it was told", async () => {
+  const device = path.join(root, "target/release/antiphon-device");
+  const never = path.join(rig.folder, "never.wav");
+  const args = ["--seconds", "0.1", "--record", never, "--connect-in", speaker("A")[0]!];
+  const asked = run(["pw-jack", device, ...args], { ...rig.env, PIPEWIRE_LATENCY: "64/44100" });
+  await expect(asked).rejects.toThrow(/runs at 48000 Hz, not at 44100 Hz/);
+  expect(existsSync(never)).toBe(false);
 });
 
 it("leaves no process and no folder behind, and another rig can follow", async (test) => {

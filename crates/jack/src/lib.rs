@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -181,6 +182,7 @@ struct Callbacks<H> {
     handler: H,
     api: *const Api,
     client: *mut RawClient,
+    rate_hz: *const AtomicU32,
 }
 
 unsafe extern "C" fn on_process<H: Handler>(frames: u32, argument: *mut c_void) -> c_int {
@@ -193,6 +195,8 @@ unsafe extern "C" fn on_process<H: Handler>(frames: u32, argument: *mut c_void) 
             client: (*callbacks).client,
             frames,
         };
+        let rate_hz = (cycle.api.jack_get_sample_rate)(cycle.client);
+        (*(*callbacks).rate_hz).store(rate_hz, Ordering::Relaxed);
         (*callbacks).handler.process(&cycle);
     }
     0
@@ -219,6 +223,8 @@ pub struct Client {
     raw: *mut RawClient,
     /// Who is told of xruns and of the server's end. JACK may do so as long as the client is open, on a thread that deactivating does not stop.
     told: RefCell<Vec<*mut Arc<dyn Events>>>,
+    /// In the newest cycle; 0 before the first.
+    cycle_rate_hz: AtomicU32,
 }
 
 impl Client {
@@ -246,6 +252,7 @@ impl Client {
                     api,
                     raw,
                     told: RefCell::default(),
+                    cycle_rate_hz: AtomicU32::new(0),
                 });
             }
             if status & INIT_FAILURE == 0 {
@@ -261,10 +268,26 @@ impl Client {
         ))
     }
 
-    /// Frames per second of the graph.
+    /// Frames per second of the graph, as far as is known before it [runs](Self::run): PipeWire tells then what `PIPEWIRE_LATENCY` says,
+    /// whatever the graph has. See [`check_rate`](Self::check_rate).
     pub fn sample_rate_hz(&self) -> u32 {
         // SAFETY: `raw` is an open client.
         unsafe { (self.api.jack_get_sample_rate)(self.raw) }
+    }
+
+    /// Whether the newest cycle had the rate that was told before. To be asked now and then while it [runs](Self::run), once a port is linked:
+    /// until then a client of PipeWire may be driven by another clock than its card's.
+    ///
+    /// # Errors
+    /// In words for the user: the graph has another.
+    pub fn check_rate(&self, told_hz: u32) -> Result<(), String> {
+        match self.cycle_rate_hz.load(Ordering::Relaxed) {
+            hz if hz == 0 || hz == told_hz => Ok(()),
+            hz => Err(format!(
+                "the sound system runs at {hz} Hz, not at {told_hz} Hz as it said before: start again, under PipeWire with PIPEWIRE_LATENCY={}/{hz}",
+                self.quantum_frames()
+            )),
+        }
     }
 
     /// Frames of a cycle, until somebody changes them.
@@ -391,7 +414,9 @@ impl Client {
             handler,
             api: &self.api,
             client: self.raw,
+            rate_hz: &self.cycle_rate_hz,
         };
+        self.cycle_rate_hz.store(0, Ordering::Relaxed);
         let argument = (&raw mut callbacks).cast();
         // SAFETY: `raw` is an open client, not yet active; `told` is there until it is closed.
         unsafe {
@@ -442,11 +467,14 @@ mod tests {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    type ProcessCallback = unsafe extern "C" fn(u32, *mut c_void) -> c_int;
     type ShutdownCallback = unsafe extern "C" fn(*mut c_void);
 
     thread_local! {
         /// What happened, in order.
         static LOG: RefCell<Vec<&'static str>> = RefCell::default();
+        static RATE_HZ: Cell<u32> = const { Cell::new(48_000) };
+        static PROCESS: Cell<Option<(ProcessCallback, *mut c_void)>> = const { Cell::new(None) };
         static SHUTDOWN: Cell<Option<(ShutdownCallback, *mut c_void)>> = const { Cell::new(None) };
     }
 
@@ -456,13 +484,13 @@ mod tests {
 
     /// Of a JACK that only remembers what it was told.
     fn client() -> Client {
-        type ProcessCallback = unsafe extern "C" fn(u32, *mut c_void) -> c_int;
         type XrunCallback = unsafe extern "C" fn(*mut c_void) -> c_int;
         unsafe extern "C" fn set_process_callback(
             _: *mut RawClient,
-            _: ProcessCallback,
-            _: *mut c_void,
+            callback: ProcessCallback,
+            argument: *mut c_void,
         ) -> c_int {
+            PROCESS.set(Some((callback, argument)));
             0
         }
         unsafe extern "C" fn set_xrun_callback(
@@ -491,9 +519,17 @@ mod tests {
             log("closed");
             0
         }
+        unsafe extern "C" fn get_sample_rate(_: *mut RawClient) -> u32 {
+            RATE_HZ.get()
+        }
+        unsafe extern "C" fn get_buffer_size(_: *mut RawClient) -> u32 {
+            64
+        }
         LOG.take();
         Client {
             api: Api {
+                jack_get_sample_rate: get_sample_rate,
+                jack_get_buffer_size: get_buffer_size,
                 jack_set_process_callback: set_process_callback,
                 jack_set_xrun_callback: set_xrun_callback,
                 jack_on_shutdown: on_shutdown,
@@ -504,6 +540,7 @@ mod tests {
             },
             raw: NonNull::dangling().as_ptr(),
             told: RefCell::default(),
+            cycle_rate_hz: AtomicU32::new(0),
         }
     }
 
@@ -558,5 +595,29 @@ mod tests {
         let run = || client.run::<_, ()>(Deaf, || panic!("as the test wants it"));
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         assert_eq!(LOG.take(), ["active", "inactive", "handler freed"]);
+    }
+    #[test]
+    fn a_graph_that_runs_at_another_rate_than_it_said_is_found_out_by_its_cycles() {
+        let client = client();
+        let told_hz = client.sample_rate_hz();
+        RATE_HZ.set(44_100);
+        let cycle = || {
+            let (callback, argument) = PROCESS.get().expect("was told");
+            // SAFETY: the client runs, and no other cycle does.
+            unsafe { callback(64, argument) };
+        };
+        let checks = client.run(Deaf, || {
+            let before = client.check_rate(told_hz);
+            cycle();
+            let wrong = client.check_rate(told_hz);
+            RATE_HZ.set(told_hz);
+            cycle();
+            [before, wrong, client.check_rate(told_hz)]
+        });
+        let (_, [before, wrong, right]) = checks.expect("activates");
+        assert_eq!((before, right), (Ok(()), Ok(())));
+        let wrong = wrong.expect_err("44100 are not 48000");
+        assert!(wrong.contains("runs at 44100 Hz"), "{wrong}");
+        assert!(wrong.contains("PIPEWIRE_LATENCY=64/44100"), "{wrong}");
     }
 }

@@ -168,11 +168,15 @@ fn run(args: &Args) -> Result<(), String> {
                 );
             }
             std::thread::sleep(Duration::from_millis(5));
+            if progress.running.load(Ordering::Relaxed) {
+                client.check_rate(rate_hz)?;
+            }
             if began_ms.is_none() && progress.running.load(Ordering::Relaxed) {
                 let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
                 began_ms = since_epoch.ok().map(|since| since.as_millis() as u64);
             }
         }
+        client.check_rate(rate_hz)?;
         Ok(client.quantum_frames())
     })?;
     let quantum_frames = played?;

@@ -150,9 +150,13 @@ impl Device for JackDevice {
         let (_, result) = client.run(process, || {
             let is_linked = |port: &String| client.capture_latency_frames(port).is_some();
             let is_wanted = |card: &Option<String>| card.as_deref() != Some(NO_CARD);
+            let mut has_links = false;
             while !stop.load(Ordering::Acquire) {
                 if gone.load(Ordering::Acquire) {
                     return Err("the JACK server is gone".to_owned());
+                }
+                if has_links {
+                    client.check_rate(rate.hz())?;
                 }
                 let wanted = wanted();
                 for n in links.review(&wanted, |n| is_linked(&own[n])) {
@@ -174,6 +178,7 @@ impl Device for JackDevice {
                 let playback = out_names
                     .iter()
                     .find_map(|port| client.playback_latency_frames(port));
+                has_links = capture.is_some() || playback.is_some();
                 let misses = [
                     (
                         &faults.no_input,
