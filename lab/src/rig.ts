@@ -50,6 +50,7 @@ export interface DeviceSummary {
   frames: number;
   /** When the takes began, ms since the epoch, some 5 ms late at most; null if they were too short to see. */
   began_ms: number | null;
+  /** At least: PipeWire tells no JACK client of the first since its driver began. Whether the device itself was late, `missed_frames` says. */
   xruns: number;
   clock_gaps: number;
   /** Frames the graph ran without the device: sounds under way seem that much faster. */

@@ -116,7 +116,7 @@ pub trait Handler: Send {
 
 /// What JACK reports beside the audio thread. RT: as `process`.
 pub trait Events: Send + Sync {
-    /// A cycle was late.
+    /// A cycle was late. Some are not told: PipeWire keeps back the first of each driver's life.
     fn xrun(&self);
     /// The server shut down: nothing is called any more.
     fn server_gone(&self);

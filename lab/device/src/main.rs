@@ -34,7 +34,8 @@ Every --play is paired with the --connect-out that has the same place in the com
 A take is a WAV file of 16, 24 or 32 bits or float, at the rate of the graph; its channels go to the ports in order.
 Recordings are 32-bit float. The summary is JSON on standard output (or --summary FILE); counters cover the run only.
 began_ms is when the takes began, in ms since 1970, at most some 5 ms late. missed_frames are frames the graph ran without the
-device: a sound under way at that moment seems faster by as much. List all ports with: pw-jack antiphon-device --list";
+device: a sound under way at that moment seems faster by as much. There may be one xrun more than xruns says: PipeWire keeps back
+the first of each driver's life. List all ports with: pw-jack antiphon-device --list";
 
 /// Plays takes and records what is heard, sample-accurately, on one clock.
 #[derive(Parser)]

@@ -17,7 +17,7 @@ pub(crate) struct Progress {
     pub(crate) done: AtomicBool,
     /// JACK: the server shut down.
     pub(crate) server_gone: AtomicBool,
-    /// JACK's xruns during the run.
+    /// JACK's xruns during the run, at least: see [`Events::xrun`].
     pub(crate) xruns: AtomicU32,
 }
 
