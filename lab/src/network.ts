@@ -29,7 +29,10 @@ export interface DirectionStats {
   duplicatedPackets: number;
   reorderedPackets: number;
   offeredBytes: number;
-  /** How much later than the model says a packet was delivered. Null before the first one. */
+  /**
+   * How much later than the model says a packet was delivered. Null before the first one. The model counts from when the emulator read the packet:
+   * how late that was it cannot see, and it comes on top. The thread that reads also delivers, so it is about as late at both.
+   */
   latenessP50Us: number | null;
   latenessP99Us: number | null;
   latenessMaxUs: number | null;

@@ -89,7 +89,8 @@ pub struct TunStats {
     pub link: LinkStats,
     /// Packets that the far device refused; counted as delivered too.
     pub refused_packets: u64,
-    /// From the instant due to the write into the far device.
+    /// From the instant due to the write into the far device. The model counts from when a packet was read from the near one: how late that was cannot be
+    /// seen, and comes on top. The thread that reads also writes, so it is about as late at both.
     pub lateness_p50_us: Option<u64>,
     /// As above.
     pub lateness_p99_us: Option<u64>,
