@@ -26,7 +26,7 @@ use crate::{
     headers::host,
     hub::{Connection, Hub},
     metrics::DropReason,
-    outbox::{End, Next, Outbox},
+    outbox::{End, Next},
     rate::TokenBucket,
     signalling::{ClientMessage, ErrorCode, MAX_MESSAGE_BYTES, ParseError, RoomName, parse},
 };
@@ -35,6 +35,9 @@ use crate::{
 const MAX_FRAME_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
 /// What is read at once, in bytes. The library zeroes it all at the first reading, and has 128 KiB by itself: two thirds of what a participant took.
 const READ_BUFFER_BYTES: usize = 4 * 1_024;
+/// What may wait inside the WebSocket: a message and its answers to pings, which a page that does not read could ask for without end.
+/// More than the longest message, and than what the library gathers before it writes.
+const MAX_WRITE_BUFFER_BYTES: usize = 512 * 1_024;
 /// How long the last words and the close handshake may take.
 const CLOSING: Duration = Duration::from_secs(2);
 /// What is told to everybody in the room counts as so many messages: it could fill everybody's outbox, which cuts their connections.
@@ -90,6 +93,7 @@ pub(crate) async fn upgrade(
     };
     upgrade
         .read_buffer_size(READ_BUFFER_BYTES)
+        .max_write_buffer_size(MAX_WRITE_BUFFER_BYTES)
         .max_message_size(MAX_FRAME_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
         .on_upgrade(move |socket| serve(socket, connection, room))
@@ -156,11 +160,7 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
 /// Runs a connection to its end.
 async fn serve(socket: WebSocket, connection: Connection, room: RoomName) {
     let (mut sink, mut stream) = socket.split();
-    let mut writing = pin!(write(
-        &mut sink,
-        &connection.outbox,
-        connection.hub.config.connections.ping_interval
-    ));
+    let mut writing = pin!(write(&mut sink, &connection));
     let written = tokio::select! {
         written = &mut writing => Some(written),
         () = read(&mut stream, &connection, &room) => time::timeout(CLOSING, &mut writing).await.ok(),
@@ -174,28 +174,34 @@ async fn serve(socket: WebSocket, connection: Connection, room: RoomName) {
 }
 
 /// Sends what comes into the outbox, and pings, until the end. Answers how it ended.
-async fn write(
-    sink: &mut SplitSink<WebSocket, Message>,
-    outbox: &Outbox,
-    ping_interval: Duration,
-) -> End {
-    let mut pings = time::interval_at(time::Instant::now() + ping_interval, ping_interval);
+async fn write(sink: &mut SplitSink<WebSocket, Message>, connection: &Connection) -> End {
+    let limits = connection.hub.config.connections;
+    let first_ping = time::Instant::now() + limits.ping_interval;
+    let mut pings = time::interval_at(first_ping, limits.ping_interval);
     loop {
-        let message = tokio::select! {
-            next = outbox.next() => match next {
-                Next::Send(text) => Message::Text(text),
-                Next::End(End::Close(code)) => {
+        let (message, end) = tokio::select! {
+            next = connection.outbox.next() => match next {
+                Next::Send(text) => (Message::Text(text), None),
+                Next::End(end @ End::Close(code)) => {
                     let frame = CloseFrame { code, reason: Utf8Bytes::default() };
-                    let sent = sink.send(Message::Close(Some(frame))).await;
-                    return if sent.is_ok() { End::Close(code) } else { End::Abort };
+                    (Message::Close(Some(frame)), Some(end))
                 }
                 Next::End(End::Abort) => return End::Abort,
             },
-            _ = pings.tick() => Message::Ping(Default::default()),
+            _ = pings.tick() => (Message::Ping(Default::default()), None),
         };
-        // A page that does not read blocks this, until its outbox overflows or it was silent for too long.
-        if sink.send(message).await.is_err() {
-            return End::Abort;
+        // A page that does not read blocks this. It may not be silent, and its outbox, which has ended or takes no more signals, may never overflow.
+        match time::timeout(limits.silence_timeout, sink.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return End::Abort,
+            Err(_) => {
+                connection.hub.metrics.count_dropped(DropReason::SlowClient);
+                tracing::info!(connection = connection.id.0, "dropped: it does not read");
+                return End::Abort;
+            }
+        }
+        if let Some(end) = end {
+            return end;
         }
     }
 }

@@ -13,6 +13,7 @@ use antiphon_server::{
     Secret,
     ice::{IceServer, TurnService},
 };
+use futures_util::SinkExt;
 use running::{ROOM, Running, hello};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{
@@ -433,6 +434,49 @@ async fn a_page_that_does_not_read_is_dropped_by_what_the_server_says_and_delays
     assert_eq!(ann.hear().await, json!({ "type": "away", "id": deaf }));
     assert_eq!(server.dropped("slow_client").await, 1);
     server.expect_metric("antiphon_connections", 1).await;
+}
+
+#[tokio::test]
+async fn a_page_that_does_not_read_is_dropped_however_much_it_says() {
+    for leaves in [false, true] {
+        let server = Running::start(|config| {
+            config.connections.bytes_per_s = 1 << 24;
+            config.connections.messages_per_s = 5_000;
+            // Long for a test, but until then the buffers must be full.
+            config.connections.silence_timeout = Duration::from_secs(3);
+        })
+        .await;
+        let (mut deaf, welcome) = server.join(1).await;
+        let large =
+            json!({ "type": "signal", "to": welcome["id"], "data": { "x": "x".repeat(60_000) } });
+        // Until the kernel's buffers and its outbox are so full that nothing gets in any more.
+        let mut dropped = 0;
+        loop {
+            for _ in 0..5 {
+                deaf.say(large.clone()).await;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let before = std::mem::replace(&mut dropped, server.dropped("peer_slow").await);
+            if dropped == before + 5 {
+                break;
+            }
+        }
+        if leaves {
+            deaf.say(json!({ "type": "leave" })).await;
+        }
+        let pings = async {
+            // Until it is cut.
+            while deaf.socket.send(Message::Ping("?".into())).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = server.expect_metric("antiphon_connections", 0) => {}
+            () = pings => {}
+        }
+        assert_eq!(server.dropped("slow_client").await, 1, "leaves: {leaves}");
+    }
 }
 
 #[tokio::test]
