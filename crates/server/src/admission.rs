@@ -1,4 +1,4 @@
-//! How many connections one address may hold, and how fast it may open them.
+//! How many connections one address may hold, how fast it may open them, and what it may tell everybody in its rooms by all of them.
 
 use std::{
     collections::HashMap,
@@ -19,10 +19,12 @@ pub(crate) struct Admission {
 struct Visitor {
     open: u32,
     opening: TokenBucket,
+    telling: TokenBucket,
 }
 
 impl Admission {
-    /// Allows each address `per_address` connections, opened as a burst or at an eighth of that per second.
+    /// Allows each address `per_address` connections, opened as a burst or at an eighth of that per second. It may tell everybody in its rooms
+    /// four times as many things at once, or an eighth of that per second: far less than an outbox holds, and a new connection brings no more.
     pub(crate) fn new(per_address: u32) -> Self {
         Self {
             per_address,
@@ -34,7 +36,7 @@ impl Admission {
     pub(crate) fn handle_opened(&mut self, address: IpAddr, now: Duration) -> bool {
         if self.addresses.len() > 1_024 {
             self.addresses
-                .retain(|_, visitor| visitor.open > 0 || !visitor.opening.is_full(now));
+                .retain(|_, visitor| visitor.open > 0 || !visitor.is_as_new(now));
         }
         let limit = self.per_address;
         let visitor = self
@@ -42,11 +44,18 @@ impl Admission {
             .entry(site(address))
             .or_insert_with(|| Visitor {
                 open: 0,
-                opening: TokenBucket::new(limit, limit.div_ceil(8), now),
+                opening: bucket(limit, now),
+                telling: bucket(limit.saturating_mul(4), now),
             });
         let admitted = visitor.open < limit && visitor.opening.take(1, now);
         visitor.open += u32::from(admitted);
         admitted
+    }
+
+    /// Whether an address with an open connection may tell everybody in a room something now, which then counts.
+    pub(crate) fn may_tell_all(&mut self, address: IpAddr, now: Duration) -> bool {
+        let visitor = self.addresses.get_mut(&site(address));
+        visitor.is_some_and(|visitor| visitor.telling.take(1, now))
     }
 
     /// Gives back a connection that was let in.
@@ -55,6 +64,16 @@ impl Admission {
             visitor.open = visitor.open.saturating_sub(1);
         }
     }
+}
+
+impl Visitor {
+    fn is_as_new(&mut self, now: Duration) -> bool {
+        self.opening.is_full(now) && self.telling.is_full(now)
+    }
+}
+
+fn bucket(burst: u32, now: Duration) -> TokenBucket {
+    TokenBucket::new(burst, burst.div_ceil(8), now)
 }
 
 /// What counts as one address.
@@ -98,6 +117,34 @@ mod tests {
         assert!(
             !admission.handle_opened(ip("192.0.2.1"), Duration::from_secs(60)),
             "all places are taken"
+        );
+    }
+
+    #[test]
+    fn what_is_told_to_all_is_of_the_address_not_of_a_connection() {
+        let mut admission = Admission::new(2);
+        let [now, later] = [0, 1].map(Duration::from_secs);
+        let told = |admission: &mut Admission, address, now| {
+            (0..20)
+                .filter(|_| admission.may_tell_all(ip(address), now))
+                .count()
+        };
+        assert!(admission.handle_opened(ip("192.0.2.1"), now));
+        assert_eq!(told(&mut admission, "192.0.2.1", now), 8);
+        admission.handle_closed(ip("192.0.2.1"));
+        // Among many others it is not forgotten before it is as good as new.
+        for n in 0..2_000_u32 {
+            let address = IpAddr::from((n + 1).to_be_bytes());
+            assert!(admission.handle_opened(address, later));
+            admission.handle_closed(address);
+        }
+        assert!(admission.handle_opened(ip("192.0.2.1"), later));
+        assert_eq!(told(&mut admission, "192.0.2.1", later), 1);
+        assert!(admission.handle_opened(ip("192.0.2.2"), later));
+        assert_eq!(
+            told(&mut admission, "192.0.2.2", later),
+            8,
+            "another address"
         );
     }
 

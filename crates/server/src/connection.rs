@@ -341,7 +341,10 @@ fn handle_text(
                     | ClientMessage::Moderate { .. }
                     | ClientMessage::Lock { .. }
             );
-            if is_for_all && !messages.take(TOLD_TO_ALL - 1, connection.hub.now()) {
+            if is_for_all
+                && (!messages.take(TOLD_TO_ALL - 1, connection.hub.now())
+                    || !connection.may_tell_all())
+            {
                 return refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
             }
             connection.handle_message(message)

@@ -259,6 +259,12 @@ impl Connection {
             .observe(read_at.elapsed().as_secs_f64());
     }
 
+    /// Whether it may tell everybody in the room something now, which then counts.
+    pub(crate) fn may_tell_all(&self) -> bool {
+        let now = self.hub.now();
+        self.hub.lock().admission.may_tell_all(self.address, now)
+    }
+
     /// Anything after the hello.
     pub(crate) fn handle_message(&self, message: ClientMessage) {
         self.hub

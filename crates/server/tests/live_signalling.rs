@@ -207,6 +207,30 @@ async fn whoever_sends_too_fast_is_stopped() {
 }
 
 #[tokio::test]
+async fn a_new_connection_may_tell_everybody_no_more_than_the_one_before() {
+    let server = Running::start(|config| config.connections.per_address = 8).await;
+    let (mut page, welcome) = server.join(1).await;
+    for n in 0..30 {
+        page.say(json!({ "type": "rename", "name": format!("Name {n}") }))
+            .await;
+    }
+    // All of it has been read when this comes back.
+    page.say(json!({ "type": "signal", "to": welcome["id"], "data": {} }))
+        .await;
+    assert_eq!(page.hear().await["type"], "signal");
+    let (mut again, welcome) = server.join(1).await;
+    assert_eq!(welcome["resumed"], true);
+    assert_eq!(page.refused().await, ("replaced".into(), 1000));
+    for n in 0..30 {
+        again
+            .say(json!({ "type": "rename", "name": format!("Name {n}") }))
+            .await;
+    }
+    assert_eq!(again.refused().await, ("too_fast".into(), 1008));
+    assert_eq!(server.dropped("too_fast").await, 1);
+}
+
+#[tokio::test]
 async fn rooms_and_the_server_can_be_full() {
     let server = Running::start(|config| {
         config.rooms.participants_per_room = 1;
@@ -412,6 +436,8 @@ async fn a_page_that_does_not_read_is_dropped_by_what_the_server_says_and_delays
     let server = Running::start(|config| {
         config.connections.bytes_per_s = 1 << 24;
         config.connections.messages_per_s = 5_000;
+        // An address of fewer could not tell everybody as much as fills an outbox.
+        config.connections.per_address = 2_000;
     })
     .await;
     let (mut ann, _) = server.join(1).await;
