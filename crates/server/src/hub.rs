@@ -18,7 +18,7 @@ use crate::{
     config::Config,
     media::Media,
     metrics::{DropReason, Metrics},
-    outbox::{End, Full, Outbox},
+    outbox::{End, NotTaken, Outbox},
     rate::LineRate,
     rooms::{Arrival, ConnectionId, Output, RoomStatus, Rooms},
     signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
@@ -147,22 +147,12 @@ impl Hub {
     /// Tells every page that the server stops, and waits for the connections to end.
     pub(crate) async fn shut_down(&self, patience: Duration) {
         self.stopping.store(true, Ordering::Release);
-        let goodbye = ServerMessage::error(
-            ErrorCode::ShuttingDown,
-            "the server stops; trying again may help",
-        );
-        let text = written(&goodbye);
         {
             let mut state = self.lock();
             for (_, outbox) in state.outboxes.drain() {
-                self.metrics.count_sent(goodbye.kind(), 1);
                 self.metrics.count_dropped(DropReason::ShuttingDown);
-                let pushed = outbox.push(text.clone());
-                outbox.end(if pushed.is_ok() {
-                    End::Close(1001)
-                } else {
-                    End::Abort
-                });
+                let why = "the server stops; trying again may help";
+                self.end(&outbox, ErrorCode::ShuttingDown, why);
             }
         }
         let all_gone = async {
@@ -209,7 +199,6 @@ impl Hub {
 
     fn send(&self, state: &mut State, to: &[ConnectionId], message: &ServerMessage, now: Duration) {
         let text = written(message);
-        self.metrics.count_sent(message.kind(), to.len());
         if let ServerMessage::Error { code, .. } = message {
             self.metrics.count_dropped((*code).into());
         }
@@ -217,19 +206,39 @@ impl Hub {
             let Some(outbox) = state.outboxes.get(connection) else {
                 continue;
             };
-            if let ServerMessage::Signal { from, .. } = message {
+            let pushed = match message {
+                ServerMessage::Signal { from, .. } => outbox.push_signal(text.clone(), *from),
+                _ => outbox.push(text.clone()),
+            };
+            match (pushed, message) {
+                (Ok(()), _) => self.metrics.count_sent(message.kind()),
+                (Err(NotTaken::Ended), _) => {}
                 // Whoever sends them shall not be able to cut the connection.
-                if outbox.push_signal(text.clone(), *from) == Err(Full) {
+                (Err(NotTaken::Full), ServerMessage::Signal { .. }) => {
                     self.metrics.count_dropped(DropReason::PeerSlow);
                 }
-            } else if outbox.push(text.clone()) == Err(Full) {
-                outbox.end(End::Abort);
-                state.outboxes.remove(connection);
-                self.metrics.count_dropped(DropReason::SlowClient);
-                tracing::info!(connection = connection.0, "dropped: it does not read");
-                state.rooms.handle_closed(*connection, now);
+                (Err(NotTaken::Full), _) => {
+                    outbox.end(End::Abort);
+                    state.outboxes.remove(connection);
+                    self.metrics.count_dropped(DropReason::SlowClient);
+                    tracing::info!(connection = connection.0, "dropped: it does not read");
+                    state.rooms.handle_closed(*connection, now);
+                }
             }
         }
+    }
+
+    /// Says why, and ends the connection; without a word, if there is no room for it.
+    fn end(&self, outbox: &Outbox, code: ErrorCode, why: &str) {
+        let message = ServerMessage::error(code, why);
+        let pushed = outbox.push(written(&message));
+        if pushed.is_ok() {
+            self.metrics.count_sent(message.kind());
+        }
+        outbox.end(match code.close_code() {
+            Some(code) if pushed != Err(NotTaken::Full) => End::Close(code),
+            _ => End::Abort,
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -251,12 +260,13 @@ impl Connection {
             ice_servers: self.hub.config.ice.servers_for(hello.id, unix_now_s),
         };
         tracing::info!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
+        let mut is_in = false;
         self.hub
-            .with_rooms(|rooms, now| rooms.handle_hello(arrival, room, hello, now));
-        self.hub
-            .metrics
-            .welcome_seconds
-            .observe(read_at.elapsed().as_secs_f64());
+            .with_rooms(|rooms, now| is_in = rooms.handle_hello(arrival, room, hello, now));
+        if is_in {
+            let welcome_seconds = &self.hub.metrics.welcome_seconds;
+            welcome_seconds.observe(read_at.elapsed().as_secs_f64());
+        }
     }
 
     /// Whether it may tell everybody in the room something now, which then counts.
@@ -279,14 +289,8 @@ impl Connection {
             why,
             "refused"
         );
-        let message = ServerMessage::error(code, why);
-        self.hub.metrics.count_sent(message.kind(), 1);
         self.hub.metrics.count_dropped(reason);
-        let pushed = self.outbox.push(written(&message));
-        self.outbox.end(match (pushed, code.close_code()) {
-            (Ok(()), Some(code)) => End::Close(code),
-            _ => End::Abort,
-        });
+        self.hub.end(&self.outbox, code, why);
     }
 }
 

@@ -236,10 +236,8 @@ impl Metrics {
         self.received.get_or_create(&ByType { r#type: kind }).inc();
     }
 
-    pub(crate) fn count_sent(&self, kind: &'static str, receivers: usize) {
-        self.sent
-            .get_or_create(&ByType { r#type: kind })
-            .inc_by(receivers as u64);
+    pub(crate) fn count_sent(&self, kind: &'static str) {
+        self.sent.get_or_create(&ByType { r#type: kind }).inc();
     }
 
     pub(crate) fn count_dropped(&self, reason: DropReason) {

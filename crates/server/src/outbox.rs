@@ -58,13 +58,18 @@ pub(crate) enum Next {
     End(End),
 }
 
-/// There is no room. A signal may be dropped; for want of anything else the connection is to be aborted.
+/// Why a message was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) enum NotTaken {
+    /// There is no room. A signal may be dropped; for want of anything else the connection is to be aborted.
+    Full,
+    /// The connection ends, or has ended: nothing is amiss.
+    Ended,
+}
 
 impl Outbox {
-    /// Adds a message of the server's own, unless the connection already ends.
-    pub(crate) fn push(&self, text: Utf8Bytes) -> Result<(), Full> {
+    /// Adds a message of the server's own.
+    pub(crate) fn push(&self, text: Utf8Bytes) -> Result<(), NotTaken> {
         let mut queue = self.lock();
         let fits = queue.messages.len() < MAX_MESSAGES && queue.bytes + text.len() <= MAX_BYTES;
         queue.add(Waiting { text, from: None }, fits)?;
@@ -72,8 +77,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds another participant's signal, unless the connection already ends.
-    pub(crate) fn push_signal(&self, text: Utf8Bytes, from: ParticipantId) -> Result<(), Full> {
+    /// Adds another participant's signal.
+    pub(crate) fn push_signal(&self, text: Utf8Bytes, from: ParticipantId) -> Result<(), NotTaken> {
         let mut queue = self.lock();
         let fits = queue.messages.len() < MAX_SIGNALS
             && queue.bytes + text.len() <= MAX_SIGNAL_BYTES
@@ -130,12 +135,12 @@ impl Outbox {
 }
 
 impl Queue {
-    fn add(&mut self, message: Waiting, fits: bool) -> Result<(), Full> {
+    fn add(&mut self, message: Waiting, fits: bool) -> Result<(), NotTaken> {
         if self.end.is_some() {
-            return Ok(());
+            return Err(NotTaken::Ended);
         }
         if !fits {
-            return Err(Full);
+            return Err(NotTaken::Full);
         }
         self.bytes += message.text.len();
         self.messages.push_back(message);
@@ -158,7 +163,7 @@ mod tests {
         assert_eq!(outbox.push("a".into()), Ok(()));
         outbox.end(End::Close(1008));
         outbox.end(End::Close(1000));
-        assert_eq!(outbox.push("b".into()), Ok(()));
+        assert_eq!(outbox.push("b".into()), Err(NotTaken::Ended));
         assert_eq!(outbox.next().await, Next::Send("a".into()));
         assert_eq!(outbox.next().await, Next::End(End::Close(1008)));
     }
@@ -177,7 +182,7 @@ mod tests {
         let large: Utf8Bytes = "x".repeat(MAX_BYTES / 2).into();
         assert_eq!(outbox.push(large.clone()), Ok(()));
         assert_eq!(outbox.push(large.clone()), Ok(()));
-        assert_eq!(outbox.push("x".into()), Err(Full));
+        assert_eq!(outbox.push("x".into()), Err(NotTaken::Full));
         assert_eq!(outbox.next().await, Next::Send(large));
         assert_eq!(
             (0..)
@@ -198,12 +203,12 @@ mod tests {
         };
         assert_eq!([count(ann), count(ben), count(cleo)], [2, 2, 2]);
         let dan = ParticipantId::of_secret(&[4; 32]);
-        assert_eq!(outbox.push_signal("x".into(), dan), Err(Full));
+        assert_eq!(outbox.push_signal("x".into(), dan), Err(NotTaken::Full));
         assert_eq!(outbox.push(large.clone()), Ok(()));
         assert_eq!(outbox.next().await, Next::Send(large.clone()));
         assert_eq!(
             outbox.push_signal("x".into(), ann),
-            Err(Full),
+            Err(NotTaken::Full),
             "too much in all"
         );
         for _ in 0..2 {

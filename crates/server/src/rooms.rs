@@ -240,14 +240,14 @@ impl Rooms {
         self.relay = Some(offer);
     }
 
-    /// A connection says who it is: it joins, resumes, or is refused.
+    /// A connection says who it is: it joins or resumes (true), or is refused.
     pub fn handle_hello(
         &mut self,
         arrival: Arrival,
         room_name: RoomName,
         hello: Hello,
         now: Duration,
-    ) {
+    ) -> bool {
         let connection = arrival.connection;
         let resumed = self
             .rooms
@@ -256,7 +256,8 @@ impl Rooms {
         if resumed {
             self.resume(connection, &room_name, &hello);
         } else if let Err((code, message)) = self.join(&arrival, &room_name, &hello, now) {
-            return self.refuse(connection, code, message);
+            self.refuse(connection, code, message);
+            return false;
         }
         self.seats.insert(connection, (room_name.clone(), hello.id));
         let room = self.rooms.get_mut(&room_name).expect("it was entered");
@@ -319,6 +320,7 @@ impl Rooms {
                 });
             }
         }
+        true
     }
 
     fn join(

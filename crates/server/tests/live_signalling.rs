@@ -333,6 +333,9 @@ async fn a_locked_room_asks_for_its_passphrase() {
     again.say(hello(1)).await;
     assert_eq!(again.hear().await["resumed"], true);
     assert_eq!(again.hear().await, locked);
+    let welcomes = "antiphon_welcome_latency_seconds_count";
+    // Not of those who were refused.
+    server.expect_metric(welcomes, 3).await;
 }
 
 #[tokio::test]
@@ -453,7 +456,10 @@ async fn a_page_that_does_not_read_is_dropped_by_what_the_server_says_and_delays
         .await;
     let heard = ann.hear().await;
     assert_eq!(heard["code"], "unknown_peer", "signals cut nobody");
-    assert!(server.dropped("peer_slow").await > 0);
+    let dropped = server.dropped("peer_slow").await;
+    assert!(dropped > 0);
+    let sent = "antiphon_messages_sent_total{type=\"signal\"}";
+    assert_eq!(server.metric(sent).await + dropped, 300, "each counts once");
     for _ in 0..4_096 {
         ann.say(json!({ "type": "rename", "name": "A" })).await;
     }
