@@ -121,6 +121,8 @@ pub struct RoomStatus {
 
 /// What is kept for someone who is away has at most this many bytes of data.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
+/// Of that, one sender's may take half: sixteen lanes' offers and candidates are less.
+const MAX_KEPT_BYTES_OF_ONE: usize = MAX_KEPT_BYTES / 2;
 
 /// How many identities a room refuses, and how many that have gone it takes back muted only. The first are forgotten first.
 const MAX_REMEMBERED: usize = 256;
@@ -181,7 +183,8 @@ enum Presence {
 #[derive(Debug, Default)]
 struct Kept {
     signals: Vec<(ParticipantId, Box<RawValue>)>,
-    bytes: usize,
+    /// Of each sender.
+    bytes: HashMap<ParticipantId, usize>,
 }
 
 impl Rooms {
@@ -480,10 +483,8 @@ impl Rooms {
                 message: ServerMessage::Signal { from, data },
             },
             Some(Presence::Away { kept, .. }) => {
-                let bytes = kept.bytes + data.get().len();
-                if bytes <= MAX_KEPT_BYTES {
-                    kept.bytes = bytes;
-                    return kept.signals.push((from, data));
+                if kept.add(from, data) {
+                    return;
                 }
                 Output::DroppedWhileAway
             }
@@ -611,7 +612,7 @@ impl Rooms {
         for member in &mut room.members {
             if let Presence::Away { kept, .. } = &mut member.presence {
                 kept.signals.retain(|(from, _)| *from != id);
-                kept.bytes = kept.signals.iter().map(|(_, data)| data.get().len()).sum();
+                kept.bytes.remove(&id);
             }
         }
         self.participants -= 1;
@@ -700,6 +701,21 @@ impl Room {
 
     fn member_mut(&mut self, id: ParticipantId) -> Option<&mut Member> {
         self.members.iter_mut().find(|member| member.id == id)
+    }
+}
+
+impl Kept {
+    /// Keeps a signal, if there is room for it.
+    fn add(&mut self, from: ParticipantId, data: Box<RawValue>) -> bool {
+        let bytes = data.get().len();
+        let all: usize = self.bytes.values().sum();
+        let its = self.bytes.entry(from).or_default();
+        let fits = all + bytes <= MAX_KEPT_BYTES && *its + bytes <= MAX_KEPT_BYTES_OF_ONE;
+        if fits {
+            *its += bytes;
+            self.signals.push((from, data));
+        }
+        fits
     }
 }
 

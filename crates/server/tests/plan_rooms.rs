@@ -371,17 +371,26 @@ fn what_waits_for_who_is_away_is_bounded() {
     let mut plan = Plan::new(RoomLimits::default());
     plan.hello(1, 1, "Ann");
     plan.hello(2, 2, "Bob");
+    plan.hello(3, 3, "Cem");
+    plan.hello(4, 4, "Dan");
     plan.breaks(2);
     let large = format!(
         r#"{{"type":"signal","to":"{}","data":{{"x":"{}"}}}}"#,
         id(2),
         "x".repeat(60_000)
     );
-    let dropped = (0..10)
-        .filter(|_| plan.says(1, &large) == ["dropped"])
-        .count();
-    assert_eq!(dropped, 6, "four times 60 kB fit in 256 KiB");
-    assert_eq!(plan.hello(3, 2, "Bob").len(), 2 + 4);
+    let kept = [1, 3, 4].map(|connection| {
+        let kept = (0..10).filter(|_| plan.says(connection, &large).is_empty());
+        kept.count()
+    });
+    let why = "four times 60 kB fit in 256 KiB, and half of it is for the others";
+    assert_eq!(kept, [2, 2, 0], "{why}");
+    // Who leaves takes its own along, and makes room.
+    plan.says(3, r#"{"type":"leave"}"#);
+    assert!(plan.says(1, &large) == ["dropped"] && plan.says(4, &large).is_empty());
+    let told = plan.hello(5, 2, "Bob");
+    let signals = told.iter().filter(|told| told.contains(r#""signal""#));
+    assert_eq!(signals.count(), 3);
 }
 
 #[test]
