@@ -478,6 +478,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
         sample_rate_hz: band.rate.hz(),
         passphrase: band.config.passphrase.clone(),
         bot: true,
+        returning: false,
     };
     let (to_server, outgoing) = mpsc::channel(16);
     let (signalling, mut signals) = mpsc::channel(256);

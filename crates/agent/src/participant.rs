@@ -75,6 +75,8 @@ const MIX_LOOK: Duration = Duration::from_millis(10);
 const GRACE_NS: u64 = 15_000_000_000;
 /// News is news for so long.
 const NOTICE_NS: u64 = 30_000_000_000;
+/// Nobody who is in the room should think that it is locked.
+const OPEN_NOW: &str = "this room was locked, and is open now: somebody without the passphrase was back first; its owner can lock it again";
 /// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
 const LANE_DEAD_NS: u64 = 2_000_000_000;
 
@@ -365,6 +367,7 @@ struct Network {
     outgoing: Outgoing,
     capture: CaptureClock,
     id: Option<String>,
+    is_locked: bool,
     /// In order of joining.
     peers: Vec<Peer>,
     strips: HashMap<String, Strip>,
@@ -427,6 +430,7 @@ async fn network(
         sample_rate_hz: config.choice.rate.hz(),
         passphrase: config.passphrase.clone(),
         bot: false,
+        returning: false,
     };
     let talking = tokio::task::spawn_local(signalling::run(
         config.link.clone(),
@@ -510,6 +514,7 @@ impl Network {
             outgoing,
             capture: CaptureClock::new(config.choice.rate.hz()),
             id: None,
+            is_locked: false,
             peers: Vec::new(),
             strips: HashMap::new(),
             next_stream: 0,
@@ -942,7 +947,15 @@ impl Network {
                 if matches!(code.as_str(), "shutting_down" | "unknown_peer") => {}
             FromServer::Error { message, .. } => self.notice(message),
             // The passphrase is for the next `hello`.
-            FromServer::Locked { .. } | FromServer::Unknown => {}
+            FromServer::Locked { passphrase } => self.set_locked(passphrase.is_some()),
+            FromServer::Unknown => {}
+        }
+    }
+
+    fn set_locked(&mut self, is_locked: bool) {
+        self.is_locked = is_locked;
+        if is_locked && self.status.notice.as_deref() == Some(OPEN_NOW) {
+            self.status.notice = None;
         }
     }
 
@@ -970,6 +983,11 @@ impl Network {
         self.status.offline = None;
         self.status.is_muted_by_owner = welcome.muted;
         self.status.is_owner = welcome.owner == welcome.id;
+        // After a restart of the server; otherwise it was opened by its owner meanwhile.
+        if self.is_locked && !welcome.locked && !welcome.resumed {
+            self.notice(OPEN_NOW.into());
+        }
+        self.set_locked(welcome.locked);
         self.status.id = Some(welcome.id.clone());
         self.id = Some(welcome.id);
         self.ice_servers = welcome.ice_servers;
@@ -2399,6 +2417,25 @@ mod tests {
         hear(&mut network, json!({"type": "away", "id": "a"}));
         assert_eq!(mixed(&mut network), [1, 3]);
     }
+
+    #[test]
+    fn says_that_a_room_is_open_that_was_locked_before_a_restart() {
+        let (mut network, ..) = network(Path::Relay);
+        let lock = |passphrase: Option<&str>| json!({"type": "locked", "passphrase": passphrase});
+        let hears = |network: &mut Network, message| {
+            hear(network, message);
+            network.status.notice.clone()
+        };
+        assert_eq!(hears(&mut network, welcome(false, &[])), None, "at first");
+        assert_eq!(hears(&mut network, lock(Some("x"))), None);
+        let opened = hears(&mut network, welcome(true, &[]));
+        assert_eq!(opened, None, "by its owner");
+        assert_eq!(hears(&mut network, lock(Some("y"))), None);
+        let opened = hears(&mut network, welcome(false, &[]));
+        assert_eq!(opened.as_deref(), Some(OPEN_NOW));
+        assert_eq!(hears(&mut network, lock(Some("z"))), None);
+    }
+
     /// Packets of libopus, mono, 240 frames, each after its length: a chord.
     const OPUS: &[u8] = include_bytes!("../../opus/tests/libopus/1-240");
 

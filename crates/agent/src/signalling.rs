@@ -76,6 +76,8 @@ pub struct Hello {
     pub passphrase: Option<String>,
     /// Plays by itself: the room is owned by somebody else, if anybody is there.
     pub bot: bool,
+    /// Whether the server has ever let it in; false at first.
+    pub returning: bool,
 }
 
 /// To the server.
@@ -378,7 +380,6 @@ pub async fn run(
 ) {
     let mut failures = 0u32;
     let mut server = None;
-    let mut was_in = false;
     loop {
         let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
             Err(_) => End::Broken("the server does not answer".into()),
@@ -397,14 +398,14 @@ pub async fn run(
                 )
                 .await;
                 if welcomed {
-                    (failures, was_in) = (0, true);
+                    (failures, hello.returning) = (0, true);
                 }
                 end
             }
         };
         let why = match end {
             End::Left => return,
-            End::TooFast(why) if was_in => why,
+            End::TooFast(why) if hello.returning => why,
             End::Final(why) | End::TooFast(why) => {
                 let _ = events.send(SignallingEvent::Ended(why)).await;
                 return;
@@ -494,6 +495,9 @@ async fn talk(
     });
     if hello.bot {
         first["bot"] = true.into();
+    }
+    if hello.returning {
+        first["returning"] = true.into();
     }
     if let Some(passphrase) = &hello.passphrase {
         first["passphrase"] = passphrase.as_str().into();
@@ -596,6 +600,7 @@ pub(crate) mod tests {
             sample_rate_hz: 48_000,
             passphrase: None,
             bot: false,
+            returning: false,
         }
     }
 
@@ -646,8 +651,10 @@ pub(crate) mod tests {
         let serving = async {
             let first = meet(&listener, &[welcome(false), lock(Some("x"))]).await;
             assert_eq!(first.get("passphrase"), None);
+            assert_eq!(first.get("returning"), None);
             let second = meet(&listener, &[welcome(true), lock(Some("y"))]).await;
             assert_eq!(second["passphrase"], "x");
+            assert_eq!(second["returning"], true, "it was in");
             let third = meet(&listener, &[welcome(true), lock(None)]).await;
             assert_eq!(third["passphrase"], "y");
             let fourth = meet(&listener, &[welcome(true), lock(Some("z"))]).await;

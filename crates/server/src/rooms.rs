@@ -155,6 +155,8 @@ struct Room {
     members: Vec<Member>,
     numbers: StreamNumbers,
     lock: Option<Lock>,
+    /// Until then whoever returns may know of a lock of which this server does not, unless the owner has decided.
+    relockable_until: Duration,
     /// Identities that the owner removed.
     removed: VecDeque<ParticipantId>,
     /// Identities that have gone muted by the owner.
@@ -168,6 +170,8 @@ struct Member {
     name: Name,
     is_bot: bool,
     muted: bool,
+    /// When it joined: the room may have been open then, and be locked as before.
+    said: Option<Passphrase>,
     /// If there is a relay.
     token: Option<Token>,
     presence: Presence,
@@ -333,11 +337,12 @@ impl Rooms {
         hello: &Hello,
         now: Duration,
     ) -> Result<(), (ErrorCode, &'static str)> {
-        let mut room = self.rooms.get_mut(room_name);
-        let removed = room.as_ref().map(|room| &room.removed);
+        let removed = self.rooms.get(room_name).map(|room| &room.removed);
         if removed.is_some_and(|removed| removed.contains(&hello.id)) {
             return Err((ErrorCode::Removed, "the owner of this room removed you"));
         }
+        self.lock_as_before(room_name, hello, now);
+        let mut room = self.rooms.get_mut(room_name);
         if let Some(lock) = room.as_mut().and_then(|room| room.lock.as_mut()) {
             let said = hello.passphrase.as_ref();
             lock.open(said, arrival.address, now)?;
@@ -359,6 +364,7 @@ impl Rooms {
             members: Vec::new(),
             numbers: StreamNumbers::default(),
             lock: hello.passphrase.as_ref().map(Lock::new),
+            relockable_until: now + self.limits.grace,
             removed: VecDeque::new(),
             gone_muted: VecDeque::new(),
         });
@@ -373,6 +379,7 @@ impl Rooms {
             name: hello.name.clone(),
             is_bot: hello.bot,
             muted: was_muted.is_some(),
+            said: hello.passphrase.clone(),
             token: self.relay.as_ref().map(|_| Token::random()),
             presence: Presence::Here(arrival.connection),
         };
@@ -399,6 +406,41 @@ impl Rooms {
             self.tell_others(room_name, hello.id, ServerMessage::Owner { id: heir });
         }
         Ok(())
+    }
+
+    /// After a restart of the server, whoever comes first makes the room again, and that may be somebody without its passphrase: the first who returns
+    /// with it locks the room, and those who did not say it have to go.
+    fn lock_as_before(&mut self, room_name: &RoomName, hello: &Hello, now: Duration) {
+        let (true, Some(passphrase)) = (hello.returning, &hello.passphrase) else {
+            return;
+        };
+        let room = self.rooms.get_mut(room_name);
+        let Some(room) = room.filter(|room| room.lock.is_none() && now < room.relockable_until)
+        else {
+            return;
+        };
+        let lock = room.lock.insert(Lock::new(passphrase));
+        let knows = |said: &Passphrase| lock.opens_to(said);
+        let strangers: Vec<_> = room
+            .members
+            .iter()
+            .filter(|member| !member.said.as_ref().is_some_and(knows))
+            .map(|member| (member.id, member.connection()))
+            .collect();
+        for (id, connection) in strangers {
+            if let Some(connection) = connection {
+                let why = "this room is locked as before, and asks for its passphrase";
+                self.refuse(connection, ErrorCode::Passphrase, why);
+            }
+            self.remove(room_name, id);
+        }
+        if self.rooms.contains_key(room_name) {
+            let message = ServerMessage::Locked {
+                locked: true,
+                passphrase: Some(passphrase.clone()),
+            };
+            self.tell_all(room_name, message);
+        }
     }
 
     fn resume(&mut self, connection: ConnectionId, room_name: &RoomName, hello: &Hello) {
@@ -550,6 +592,7 @@ impl Rooms {
             return self.tell_not_owner(connection);
         }
         room.lock = passphrase.as_ref().map(Lock::new);
+        room.relockable_until = Duration::ZERO;
         let locked = room.lock.is_some();
         self.outputs.push_back(Output::Moderated(match locked {
             true => Moderated::Locked,

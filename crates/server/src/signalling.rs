@@ -262,6 +262,8 @@ pub struct Hello {
     pub passphrase: Option<Passphrase>,
     /// A program that plays by itself. It owns a room only while nobody else is there.
     pub bot: bool,
+    /// It says that it was in this room before: after a restart of the server that cannot be proved, and its passphrase locks a room that is new.
+    pub returning: bool,
 }
 
 impl ClientMessage {
@@ -324,6 +326,7 @@ pub fn parse(text: &str) -> Result<ClientMessage, ParseError> {
                 sample_rate_hz: fields.sample_rate_hz,
                 passphrase: fields.passphrase,
                 bot: fields.bot,
+                returning: fields.returning,
             }))
         }
         "signal" => {
@@ -384,6 +387,8 @@ struct HelloFields {
     passphrase: Option<Passphrase>,
     #[serde(default)]
     bot: bool,
+    #[serde(default)]
+    returning: bool,
 }
 
 /// A field that may be absent, but not null.
@@ -740,6 +745,8 @@ mod tests {
             ("passphrase", "null"),
             ("passphrase", "7"),
             ("passphrase", &long(129)),
+            ("returning", "null"),
+            ("returning", "1"),
         ] {
             assert!(is_bad(&hello(&[(field, value)])), "{field}: {value}");
         }

@@ -44,6 +44,16 @@ impl Plan {
         self.enters(ROOM, connection, &hello(person, "Nn", 48_000, passphrase))
     }
 
+    /// The same, of one who says that it was in before.
+    fn returns(&mut self, connection: u64, person: u8, passphrase: Option<&str>) -> Vec<String> {
+        let hello = hello(person, "Nn", 48_000, passphrase);
+        self.enters(
+            ROOM,
+            connection,
+            &hello.replace('}', r#","returning":true}"#),
+        )
+    }
+
     fn enters(&mut self, room: &str, connection: u64, hello: &str) -> Vec<String> {
         let Ok(ClientMessage::Hello(hello)) = parse(hello) else {
             panic!("{hello}")
@@ -761,6 +771,78 @@ fn a_server_that_starts_again_locks_the_room_again() {
     );
     assert_eq!(code(&plan.knocks(2, 3, None)), "passphrase");
     assert!(plan.knocks(3, 1, Some("open sesame"))[1].contains("welcome"));
+}
+
+#[test]
+fn who_returns_with_the_passphrase_locks_the_room_again_though_strangers_were_first() {
+    let why = r#"{"type":"error","code":"passphrase","message":"this room is locked as before, and asks for its passphrase"}"#;
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 4, None);
+    let told = plan.returns(2, 1, Some("open sesame"));
+    assert_eq!(told[..2], [format!("1: {why}"), "1: close 1008".into()]);
+    let alone = welcome(2, (1, 1), "", 1, false).replace(r#""locked":false"#, r#""locked":true"#);
+    assert_eq!(told[2..], [alone], "the room is made anew");
+    assert_eq!(code(&plan.knocks(3, 4, None)), "passphrase");
+
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 4, None);
+    plan.breaks(1);
+    plan.knocks(2, 5, Some("open"));
+    // One who knows it, but was not in before, locks nothing.
+    let told = plan.knocks(3, 6, Some("open sesame"));
+    assert!(told[1].contains(r#""locked":false"#), "{told:?}");
+    plan.passes(Duration::from_millis(14_999));
+    let told = plan.returns(4, 1, Some("open sesame"));
+    assert_eq!(
+        told[..7],
+        [
+            r##"2 3: {"type":"left","id":"#4"}"##.to_owned(),
+            r##"2 3: {"type":"owner","id":"#5"}"##.into(),
+            format!("2: {why}"),
+            "2: close 1008".into(),
+            r##"3: {"type":"left","id":"#5"}"##.into(),
+            r##"3: {"type":"owner","id":"#6"}"##.into(),
+            r#"3: {"type":"locked","locked":true,"passphrase":"open sesame"}"#.into(),
+        ],
+        "who has said it stays"
+    );
+    assert!(told[7].contains("joined"), "{told:?}");
+    let owned = r##""owner":"#6","locked":true"##;
+    assert!(told[8].contains(owned), "{told:?}");
+    assert!(plan.breaks(2).is_empty(), "it is forgotten");
+    let told = plan.returns(5, 7, Some("open"));
+    assert_eq!(code(&told), "passphrase", "only the first one locks");
+}
+
+#[test]
+fn a_passphrase_of_before_locks_no_room_that_is_open_by_right() {
+    let is_open = |told: &[String]| {
+        let welcome = told.last().expect("a welcome");
+        assert!(welcome.contains(r#""locked":false"#), "{told:?}");
+        assert!(!told.concat().contains("error"), "{told:?}");
+    };
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 1, None);
+    is_open(&plan.returns(2, 2, None));
+    plan.passes(Duration::from_secs(15));
+    is_open(&plan.returns(3, 3, Some("too late")));
+
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 1, Some("x"));
+    plan.says(1, r#"{"type":"lock","passphrase":null}"#);
+    is_open(&plan.returns(2, 2, Some("x")));
+
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 1, None);
+    plan.knocks(2, 2, None);
+    plan.says(1, &moderate(2, "remove"));
+    let told = plan.returns(3, 2, Some("mine"));
+    assert_eq!(
+        code(&told),
+        "removed",
+        "who may not come in decides nothing"
+    );
+    is_open(&plan.knocks(4, 3, None));
 }
 
 #[test]

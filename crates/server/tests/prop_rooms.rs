@@ -32,6 +32,7 @@ enum Step {
         person: u8,
         name: u8,
         passphrase: u8,
+        returning: bool,
     },
     Rename {
         who: prop::sample::Index,
@@ -70,8 +71,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let who = any::<prop::sample::Index>;
     prop_oneof![
-        8 => (0..ROOMS.len(), 0_u8..8, 0_u8..3, 0_u8..3)
-            .prop_map(|(room, person, name, passphrase)| Step::Hello { room, person, name, passphrase }),
+        8 => (0..ROOMS.len(), 0_u8..8, 0_u8..3, 0_u8..3, any::<bool>())
+            .prop_map(|(room, person, name, passphrase, returning)| {
+                Step::Hello { room, person, name, passphrase, returning }
+            }),
         1 => (who(), 0_u8..3).prop_map(|(who, name)| Step::Rename { who, name }),
         2 => (who(), 0_u8..8).prop_map(|(who, to)| Step::Signal { who, to }),
         2 => (who(), 0_u8..8, 0..ACTIONS.len()).prop_map(|(who, to, action)| Step::Moderate { who, to, action }),
@@ -299,10 +302,12 @@ impl World {
                 person,
                 name,
                 passphrase,
+                returning,
             } => {
-                let ClientMessage::Hello(hello) = hello(*person, *name, *passphrase) else {
+                let ClientMessage::Hello(mut hello) = hello(*person, *name, *passphrase) else {
                     unreachable!("it is one")
                 };
+                hello.returning = *returning;
                 let connection = ConnectionId(self.next);
                 self.next += 1;
                 self.views.insert(

@@ -15,7 +15,7 @@ fn valid() -> impl Strategy<Value = String> {
             r#"{{"type":"hello","version":1,"secret":"{secret}","name":"{name}","sample_rate_hz":48000}}"#
         )),
         (secret, name, passphrase).prop_map(|(secret, name, passphrase)| format!(
-            r#"{{"type":"hello","version":1,"secret":"{secret}","name":"{name}","sample_rate_hz":48000,"passphrase":"{passphrase}"}}"#
+            r#"{{"type":"hello","version":1,"secret":"{secret}","name":"{name}","sample_rate_hz":48000,"passphrase":"{passphrase}","returning":true}}"#
         )),
         (id, "mute|unmute|remove").prop_map(|(id, action)| format!(r#"{{"type":"moderate","to":"{id}","action":"{action}"}}"#)),
         passphrase.prop_map(|passphrase| format!(r#"{{"type":"lock","passphrase":"{passphrase}"}}"#)),

@@ -163,7 +163,8 @@ export class Signalling {
     this.#refusals++;
     socket.onopen = () => {
       this.#refusals = 0;
-      this.send({ type: "hello", version: PROTOCOL_VERSION, secret: this.#secret, ...this.#hello });
+      const first = { type: "hello", version: PROTOCOL_VERSION, secret: this.#secret, ...this.#hello };
+      this.send(this.#wasIn ? { ...first, returning: true } : first);
     };
     socket.onmessage = ({ data }) => {
       if (this.#socket !== socket) return;

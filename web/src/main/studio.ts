@@ -765,7 +765,7 @@ export class Studio implements StudioApi {
     this.#signalling = null;
     for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone", "not-ordered", "ice");
+    this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
   }
 
   #displayName(): string {
@@ -819,6 +819,7 @@ export class Studio implements StudioApi {
         break;
       case "locked":
         this.#passphrase = message.passphrase;
+        if (message.locked) this.#store.end("unlocked");
         this.#set({ locked: message.locked, roomPassphrase: message.passphrase });
         break;
       case "relay":
@@ -866,6 +867,8 @@ export class Studio implements StudioApi {
       if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
+    if (welcome.locked) this.#store.end("unlocked");
+    else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
     if (isFirst) this.#adviseLauncher();
     else this.#sound?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
@@ -874,6 +877,17 @@ export class Studio implements StudioApi {
     this.#set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
     if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
+  }
+
+  /** A server that was restarted made the room again without its lock. */
+  #sayUnlocked(): void {
+    this.#raise({
+      id: "unlocked",
+      severity: "warning",
+      title: "This room was locked, and is open now.",
+      remedy:
+        "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
+    });
   }
 
   #handleServerError(code: string, text: string): void {

@@ -963,6 +963,26 @@ it("tells whoever is in the passphrase of the room, as it was said at the door o
   expect(passphrase()).toBeNull();
 });
 
+it("says that a room is open which was locked before the server started anew", async () => {
+  const studio = newStudio();
+  const welcome = { ...welcomed, participants: [] };
+  await enter(studio, []);
+  const lock = (passphrase: string) => serverSays({ type: "locked", locked: true, passphrase });
+  await lock("byrd");
+  await serverSays({ ...welcome, resumed: true });
+  expect(problems(studio), "its owner opened it").toEqual([]);
+  await lock("tallis");
+  await serverSays(welcome);
+  expect(problems(studio)).toEqual(["unlocked"]);
+  await lock("gibbons");
+  expect(problems(studio)).toEqual([]);
+  await serverSays(welcome);
+  expect(problems(studio)).toEqual(["unlocked"]);
+  studio.leave();
+  await enter(studio, []);
+  expect(problems(studio), "one finds it so").toEqual([]);
+});
+
 it("says that what the owner wanted did not reach the server", async () => {
   const studio = newStudio();
   await enter(studio, [participant(2, "Ann")]);
