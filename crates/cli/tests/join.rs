@@ -262,6 +262,7 @@ impl Listener {
             name: "Ear".into(),
             sample_rate_hz: 48_000,
             passphrase: None,
+            returning: false,
             bot: false,
         };
         let talking = signalling::run(link.clone(), hello, outgoing, events);
