@@ -224,14 +224,15 @@ pub extern "C" fn sender_poll_rendition(index: u32) -> i32 {
         .map_or(0, |length| length as i32)
 }
 
-/// Makes ladder `slot` for `rungs` formats, or changes their number; 0 formats end it. 0, or `BAD_ARGUMENT`.
+/// Makes ladder `slot` for `rungs` formats, at the first of them, or tells it of others, of which `rung` is sent now; 0 formats end it. 0, or
+/// `BAD_ARGUMENT`.
 #[unsafe(no_mangle)]
-pub extern "C" fn ladder_configure(slot: u32, rungs: u32) -> i32 {
+pub extern "C" fn ladder_configure(slot: u32, rungs: u32, rung: u32) -> i32 {
     let Some(ladder) = engine().ladders.get_mut(slot as usize) else {
         return BAD_ARGUMENT;
     };
     match ladder {
-        Some(known) if rungs > 0 => known.set_rungs(rungs as usize),
+        Some(known) if rungs > 0 => known.set_rungs(rungs as usize, rung as usize),
         _ => *ladder = (rungs > 0).then(|| Ladder::new(rungs as usize)),
     }
     0

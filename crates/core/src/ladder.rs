@@ -165,10 +165,10 @@ impl Ladder {
         }
     }
 
-    /// Another number of formats (at least 1): stays as far down as it was, if there is such a rung.
-    pub fn set_rungs(&mut self, rungs: usize) {
+    /// Other formats: so many (at least 1), of which `rung` is sent now.
+    pub fn set_rungs(&mut self, rungs: usize, rung: usize) {
         self.rungs = rungs.max(1);
-        self.rung = self.rung.min(self.rungs - 1);
+        self.rung = rung.min(self.rungs - 1);
     }
 
     /// Whether the next review is due at once: the format has just stepped up, and so many datagrams have `crowded` the lanes since the last review that
@@ -694,12 +694,14 @@ mod tests {
     }
 
     #[test]
-    fn fewer_formats_keep_it_within_them() {
+    fn other_formats_keep_it_within_them_where_it_is_told() {
         let mut ladder = Ladder::new(4);
-        until(&mut ladder, CROWDED, 9, |now| now.rung == 3);
-        ladder.set_rungs(2);
+        until(&mut ladder, CROWDED, 9, |now| now.rung == 1);
+        ladder.set_rungs(5, 2);
+        assert_eq!(ladder.review(&CALM).rung, 2);
+        ladder.set_rungs(2, 3);
         assert_eq!(ladder.review(&CALM).rung, 1);
-        ladder.set_rungs(0);
+        ladder.set_rungs(0, 0);
         assert_eq!(ladder.review(&CROWDED).rung, 0);
     }
 }

@@ -19,6 +19,8 @@ const OVERLAP_FRAMES: u64 = 48_000;
 /// An encoder takes over from another, in the same decoder, so many frames after its first: then both have the same past, from which the loudness of each
 /// packet is foretold. After one packet a chord was too loud by up to 4 dB, for 0.1 s.
 const WARM_UP_FRAMES: u64 = 4_800;
+/// Headers of each packet, of all protocols together.
+const HEADER_BITS: usize = 8 * 110;
 /// Frames that a packet of Opus may hold.
 const OPUS_FRAMES: [usize; 3] = [120, 240, 480];
 
@@ -53,6 +55,15 @@ impl Rung {
     /// Not samples.
     pub fn is_opus(self) -> bool {
         self.opus_frames().is_some()
+    }
+
+    /// What it takes of a path, kbit/s with headers; of samples the order alone counts.
+    fn cost(self) -> usize {
+        match self {
+            Self::Main => usize::MAX,
+            Self::Narrow => usize::MAX - 1,
+            Self::Opus { kbps, frames } => kbps as usize + HEADER_BITS * 48 / frames,
+        }
     }
 
     fn opus_frames(self) -> Option<usize> {
@@ -395,12 +406,21 @@ impl Listener {
         }
     }
 
-    /// Other formats; as many steps down as before, if there are so many.
+    /// Other formats. Who was sent the chosen one is sent what is chosen now; otherwise the first that takes no more of the path than what that has
+    /// carried, or the last.
     pub fn set_rungs(&mut self, rungs: Rc<[Rung]>) {
         let before = self.rung();
-        self.ladder.set_rungs(rungs.len());
+        if self.step > 0 {
+            // Where there are no narrower ones, the chosen samples are of 16 bits.
+            let most = match before {
+                Rung::Narrow if !rungs.contains(&before) => Rung::Main,
+                other => other,
+            };
+            let step = rungs.iter().position(|rung| rung.cost() <= most.cost());
+            self.step = step.unwrap_or(rungs.len() - 1);
+        }
+        self.ladder.set_rungs(rungs.len(), self.step);
         self.rungs = rungs;
-        self.step = self.step.min(self.rungs.len() - 1);
         self.change(before);
     }
 
@@ -934,6 +954,40 @@ mod tests {
             lanes.play();
         }
         assert!(!lanes.listener.takes(HIGH));
+    }
+
+    #[test]
+    fn other_formats_take_no_more_of_a_path_than_what_that_carries() {
+        const SAMPLES: [Rung; 3] = [Rung::Main, HIGH, LOW];
+        const WIDE: [Rung; 4] = [Rung::Main, Rung::Narrow, HIGH, LOW];
+        let opus = |kbps, frames| Rung::Opus { kbps, frames };
+        let top = opus(256, 120);
+        for (before, steps, after, rung) in [
+            (&SAMPLES[..], 0, &WIDE[..], Rung::Main),
+            (&SAMPLES, 1, &WIDE, HIGH),
+            (&WIDE, 0, &SAMPLES, Rung::Main),
+            (&WIDE, 1, &SAMPLES, Rung::Main),
+            (&WIDE, 1, &[top, HIGH, LOW], top),
+            (&WIDE, 2, &[top, HIGH, LOW], HIGH),
+            (&WIDE, 2, &[opus(128, 120), LOW], LOW),
+            (&WIDE, 2, &[opus(96, 480), LOW], opus(96, 480)),
+            (&WIDE, 3, &[opus(64, 240)], opus(64, 240)),
+        ] {
+            let mut lanes = Path::new(before, Copies::Auto);
+            for _ in 0..steps {
+                lanes.step_down();
+                lanes.listener.leaving = None;
+            }
+            lanes.listener.set_rungs(after.into());
+            assert_eq!(
+                lanes.listener.rung(),
+                rung,
+                "{before:?}[{steps}], {after:?}"
+            );
+            // So has the ladder.
+            lanes.review();
+            assert_eq!(lanes.listener.rung(), rung);
+        }
     }
 
     #[test]

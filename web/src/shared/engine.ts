@@ -93,7 +93,7 @@ interface Exports {
   player_rendered_frames(): number;
   player_stray_datagrams(): number;
   player_stream_stats(stream: number): number;
-  ladder_configure(slot: number, rungs: number): number;
+  ladder_configure(slot: number, rungs: number, rung: number): number;
   ladder_fails(slot: number, crowded: number): number;
   ladder_review(
     slot: number,
@@ -305,8 +305,8 @@ export interface Decision {
 
 /** Judges one listener's path. */
 export interface Ladder {
-  /** Another number of formats, at least 1. */
-  setRungs(rungs: number): void;
+  /** Other formats: so many, at least 1, of which `rung` is sent now. */
+  setRungs(rungs: number, rung: number): void;
   /** Whether to review at once: the format has just stepped up, and that was too much. `crowded`: as there. */
   fails(crowded: number): boolean;
   review(seen: Observation): Decision;
@@ -326,9 +326,9 @@ export class Ladders {
   add(rungs: number): Ladder | null {
     const slot = this.#free.shift();
     if (slot === undefined) return null;
-    const setRungs = (count: number) =>
-      check(this.#exports.ladder_configure(slot, count), "ladder_configure");
-    setRungs(rungs);
+    const setRungs = (count: number, rung: number) =>
+      check(this.#exports.ladder_configure(slot, count, rung), "ladder_configure");
+    setRungs(rungs, 0);
     return {
       setRungs,
       fails: (crowded) => {
@@ -348,7 +348,7 @@ export class Ladders {
         };
       },
       close: () => {
-        this.#exports.ladder_configure(slot, 0);
+        this.#exports.ladder_configure(slot, 0, 0);
         this.#free.push(slot);
       },
     };

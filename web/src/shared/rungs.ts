@@ -67,6 +67,23 @@ export function rungsFor(config: SendConfig, hasOpus: boolean): [Rung, ...Rung[]
     : [main, { key: "s16", format: "s16", opusBps: null }, ...down];
 }
 
+/** Headers of each packet, of all protocols together. */
+const HEADER_BITS = 8 * 110;
+/** In the order of what they take of a path. */
+const SAMPLES = ["s16", "s24", "f32"];
+
+/** What a format takes of a path, bit/s with headers; of samples the order alone counts. */
+function costOf(rung: Rung): number {
+  if (rung.format !== "opus") return 1e9 + SAMPLES.indexOf(rung.format);
+  return rung.opusBps + (HEADER_BITS * OPUS_RATE_HZ) / rung.frames;
+}
+
+/** Which of other formats to send where `before` was, which was not the chosen one: the first that takes no more of the path, or the last. */
+export function stepFrom(before: Rung, rungs: readonly Rung[]): number {
+  const step = rungs.findIndex((rung) => costOf(rung) <= costOf(before));
+  return step < 0 ? rungs.length - 1 : step;
+}
+
 /** Of a packet that collects `frames`. */
 export function nearestOpusFrames(frames: number): OpusFrames {
   return OPUS_FRAMES.reduce((best, next) =>

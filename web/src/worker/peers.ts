@@ -9,7 +9,7 @@ import {
 } from "../shared/messages";
 import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
 import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
-import type { Rung } from "../shared/rungs";
+import { type Rung, stepFrom } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import {
   AUDIO_HEADER_BYTES,
@@ -278,12 +278,13 @@ export class Peers {
     return this.#relayedLately.at(-1) ?? null;
   }
 
-  /** What is sent from now on. A listener who was some steps down stays so. */
+  /** What is sent from now on. A listener who had less than what was chosen is sent no more than that. */
   setSending(sending: Sending): void {
-    const steps = new Map(Array.from(this.#peers.values(), (peer) => [peer, this.#stepOf(peer)]));
+    const peers = Array.from(this.#peers.values());
+    const below = peers.filter((peer) => this.#stepOf(peer) > 0);
     this.#sending = sending;
-    for (const [peer, step] of steps) {
-      this.#fit(peer, step);
+    for (const peer of peers) {
+      this.#fit(peer, below.includes(peer));
       peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
     }
   }
@@ -296,11 +297,12 @@ export class Peers {
     return first === undefined ? [SAMPLES] : [first, ...others];
   }
 
-  /** Makes a peer's format one of those that it may be sent, so many steps down. */
-  #fit(peer: Peer, step: number): void {
+  /** Makes a peer's format one of those that it may be sent. `isBelow`: it was not the chosen one. */
+  #fit(peer: Peer, isBelow: boolean): void {
     const rungs = this.#rungsOf(peer);
-    peer.ladder?.setRungs(rungs.length);
-    change(peer, rungs[Math.min(step, rungs.length - 1)]);
+    const step = isBelow ? stepFrom(peer.rung, rungs) : 0;
+    peer.ladder?.setRungs(rungs.length, step);
+    change(peer, rungs[step]);
   }
 
   /** Every format that someone listens to, each once. */
@@ -337,12 +339,12 @@ export class Peers {
   /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
   setRelay(wanted: Wanted, statistics: RelayStatistics | null): void {
     const relay = this.#peers.get(RELAY_STREAM);
-    const step = relay === undefined ? 0 : this.#stepOf(relay);
+    const isBelow = relay !== undefined && this.#stepOf(relay) > 0;
     this.#wanted = wanted;
     if (statistics === null) this.#relayedLately = [];
     else if (statistics !== this.#relayed)
       this.#relayedLately = [...this.#relayedLately, statistics].slice(-1 - LOSS_SECONDS);
-    if (relay !== undefined) this.#fit(relay, step);
+    if (relay !== undefined) this.#fit(relay, isBelow);
     this.#spread();
   }
 

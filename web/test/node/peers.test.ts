@@ -493,6 +493,25 @@ describe("the ladder", { timeout: 60_000 }, () => {
     expect(path.said).toEqual([]);
   });
 
+  it("goes on with what the path carries when another format is chosen", () => {
+    const path = new Path(1, sendingOf());
+    const choose = (config: Partial<SendConfig>) => {
+      path.peers.setSending(sendingOf(config));
+      return path.sent;
+    };
+    path.run(2, 10e6);
+    expect(choose({ bits: 24 })).toMatchObject({ format: "s24", rung: 0 });
+    choose({});
+    while (path.sent.rung === 0) path.run(0.1, 1e6);
+    expect(path.sent).toMatchObject({ format: "opus", opusBps: 128_000, rung: 1 });
+    expect(choose({ bits: 24 })).toMatchObject({ format: "opus", opusBps: 128_000, rung: 2 });
+    path.run(2, 10e6);
+    expect(path.sent.rung, "so has the ladder").toBe(2);
+    path.run(14, 10e6);
+    expect(path.sent).toMatchObject({ format: "s16", rung: 1 });
+    expect(choose({}), "the same samples").toMatchObject({ format: "s16", rung: 0 });
+  });
+
   it("keeps the format where that was asked for", () => {
     const path = new Path(1, sendingOf({ adapts: false }));
     path.run(20, 100_000);

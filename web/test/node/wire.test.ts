@@ -285,7 +285,7 @@ describe("the engine as WebAssembly", () => {
     expect(call("sender_set_rendition", 1, 48_000, 16, 2, 128)).toBe(-2);
     expect(call("ladder_review", 0, 1_000, 1, 0, 0, 0)).toBe(-2);
     expect(call("ladder_fails", 64, 1)).toBe(-2);
-    expect(call("ladder_configure", 64, 1)).toBe(-1);
+    expect(call("ladder_configure", 64, 1, 0)).toBe(-1);
     expect(call("sending_review", 0, 500, 0, 3, 0, 0, 1)).toBe(-2);
     expect(call("sending_reset", 64)).toBe(-1);
     expect(call("sending_review", 0, 500, 4, 3, 0, 0, 1)).toBe(-1);
