@@ -26,7 +26,7 @@ export interface SendConfig {
 /** One format of one stream. Two with the same `key` are the same datagrams. */
 export type Rung =
   | { key: "main" | "s16"; format: "s16" | "s24" | "f32"; opusBps: null }
-  | { key: string; format: "opus"; opusBps: number; frames: OpusFrames; channels: number };
+  | { key: string; format: "opus"; opusBps: number; frames: OpusFrames };
 export type OpusRung = Extract<Rung, { format: "opus" }>;
 
 /** Why Opus cannot be sent so, in plain words; null if it can. */
@@ -44,14 +44,13 @@ export function mainBits({ bits }: SendConfig): 16 | 24 | 32 {
 
 /** The chosen format first, then each cheaper than the one before. Where Opus is chosen and cannot be, 16 bits. */
 export function rungsFor(config: SendConfig, hasOpus: boolean): [Rung, ...Rung[]] {
-  const { bits, opusKbps, packetFrames, channels, adapts } = config;
+  const { bits, opusKbps, packetFrames, adapts } = config;
   const canOpus = hasOpus && opusRefusal(config) === null;
   const opus = (kbps: number, frames: OpusFrames): OpusRung => ({
     key: `opus-${kbps}-${frames}`,
     format: "opus",
     opusBps: kbps * 1000,
     frames,
-    channels,
   });
   // Headers cost as much as the sound: a slow path gets longer packets, too.
   const down: OpusRung[] = canOpus ? [opus(128, 240), opus(64, 480)] : [];

@@ -10,7 +10,7 @@ import {
   type TrackCapture,
 } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
-import { mainBits, type OpusRung, rungsFor, type SendConfig } from "../shared/rungs";
+import { mainBits, type OpusRung, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
 import { type CaptureReport, readAudioHeader } from "../shared/wire";
 import { epochMs } from "./clock";
@@ -355,8 +355,10 @@ export class Capture {
       encoder.close();
       this.#opus.delete(key);
     }
+    // What ends may be Opus of other channels than there are now.
+    const canOpus = opusRefusal(this.#config) === null;
     for (const rung of used) {
-      if (rung.format === "opus" && !this.#opus.has(rung.key))
+      if (rung.format === "opus" && canOpus && !this.#opus.has(rung.key))
         this.#opus.set(rung.key, this.#encoderFor(rung));
     }
     this.#engine.setCopies(0, this.#peers.wantsCopies("main"));
@@ -372,7 +374,7 @@ export class Capture {
       this.#sendAs(rung.key, datagram);
       this.#peers.sendCopies();
     };
-    return new OpusSender(rung, send, (reason) => {
+    return new OpusSender(rung, this.#config.channels, send, (reason) => {
       if (!this.#hasOpus) return;
       this.#hasOpus = false;
       this.#say({ type: "opus-failed", reason });

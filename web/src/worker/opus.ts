@@ -39,9 +39,10 @@ function durationUs(frames: number): number {
  */
 type Readiness = "new" | "starting" | "ready";
 
-/** Encodes the frames of the feed (a rendition of floats) for all who listen to one rung. */
+/** Encodes the frames of the feed (a rendition of floats of so many channels) for all who listen to one rung. */
 export class OpusSender {
   readonly #rung: OpusRung;
+  readonly #channels: number;
   readonly #send: (datagram: Uint8Array<ArrayBuffer>) => void;
   readonly #encoder: AudioEncoder;
   /** The packet under way, interleaved. */
@@ -57,18 +58,20 @@ export class OpusSender {
   /** `failed` gets the browser's reason, once; nothing is sent after that. */
   constructor(
     rung: OpusRung,
+    channels: number,
     send: (datagram: Uint8Array<ArrayBuffer>) => void,
     failed: (reason: string) => void,
   ) {
     this.#rung = rung;
+    this.#channels = channels;
     this.#send = send;
-    this.#block = new Float32Array(rung.frames * rung.channels);
+    this.#block = new Float32Array(rung.frames * channels);
     this.#encoder = new AudioEncoder({
       output: (chunk, metadata) => this.#handle(chunk, metadata?.decoderConfig?.description),
       error: (error) => failed(String(error)),
     });
     try {
-      this.#encoder.configure(encoderConfig(rung));
+      this.#encoder.configure(encoderConfig(rung, channels));
     } catch (error) {
       failed(String(error));
     }
@@ -77,7 +80,7 @@ export class OpusSender {
   /** Takes a datagram of the feed: `FEED_FRAMES` frames of floats. */
   push(datagram: Uint8Array): void {
     const { timestamp, channels, frames } = readAudioHeader(datagram);
-    if (this.#encoder.state !== "configured" || channels !== this.#rung.channels) return;
+    if (this.#encoder.state !== "configured" || channels !== this.#channels) return;
     // After an overrun the frames before it have no continuation.
     if (timestamp !== this.#blockTime + BigInt(this.#blockFrames)) this.#blockFrames = 0;
     if (this.#blockFrames === 0) {
@@ -96,7 +99,7 @@ export class OpusSender {
   }
 
   #encode(): void {
-    const { frames, channels } = this.#rung;
+    const { frames } = this.#rung;
     const timestamp = this.#blockTime;
     this.#blockFrames = 0;
     this.#blockTime += BigInt(frames);
@@ -106,7 +109,7 @@ export class OpusSender {
       format: "f32",
       sampleRate: OPUS_RATE_HZ,
       numberOfFrames: frames,
-      numberOfChannels: channels,
+      numberOfChannels: this.#channels,
       // Without the jumps that media time may have: an encoder would fill those.
       timestamp: this.#blocks++ * durationUs(frames),
       data: this.#block,
@@ -126,8 +129,8 @@ export class OpusSender {
     // The first milliseconds of all are before the first frame.
     if (time === undefined || time < this.#lookaheadFrames) return;
     if (chunk.byteLength > MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES) return;
-    const { channels, frames } = this.#rung;
-    const { datagram, packet } = writeOpus(channels, frames, time - this.#lookaheadFrames, chunk.byteLength);
+    const start = time - this.#lookaheadFrames;
+    const { datagram, packet } = writeOpus(this.#channels, this.#rung.frames, start, chunk.byteLength);
     chunk.copyTo(packet);
     this.#send(datagram);
   }
@@ -141,7 +144,7 @@ function isBoundary(timestamp: bigint, frames: number): boolean {
   return Number(timestamp / BigInt(FEED_FRAMES)) % (frames / FEED_FRAMES) === 0;
 }
 
-function encoderConfig({ opusBps, frames, channels }: OpusRung): AudioEncoderConfig {
+function encoderConfig({ opusBps, frames }: OpusRung, channels: number): AudioEncoderConfig {
   return {
     codec: "opus",
     sampleRate: OPUS_RATE_HZ,

@@ -74,6 +74,22 @@ it("changes to Opus and back without a hole, each format at its media time", () 
   expect(sent.at(-1)).toMatchObject({ bits: 16, to: 1000 * 128 });
 });
 
+it("encodes as many channels as there are now, whatever there were when the format was begun", () => {
+  const opus = { ...SENDING, bits: "opus" } as const;
+  const { capture, play, sent } = studio(opus);
+  play(300);
+  const encodes = (config: SendConfig) => {
+    capture.configure(config);
+    const before = sent.length;
+    play(200);
+    return sent.slice(before).some(({ bits }) => bits === null);
+  };
+  expect(encodes({ ...SENDING, channels: 1 }), "until samples have taken over").toBe(true);
+  expect(encodes({ ...opus, channels: 1 })).toBe(true);
+  expect(encodes({ ...opus, channels: 3 }), "three are too many").toBe(false);
+  expect(encodes(opus)).toBe(true);
+});
+
 it.each(["16 bit", "Opus"])(
   "lets media time pass with the clock from one source to the next, in %s",
   (format) => {

@@ -19,7 +19,6 @@ const rung = (frames: 120 | 240 | 480): OpusRung => ({
   format: "opus",
   opusBps: 128_000,
   frames,
-  channels: 2,
 });
 
 /** A datagram of the feed: floats, whose first sample is a number. */
@@ -37,6 +36,7 @@ describe("the encoding side", () => {
     const sent: { time: number; first: number }[] = [];
     const sender = new OpusSender(
       rung(frames),
+      2,
       (datagram) => {
         expect(kindOf(datagram)).toBe(1);
         const header = readAudioHeader(datagram);
@@ -67,6 +67,7 @@ describe("the encoding side", () => {
     const times: number[] = [];
     const sender = new OpusSender(
       rung(120),
+      2,
       (datagram) => times.push(Number(readAudioHeader(datagram).timestamp)),
       () => {},
     );

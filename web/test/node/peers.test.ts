@@ -923,7 +923,7 @@ describe("through the relay", () => {
 
   it("goes in samples where somebody there has no use for Opus, whatever is sent directly", () => {
     const { peers } = room();
-    const opus: Rung = { key: "opus-128-120", format: "opus", opusBps: 128_000, frames: 120, channels: 2 };
+    const opus: Rung = { key: "opus-128-120", format: "opus", opusBps: 128_000, frames: 120 };
     const keys = () => peers.rungsInUse().map(({ key }) => key);
     const choose = (...rungs: [Rung, ...Rung[]]) =>
       peers.setSending({ rungs, copies: "off", addsLanes: false });
