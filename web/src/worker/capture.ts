@@ -10,7 +10,7 @@ import {
   type TrackCapture,
 } from "../shared/messages";
 import { type Channel, captureShape, sourceOf } from "../shared/records";
-import { mainBits, type OpusRung, opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
+import { mainBits, type OpusRung, opusRefusal, type Rung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
 import { type CaptureReport, readAudioHeader } from "../shared/wire";
 import { epochMs } from "./clock";
@@ -26,6 +26,11 @@ const LOOK_MS = 1;
 /** A block older than this has a timestamp of another clock. */
 const MAX_BLOCK_AGE_MS = 1_000;
 
+/** From the making of an encoder that fails to that of the next... */
+const RETRY_MS = 1_000;
+/** ...and so many failures in a row, with nothing sent between them, end the format. */
+const MAX_IN_VAIN = 3;
+
 /** The sender's renditions beside the main one: samples of 16 bits, and floats for the Opus encoders. */
 const NARROW = 1;
 const FEED = 2;
@@ -40,9 +45,11 @@ export class Capture {
   readonly #say: (message: FromWorker) => void;
   #config: SendConfig;
   #sendsNarrow = false;
+  #feeds = false;
   /** By the rung's key. */
   readonly #opus = new Map<string, OpusSender>();
-  #hasOpus = hasOpus();
+  /** By the rung's key, until another has sent something: when there may be one after those that failed, and how many these were. */
+  readonly #failed = new Map<string, { againMs: number; inVain: number }>();
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
@@ -90,7 +97,19 @@ export class Capture {
     if (this.#sendsNarrow) this.#engine.setRendition(NARROW, { ...config, bits: 16 });
     if (config.channels !== channels) this.#stopOpus();
     const { copies, addsLanes } = config;
-    this.#peers.setSending({ rungs: rungsFor(config, this.#hasOpus), copies, addsLanes });
+    this.#peers.setSending({ rungs: this.#rungs(), copies, addsLanes });
+  }
+
+  /** What can be sent: in place of Opus that cannot be, samples. */
+  #rungs(): [Rung, ...Rung[]] {
+    const can = ({ key }: Rung) => !this.#isGivenUp(key);
+    const wanted = rungsFor(this.#config, hasOpus());
+    const [chosen, ...cheaper] = can(wanted[0]) ? wanted : rungsFor({ ...this.#config, bits: 16 }, hasOpus());
+    return [chosen, ...cheaper.filter(can)];
+  }
+
+  #isGivenUp(key: string): boolean {
+    return (this.#failed.get(key)?.inVain ?? 0) >= MAX_IN_VAIN;
   }
 
   setMuted(muted: boolean): void {
@@ -338,7 +357,7 @@ export class Capture {
   #stopOpus(): void {
     for (const encoder of this.#opus.values()) encoder.close();
     this.#opus.clear();
-    this.#engine.setRendition(FEED, null);
+    this.#feed();
   }
 
   /** Begins the renditions and encoders that someone has come to listen to, and ends those that nobody does. */
@@ -349,7 +368,6 @@ export class Capture {
       this.#sendsNarrow = usesNarrow;
       this.#engine.setRendition(NARROW, usesNarrow ? { ...this.#config, bits: 16 } : null);
     }
-    const fed = this.#opus.size > 0;
     for (const [key, encoder] of this.#opus) {
       if (used.some((rung) => rung.key === key)) continue;
       encoder.close();
@@ -358,32 +376,52 @@ export class Capture {
     // What ends may be Opus of other channels than there are now.
     const canOpus = opusRefusal(this.#config) === null;
     for (const rung of used) {
-      if (rung.format === "opus" && canOpus && !this.#opus.has(rung.key))
+      if (rung.format === "opus" && canOpus && !this.#opus.has(rung.key) && this.#mayBegin(rung.key))
         this.#opus.set(rung.key, this.#encoderFor(rung));
     }
     this.#engine.setCopies(0, this.#peers.wantsCopies("main"));
     this.#engine.setCopies(NARROW, this.#peers.wantsCopies("s16"));
+    this.#feed();
+  }
+
+  /** Begins or ends the rendition that feeds encoders. */
+  #feed(): void {
     const feeds = this.#opus.size > 0;
-    if (feeds === fed) return;
+    if (feeds === this.#feeds) return;
+    this.#feeds = feeds;
     const feed = { ...this.#config, bits: 32 as const, packetFrames: FEED_FRAMES };
     this.#engine.setRendition(FEED, feeds ? feed : null);
   }
 
+  #mayBegin(key: string): boolean {
+    const { againMs } = this.#failed.get(key) ?? { againMs: 0 };
+    return !this.#isGivenUp(key) && performance.now() >= againMs;
+  }
+
   #encoderFor(rung: OpusRung): OpusSender {
     const send = (datagram: Uint8Array<ArrayBuffer>) => {
+      this.#failed.delete(rung.key);
       this.#sendAs(rung.key, datagram);
       this.#peers.sendCopies();
     };
-    return new OpusSender(rung, this.#config.channels, send, (reason) => {
-      if (!this.#hasOpus) return;
-      this.#hasOpus = false;
-      this.#say({ type: "opus-failed", reason });
+    const againMs = performance.now() + RETRY_MS;
+    const encoder = new OpusSender(rung, this.#config.channels, send, (reason) => {
+      const inVain = 1 + (this.#failed.get(rung.key)?.inVain ?? 0);
+      this.#failed.set(rung.key, { againMs, inVain });
       // Not from within its own construction.
       queueMicrotask(() => {
-        this.#stopOpus();
-        this.configure(this.#config);
+        if (this.#opus.get(rung.key) === encoder) this.#opus.delete(rung.key);
+        if (this.#isGivenUp(rung.key)) this.#giveUp(rung.key, reason);
       });
     });
+    return encoder;
+  }
+
+  /** Main is told if it is what the musician chose. */
+  #giveUp(key: string, reason: string): void {
+    const [chosen] = rungsFor(this.#config, hasOpus());
+    if (chosen.key === key) this.#say({ type: "opus-failed", reason });
+    this.configure(this.#config);
   }
 
   /**

@@ -19,7 +19,7 @@ const DEFAULT_LOOKAHEAD_FRAMES = 312;
 const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
-/** Packets passed over while a decoder is set up, before the next is tried. */
+/** Packets passed over while a codec is set up, before an encoder is given up and a decoder gets the next. */
 const PATIENCE_PACKETS = 1_000;
 /** Packets whose times are remembered, to tell a copy from one that comes late. */
 const MAX_HANDLED = 64;
@@ -44,6 +44,7 @@ export class OpusSender {
   readonly #rung: OpusRung;
   readonly #channels: number;
   readonly #send: (datagram: Uint8Array<ArrayBuffer>) => void;
+  readonly #failed: (reason: string) => void;
   readonly #encoder: AudioEncoder;
   /** The packet under way, interleaved. */
   readonly #block: Float32Array<ArrayBuffer>;
@@ -51,11 +52,12 @@ export class OpusSender {
   #blockTime = 0n;
   #blocks = 0;
   #readiness: Readiness = "new";
+  #passedOver = 0;
   /** Media times of the blocks in the encoder. One goes in, one comes out. */
   readonly #times: bigint[] = [];
   #lookaheadFrames: bigint | null = null;
 
-  /** `failed` gets the browser's reason, once; nothing is sent after that. */
+  /** `failed` gets the reason, once; nothing is sent after that. */
   constructor(
     rung: OpusRung,
     channels: number,
@@ -65,15 +67,16 @@ export class OpusSender {
     this.#rung = rung;
     this.#channels = channels;
     this.#send = send;
+    this.#failed = failed;
     this.#block = new Float32Array(rung.frames * channels);
     this.#encoder = new AudioEncoder({
       output: (chunk, metadata) => this.#handle(chunk, metadata?.decoderConfig?.description),
-      error: (error) => failed(String(error)),
+      error: (error) => this.#fail(error),
     });
     try {
       this.#encoder.configure(encoderConfig(rung, channels));
     } catch (error) {
-      failed(String(error));
+      this.#fail(error);
     }
   }
 
@@ -98,11 +101,20 @@ export class OpusSender {
     if (this.#encoder.state !== "closed") this.#encoder.close();
   }
 
+  #fail(error: unknown): void {
+    this.close();
+    this.#failed(String(error));
+  }
+
   #encode(): void {
     const { frames } = this.#rung;
     const timestamp = this.#blockTime;
     this.#blockFrames = 0;
     this.#blockTime += BigInt(frames);
+    if (this.#readiness === "starting" && ++this.#passedOver >= PATIENCE_PACKETS) {
+      this.#fail("No packet came of it.");
+      return;
+    }
     if (this.#readiness === "starting" || this.#encoder.encodeQueueSize > MAX_QUEUE) return;
     if (this.#readiness === "new") this.#readiness = "starting";
     const data = new AudioData({

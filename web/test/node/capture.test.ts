@@ -7,7 +7,7 @@ import { Capture } from "../../src/worker/capture";
 import { type LaneChannel, Peers } from "../../src/worker/peers";
 import { load } from "./golden";
 import { SENDING } from "./sending";
-import { installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
+import { type FakeData, FakeEncoder, installFakes, LOOKAHEAD_FRAMES, removeFakes } from "./webcodecs";
 
 const { module } = load();
 
@@ -175,6 +175,67 @@ it("sends samples where Opus cannot be, and goes on with them when an encoder fa
   play(10);
   expectWhole(sent);
   expect(sent.at(-1)).toMatchObject({ bits: 16, to: 21 * 128 });
+});
+
+it("makes an encoder that fails anew, no sooner than a second after the last", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  let encoded = 0;
+  class Failing extends FakeEncoder {
+    override encode(data: FakeData): void {
+      if (++encoded === 300 || encoded === 301) this.fail();
+      else super.encode(data);
+    }
+  }
+  Object.assign(globalThis, { AudioEncoder: Failing });
+  const { play, said, sent } = studio({ ...SENDING, bits: "opus" });
+  const sends = async (ms: number) => {
+    vi.advanceTimersByTime(ms);
+    const before = sent.length;
+    play(200);
+    await Promise.resolve();
+    return sent.length > before;
+  };
+  expect(await sends(0)).toBe(true);
+  expect(await sends(1_000)).toBe(true);
+  expect(encoded).toBe(300);
+  expect(await sends(0), "the next, made at once, fails as well").toBe(false);
+  expect(encoded).toBe(301);
+  expect(await sends(900)).toBe(false);
+  expect(await sends(100)).toBe(true);
+  expect(sent.every(({ bits }) => bits === null)).toBe(true);
+  expect(said).toEqual([]);
+});
+
+it("gives up a format whose encoders never give anything, and sends what is left", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  class Mute extends FakeEncoder {
+    #isMute = false;
+    override configure(config?: { bitrate: number }): void {
+      super.configure();
+      this.#isMute = config?.bitrate === 256_000;
+    }
+    override encode(data: FakeData): void {
+      if (!this.#isMute) super.encode(data);
+    }
+  }
+  Object.assign(globalThis, { AudioEncoder: Mute });
+  const config = { ...SENDING, bits: "opus", opusKbps: 256, adapts: true } as const;
+  const { capture, peers, play, said, sent } = studio(config);
+  for (let n = 0; n < 3; n++) {
+    expect(said).toEqual([]);
+    vi.advanceTimersByTime(1_000);
+    play(1_000);
+    await Promise.resolve();
+  }
+  expect(said).toEqual([{ type: "opus-failed", reason: "No packet came of it." }]);
+  expect(sent).toEqual([]);
+  play(1);
+  expect(sent).toMatchObject([{ bits: 16 }]);
+  // Another one is as good as ever.
+  capture.configure({ ...config, opusKbps: 128 });
+  play(500);
+  expect(peers.rungsInUse()).toMatchObject([{ opusBps: 128_000 }]);
+  expect(sent.at(-1)).toMatchObject({ bits: null });
 });
 
 /** Blocks of a track: 480 frames each; the one that is told to cannot be read. */

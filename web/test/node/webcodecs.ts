@@ -47,8 +47,16 @@ export class FakeEncoder {
   state = "unconfigured";
   encodeQueueSize = 0;
   readonly #output: (chunk: FakeChunk, metadata: unknown) => void;
-  constructor({ output }: { output: (chunk: FakeChunk, metadata: unknown) => void }) {
+  readonly #error: (error: Error) => void;
+  constructor({
+    output,
+    error,
+  }: {
+    output: (chunk: FakeChunk, metadata: unknown) => void;
+    error: (error: Error) => void;
+  }) {
     this.#output = output;
+    this.#error = error;
   }
   configure(): void {
     this.state = "configured";
@@ -59,6 +67,10 @@ export class FakeEncoder {
     description[10] = LOOKAHEAD_FRAMES;
     const packet = new Uint8Array(40).fill(data.data[0]);
     this.#output(new FakeChunk({ timestamp: 0, data: packet }), { decoderConfig: { description } });
+  }
+  fail(): void {
+    this.state = "closed";
+    this.#error(new Error("out of order"));
   }
   close(): void {
     this.state = "closed";
