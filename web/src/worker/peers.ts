@@ -582,7 +582,6 @@ export class Peers {
         way.numbering.interrupt();
         return;
       }
-      way.numbering.apply(bytes);
       if (isFirst(peer, wayName, bytes, nowMs)) {
         way.first++;
         peer.reports.handleAudio(bytes, nowMs);
@@ -593,23 +592,34 @@ export class Peers {
         return;
       }
       peer.heardOpusBps = null;
+      this.#number(way, bytes, () => this.#give(stream, bytes));
+      return;
     }
-    const isGiven = this.#give(stream, bytes);
-    // The audio thread stood still for long: that is no loss of the way, which the other end would have to do something about.
-    if (!isGiven && kind === KIND_AUDIO) way.numbering.withdraw();
+    this.#give(stream, bytes);
+  }
+
+  /**
+   * Numbers audio of a way as it is given to the engine, not before: what finds no room there, because the audio thread stood still for long, is no
+   * loss of the way, which the other end would have to do something about, and then a decoder holds some of what follows.
+   */
+  #number({ numbering }: Way, audio: Uint8Array, give: () => boolean): void {
+    numbering.apply(audio);
+    if (!give()) numbering.withdraw();
   }
 
   #receiveOpus(stream: number, peer: Peer, wayName: WayName, bytes: Uint8Array<ArrayBuffer>): void {
     const { frames } = readAudioHeader(bytes);
+    const way = peer.ways[wayName];
     peer.heardOpusBps = ((bytes.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames;
     // Each way's packets are counted by the engine: so each is decoded.
     const key = `${wayName} ${frames}`;
     let receiver = peer.opus.get(key);
     if (receiver === undefined) {
       receiver = new OpusReceiver(
-        (record) => this.#count(this.#sink.push(stream + DECODED_TAG, record)),
+        (record) =>
+          this.#number(way, record, () => this.#count(this.#sink.push(stream + DECODED_TAG, record))),
         // As it came: the engine refuses it, and counts.
-        (refused) => this.#give(stream, refused),
+        (refused) => this.#number(way, refused, () => this.#give(stream, refused)),
       );
       peer.opus.set(key, receiver);
     }
