@@ -80,14 +80,18 @@ impl Encoding {
 
     /// A place for a listener; `None` if there are enough.
     pub(super) fn place(&self, room: &RoomName, stream: u16) -> Option<Arc<Place>> {
-        let has_room = Arc::strong_count(&self.places) <= MAX_LISTENERS;
-        has_room.then(|| {
+        self.has_place().then(|| {
             Arc::new(Place {
                 room: room.clone(),
                 stream,
                 _held: Arc::clone(&self.places),
             })
         })
+    }
+
+    /// Whether there is a place for another listener.
+    pub(super) fn has_place(&self) -> bool {
+        Arc::strong_count(&self.places) <= MAX_LISTENERS
     }
 
     /// Gives the thread a feed. False if too much waits.

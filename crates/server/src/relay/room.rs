@@ -250,6 +250,13 @@ impl MixWay {
         rungs.into()
     }
 
+    /// These are the formats from now on.
+    fn set_rungs(&mut self, rungs: Rc<[Rung]>) {
+        if self.listener.rungs() != &*rungs {
+            self.listener.set_rungs(rungs);
+        }
+    }
+
     /// Formats in Opus that it is sent at present.
     fn opus(&self) -> impl Iterator<Item = Rung> {
         let listener = &self.listener;
@@ -500,9 +507,7 @@ impl Room {
                 // What was lost of other streams says nothing of it.
                 (way.looked_at, way.reviewed, way.counted) = (now, seen, 0);
             }
-            if way.listener.rungs() != &*rungs {
-                way.listener.set_rungs(rungs);
-            }
+            way.set_rungs(rungs);
         }
         self.prepare_mix(stream);
         self.connect_listeners(connections);
@@ -859,6 +864,12 @@ impl Room {
                 (way.reviewed, way.counted) = (seen, 0);
                 // Sessions are the listener's to open.
                 way.listener.review(lost_share, false, false);
+                if let Some(mix) = &participant.listen.mix
+                    && self.encoding.has_place()
+                {
+                    // There may have been none when it needed one.
+                    way.set_rungs(MixWay::rungs(mix, self.rate, participant.listen.opus));
+                }
             }
         }
         participant.mix_way = Some(way);
@@ -884,7 +895,7 @@ impl Room {
             way.place = self.encoding.place(&self.name, stream);
             if way.place.is_none() {
                 // Others have them all.
-                way.listener.set_rungs(MixWay::rungs(mix, self.rate, false));
+                way.set_rungs(MixWay::rungs(mix, self.rate, false));
             }
         }
         if !needs_place {
@@ -1117,9 +1128,15 @@ fn writable(raw: Bytes) -> BytesMut {
 
 #[cfg(test)]
 mod tests {
+    use std::{iter, net::Ipv4Addr, time::SystemTime};
+
     use antiphon_core::wire::AudioHeader;
 
     use super::*;
+    use crate::relay::{
+        certificate::{Lifetime, Rotation},
+        quic::{bind, transport},
+    };
 
     #[test]
     fn a_participant_may_send_so_much_and_no_more() {
@@ -1139,6 +1156,63 @@ mod tests {
             "bytes count too"
         );
         assert_eq!(count(1_000, &mut allowance, second + second / 10), 500);
+    }
+
+    #[tokio::test]
+    async fn who_found_no_place_for_opus_steps_down_to_it_once_another_leaves_one() {
+        let certificates = Rotation::new(Lifetime::default(), SystemTime::now());
+        let config = certificates.server_config(&Arc::new(transport()));
+        let socket = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        let mut connections = Connections::new(socket, config).expect("a socket");
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let encoding = Rc::new(encoding);
+        let mut room = Room::new(
+            "a-room-that-nobody-guesses".parse().expect("a name"),
+            48_000.try_into().expect("a rate"),
+            Instant::now() - Duration::from_secs(2),
+            Rc::default(),
+            Rc::default(),
+            Rc::clone(&encoding),
+        );
+        room.admit(1, ParticipantId::of_secret(&[1; 32]), &mut connections);
+        let listen = Listen {
+            mix: Some(Mix {
+                format: 16,
+                packet_frames: 128,
+                sources: Vec::new(),
+            }),
+            opus: true,
+            ..Listen::default()
+        };
+        room.handle_listen(1, listen, &mut connections)
+            .expect("allowed");
+        fn way(room: &mut Room) -> &mut MixWay {
+            let participant = room.participants.get_mut(&1).expect("admitted");
+            participant.mix_way.as_deref_mut().expect("it listens")
+        }
+        let step_down = |room: &mut Room| {
+            let listener = &mut way(room).listener;
+            for _ in 0..2 {
+                for _ in 0..100 {
+                    listener.send(Rung::Main, &mut [0; 24], (0, 128), |_| None);
+                }
+                listener.review(None, false, false);
+            }
+            room.prepare_mix(1);
+            way(room).listener.rung()
+        };
+        let places = iter::from_fn(|| encoding.place(&room.name, 2));
+        let mut places: Vec<_> = places.collect();
+        assert_eq!(step_down(&mut room), Rung::Main, "nothing else is left");
+        let review = |room: &mut Room, connections: &mut Connections| {
+            way(room).looked_at = Duration::ZERO;
+            room.review_mix(1, connections);
+        };
+        review(&mut room, &mut connections);
+        assert_eq!(step_down(&mut room), Rung::Main);
+        places.pop();
+        review(&mut room, &mut connections);
+        assert!(step_down(&mut room).is_opus());
     }
 
     #[test]
