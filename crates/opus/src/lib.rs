@@ -1,7 +1,8 @@
 //! Opus outside the browser: a sender's packets into frames for the engine, and an engine's frames into packets, as the page does it with WebCodecs.
 //!
 //! An [`Encoder`] makes the packets of one stream. A [`Receiver`] decodes what comes by one path from one sender: packets of one duration in order of media time, each once, and
-//! those of different durations apart, because both are sent for a moment where that changes. It makes up nothing for what is lost:
+//! those of different durations apart, because both are sent for a moment where that changes. What a decoder gives before it has as much of the past as
+//! its encoder is kept from the engine, which would play it: shorter packets come first. It makes up nothing for what is lost:
 //! the engine conceals that, whatever the format.
 //!
 //! Packets come from whoever may speak in a room. A packet is looked at only if it lasts as long as its header says, which bounds the
@@ -29,6 +30,11 @@ const MAX_WAITING_FRAMES: i64 = 240;
 const MAX_WAITING: usize = 8;
 /// A jump in media time of more, to either side, is no gap: the sender began anew.
 const MAX_GAP_FRAMES: u64 = 48_000;
+/// A decoder that begins where its encoder does not has the loudness that packets are foretold from after so many frames; until then much of the sound is
+/// too quiet, at first by more than 20 dB. As in the page.
+const WARM_UP_FRAMES: u64 = 4_800;
+/// Longer packets that came as near as this in media time are still sent.
+const NEAR_FRAMES: u64 = 960;
 /// Packets of one duration between a new decoder and the next one, because making one takes as long as decoding a packet. A packet that would
 /// need one sooner is refused. As in the page.
 pub const PACKETS_PER_DECODER: u32 = 50;
@@ -64,7 +70,10 @@ impl Receiver {
         };
         // 120, 240 or 480 frames: 0, 1 or 2.
         let place = usize::from(header.frames) / 240;
-        let rendition = self.renditions[place].get_or_insert_default();
+        let (others, longer) = self.renditions.split_at_mut(place + 1);
+        let mut longer = longer.iter().flatten();
+        let rendition = others[place].get_or_insert_default();
+        rendition.has_longer = longer.any(|it| it.ahead(&header).unsigned_abs() <= NEAR_FRAMES);
         rendition.push(&header, datagram, &mut deliver);
         rendition.release(&mut deliver);
     }
@@ -79,6 +88,10 @@ struct Rendition {
     packets_to_go: u32,
     /// Media time after the last packet decoded.
     next: Option<u64>,
+    /// Media time where the decoder's past begins.
+    began: u64,
+    /// Longer packets are sent as well.
+    has_longer: bool,
     /// Datagrams behind a gap, oldest first.
     waiting: Vec<(OpusHeader, Box<[u8]>)>,
 }
@@ -95,6 +108,7 @@ impl Rendition {
             for (_, passed_over) in self.waiting.drain(..) {
                 deliver(Received::Decoded(&passed_over[..AUDIO_HEADER_BYTES]));
             }
+            self.began = header.timestamp;
             self.decode(header, datagram, deliver);
         } else if ahead < 0 {
             // It came, though twice or too late for a decoder that is past it. The engine tells which, by its sequence number.
@@ -140,7 +154,7 @@ impl Rendition {
         self.packets_to_go = self.packets_to_go.saturating_sub(1);
         let packet = &datagram[AUDIO_HEADER_BYTES..];
         let is_fit = frames_of(packet) == Some(header.frames.into());
-        let Some((_, decoder)) = is_fit.then(|| self.decoder_for(header.channels)).flatten() else {
+        let Some((_, decoder)) = is_fit.then(|| self.decoder_for(header)).flatten() else {
             deliver(Received::Undecoded(datagram));
             return;
         };
@@ -151,15 +165,19 @@ impl Rendition {
         // What a panic leaves in a decoder is nobody's: it goes with the packet, as after samples that are none.
         let decode = AssertUnwindSafe(|| decode_packet(decoder, packet, samples));
         if let Ok(Some(())) = catch_unwind(decode) {
-            deliver(Received::Decoded(record));
+            let is_cold = header.timestamp.wrapping_sub(self.began) < WARM_UP_FRAMES;
+            let is_kept_back = is_cold && self.has_longer;
+            let head = &record[..AUDIO_HEADER_BYTES];
+            deliver(Received::Decoded(if is_kept_back { head } else { record }));
         } else {
             self.decoder = None;
             deliver(Received::Undecoded(datagram));
         }
     }
 
-    /// The decoder for packets of so many channels; `None` if that would be a new one, too soon.
-    fn decoder_for(&mut self, channels: u8) -> Option<&mut (u8, OpusDecoder)> {
+    /// The decoder for a packet of so many channels; `None` if that would be a new one, too soon.
+    fn decoder_for(&mut self, header: &OpusHeader) -> Option<&mut (u8, OpusDecoder)> {
+        let channels = header.channels;
         let is_there = matches!(&self.decoder, Some((known, _)) if *known == channels);
         if !is_there {
             if self.packets_to_go > 0 {
@@ -167,6 +185,7 @@ impl Rendition {
             }
             self.packets_to_go = PACKETS_PER_DECODER;
             self.decoder = Some((channels, OpusDecoder::new(channels.into())));
+            self.began = header.timestamp;
         }
         self.decoder.as_mut()
     }

@@ -183,7 +183,16 @@ fn durations_and_channels_are_decoded_apart() {
             .as_ref()
             .is_some_and(|samples| samples.len() == 960)
     });
-    assert_eq!(quick, expected_quick);
+    // The shorter ones come first, and are not played before their decoder has some past.
+    let expected_quick = expected_quick.into_iter().enumerate();
+    let expected_quick = expected_quick.map(|(n, one)| match n {
+        1..40 => Delivered {
+            samples: Some(Vec::new()),
+            ..one
+        },
+        _ => one,
+    });
+    assert!(quick.into_iter().eq(expected_quick));
     assert_eq!(slow, expected_slow);
 
     // A decoder of two channels reads no packet of one: each has the channels that its header says.

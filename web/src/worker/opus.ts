@@ -19,6 +19,13 @@ const DEFAULT_LOOKAHEAD_FRAMES = 312;
 const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
+/**
+ * A decoder that begins where its encoder does not has the loudness that packets are foretold from after so many frames; until then much of the sound
+ * is too quiet, at first by more than 20 dB.
+ */
+const WARM_UP_FRAMES = 4_800n;
+/** Longer packets that came as near as this in media time are still sent. */
+const NEAR_FRAMES = 960n;
 /** Packets passed over while a codec is set up, before an encoder is given up and a decoder gets the next. */
 const PATIENCE_PACKETS = 1_000;
 /** Packets whose times are remembered, to tell a copy from one that comes late. */
@@ -182,15 +189,19 @@ export class OpusReceiver {
   readonly #deliver: (record: Uint8Array<ArrayBuffer>) => void;
   /** Gets a datagram that no decoder reads. */
   readonly #refuse: (datagram: Uint8Array<ArrayBuffer>) => void;
+  /** Whether longer packets are sent as well, at this media time. Shorter ones come first, and would be played before their decoder can. */
+  readonly #hasLonger: (time: bigint) => boolean;
   #decoder: AudioDecoder | null = null;
   #channels = 0;
   #readiness: Readiness = "new";
-  /** Headers of the packets in the decoder. One goes in, one comes out. */
-  #headers: Uint8Array<ArrayBuffer>[] = [];
+  /** The packets in the decoder, and whether what they give is kept from the engine. One goes in, one comes out. */
+  #decoding: { datagram: Uint8Array<ArrayBuffer>; isKeptBack: boolean }[] = [];
   /** Packets behind a gap, oldest first. */
   #waiting: { time: bigint; frames: number; datagram: Uint8Array<ArrayBuffer> }[] = [];
   /** Media time after the last packet decoded. */
   #next: bigint | null = null;
+  /** Media time where the decoder's past begins; null before that. */
+  #began: bigint | null = null;
   /** Of the packets handled last. */
   readonly #handled: bigint[] = [];
   /** That went into this decoder. */
@@ -203,9 +214,17 @@ export class OpusReceiver {
   constructor(
     deliver: (record: Uint8Array<ArrayBuffer>) => void,
     refuse: (datagram: Uint8Array<ArrayBuffer>) => void,
+    hasLonger: (time: bigint) => boolean = () => false,
   ) {
     this.#deliver = deliver;
     this.#refuse = refuse;
+    this.#hasLonger = hasLonger;
+  }
+
+  /** Whether packets of about this media time have come. */
+  isNear(time: bigint): boolean {
+    const ahead = this.#next === null ? MAX_GAP_FRAMES : time - this.#next;
+    return ahead <= NEAR_FRAMES && ahead >= -NEAR_FRAMES;
   }
 
   /** Takes an Opus datagram that `kindOf` accepted; it is kept. */
@@ -214,6 +233,7 @@ export class OpusReceiver {
     const ahead = this.#next === null ? 0n : time - this.#next;
     if (ahead > MAX_GAP_FRAMES || ahead < -MAX_GAP_FRAMES) {
       this.#waiting = [];
+      this.#began = null;
       this.#decode(time, frames, datagram);
     } else if (this.#handled.includes(time) || this.#waiting.some((other) => other.time === time)) {
       this.duplicates++;
@@ -271,8 +291,10 @@ export class OpusReceiver {
     if (isFull) return;
     if (this.#readiness === "starting" && ++this.#passedOver < PATIENCE_PACKETS) return;
     if (this.#readiness === "new") this.#readiness = "starting";
+    if (this.#readiness === "ready") this.#began ??= time;
     this.#passedOver = 0;
-    this.#headers.push(datagram);
+    const isCold = this.#began !== null && time - this.#began < WARM_UP_FRAMES;
+    this.#decoding.push({ datagram, isKeptBack: isCold && this.#hasLonger(time) });
     const timestamp = this.#packets++ * durationUs(frames);
     this.#decoder.decode(
       new EncodedAudioChunk({ type: "key", timestamp, data: datagram.subarray(AUDIO_HEADER_BYTES) }),
@@ -281,7 +303,8 @@ export class OpusReceiver {
 
   #configure(channels: number): void {
     this.close();
-    this.#headers = [];
+    this.#decoding = [];
+    this.#began = null;
     this.#packets = 0;
     this.#channels = channels;
     this.#readiness = "new";
@@ -295,8 +318,8 @@ export class OpusReceiver {
       },
       error: () => {
         if (decoder !== this.#decoder) return;
-        const [refused] = this.#headers;
-        if (refused !== undefined) this.#refuse(refused);
+        const [refused] = this.#decoding;
+        if (refused !== undefined) this.#refuse(refused.datagram);
         this.#decoder = null;
         this.#penalty = PENALTY_PACKETS;
       },
@@ -307,8 +330,9 @@ export class OpusReceiver {
   }
 
   #handle(data: AudioData): void {
-    const datagram = this.#headers.shift();
-    if (datagram === undefined) return;
+    const decoded = this.#decoding.shift();
+    if (decoded === undefined) return;
+    const { datagram, isKeptBack } = decoded;
     if (this.#readiness === "starting") {
       this.#readiness = "ready";
       return;
@@ -316,6 +340,10 @@ export class OpusReceiver {
     const { frames, channels } = readAudioHeader(datagram);
     if (data.numberOfFrames !== frames || data.numberOfChannels !== channels) {
       this.#refuse(datagram);
+      return;
+    }
+    if (isKeptBack) {
+      this.#deliver(datagram.slice(0, AUDIO_HEADER_BYTES));
       return;
     }
     const record = new Uint8Array(AUDIO_HEADER_BYTES + frames * channels * 4);

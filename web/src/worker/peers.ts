@@ -23,6 +23,7 @@ import {
   kindOf,
   MAX_DATAGRAM_BYTES,
   MIX_STREAM,
+  OPUS_FRAMES,
   OPUS_RATE_HZ,
   probeRepliedNs,
   probeReply,
@@ -615,11 +616,13 @@ export class Peers {
     const key = `${wayName} ${frames}`;
     let receiver = peer.opus.get(key);
     if (receiver === undefined) {
+      const longer = OPUS_FRAMES.filter((other) => other > frames).map((other) => `${wayName} ${other}`);
       receiver = new OpusReceiver(
         (record) =>
           this.#number(way, record, () => this.#count(this.#sink.push(stream + DECODED_TAG, record))),
         // As it came: the engine refuses it, and counts.
         (refused) => this.#number(way, refused, () => this.#give(stream, refused)),
+        (time) => longer.some((other) => peer.opus.get(other)?.isNear(time)),
       );
       peer.opus.set(key, receiver);
     }

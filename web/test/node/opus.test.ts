@@ -158,6 +158,33 @@ describe("the decoding side", () => {
     expect(times).toEqual([1, 2, 3, 4, 6, 7, 5].map((n) => BigInt(480 * n)));
   });
 
+  it("keeps back what a decoder without a past gives, where longer packets are sent as well", () => {
+    const delivered: number[] = [];
+    const longer = new OpusReceiver(
+      () => {},
+      () => {},
+    );
+    const receiver = new OpusReceiver(
+      (record) => delivered.push(record.length),
+      () => {},
+      (time) => longer.isNear(time),
+    );
+    const played = (from: number, to: number, isLongerSent: boolean) => {
+      delivered.length = 0;
+      for (let n = from; n < to; n++) {
+        if (isLongerSent && n % 4 === 0)
+          longer.push(writeOpus(2, 480, BigInt(100_000 + 120 * n), 40).datagram.fill(253, 20));
+        receiver.push(packet(n, 1));
+      }
+      return delivered.map((length) => length > 20);
+    };
+    const all = (count: number, is: boolean) => Array(count).fill(is);
+    // The first one is passed over while the decoder is set up.
+    expect(played(1_000, 1_100, true)).toEqual([...all(41, false), ...all(59, true)]);
+    expect(played(2_000, 2_100, true), "after a jump").toEqual([...all(40, false), ...all(60, true)]);
+    expect(played(3_000, 3_100, false), "by themselves").toEqual(all(100, true));
+  });
+
   it("passes over what finds the decoder's queue full", () => {
     Object.assign(globalThis, {
       AudioDecoder: class extends FakeDecoder {

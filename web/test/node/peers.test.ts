@@ -223,6 +223,24 @@ it.each([
   removeFakes();
 });
 
+it("shorter packets of Opus are played once their decoder has a tenth of a second of past, while longer ones come the same way", () => {
+  installFakes();
+  const lane = channel();
+  const frames: number[] = [];
+  const push = (_: number, record: Uint8Array) => frames.push((record.length - 20) / 8) > 0;
+  const peers = new Peers({ ...anySink, push }, () => {});
+  peers.addLane(1, 0, 1, true, lane);
+  for (let n = 0; n < 60; n++) {
+    const [time, longer] = [BigInt(120 * n), n % 4 === 0];
+    // The fake's own mark of 480 frames.
+    if (longer) lane.onmessage?.({ data: writeOpus(2, 480, time, 80).datagram.fill(253, 20).buffer });
+    lane.onmessage?.({ data: writeOpus(2, 120, time, 80).datagram.buffer });
+  }
+  expect(frames.filter((count) => count === 480).length).toBe(14);
+  expect(frames.filter((count) => count === 120).length).toBe(60 - 41);
+  removeFakes();
+});
+
 it("lanes are what a format needs: without an open one nobody listens, and nothing is encoded", () => {
   const lane = channel();
   const peers = peersWith([lane], sendingOf({ bits: "opus" }));
