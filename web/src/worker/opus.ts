@@ -59,6 +59,7 @@ export class OpusSender {
   #blockTime = 0n;
   #blocks = 0;
   #readiness: Readiness = "new";
+  /** Blocks that did not go in, between those of the last packet and the next. */
   #passedOver = 0;
   /** Media times of the blocks in the encoder. One goes in, one comes out. */
   readonly #times: bigint[] = [];
@@ -143,6 +144,11 @@ export class OpusSender {
     const time = this.#times.shift();
     if (this.#readiness === "starting") {
       this.#readiness = "ready";
+      return;
+    }
+    // It begins with the end of the block that went in first, not of the one before.
+    if (this.#passedOver > 0) {
+      this.#passedOver = 0;
       return;
     }
     // The first milliseconds of all are before the first frame.
