@@ -7,5 +7,6 @@ export default defineConfig({
   build: { target: "es2022", assetsInlineLimit: 0, modulePreload: { polyfill: false }, sourcemap: true },
   worker: { format: "es" },
   // Pages are tested in real browsers (lab/test); here run the parts that need none.
-  test: { environment: "node" },
+  // Where everything else is tested at the same time, those of properties take longer than Vitest's five seconds.
+  test: { environment: "node", testTimeout: 30_000 },
 });
