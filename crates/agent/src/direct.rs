@@ -144,6 +144,8 @@ struct Lane {
     inbox: mpsc::Sender<Input>,
     shared: Rc<Shared>,
     task: tokio::task::JoinHandle<()>,
+    /// Offered in place of this one, which is silent, until the peer answers: it has left this then, which may come back by itself before.
+    successor: Option<Box<Lane>>,
 }
 
 impl Drop for Lane {
@@ -161,8 +163,6 @@ pub struct Direct {
     wanted: usize,
     wanted_by_peer: usize,
     lanes: BTreeMap<usize, Lane>,
-    /// Offered in place of silent lanes, until the peer answers: it has left those then, which may come back by themselves before.
-    successors: BTreeMap<usize, Lane>,
     /// The greatest of any lane so far.
     last_epoch: u64,
     turn: usize,
@@ -179,9 +179,11 @@ pub struct Direct {
 }
 
 impl Lane {
-    /// Whether it is offered anew when the peer asks. Where there is no way each one fails, and the peer asks each time.
+    /// Whether it is offered anew when the peer asks. Where there is no way each one fails, and the peer asks each time; and an offer
+    /// that is not answered yet has crossed it.
     fn may_restart(&self) -> bool {
-        self.shared.is_open.get() || self.failures <= QUICK_FAILURES
+        let is_in_vain = !self.shared.is_open.get() && self.failures > QUICK_FAILURES;
+        !is_in_vain && self.successor.is_none()
     }
 }
 
@@ -212,7 +214,6 @@ impl Direct {
             wanted: lanes.clamp(1, MAX_LANES),
             wanted_by_peer: 1,
             lanes: BTreeMap::new(),
-            successors: BTreeMap::new(),
             last_epoch: 0,
             turn: 0,
             negotiated_ns: 0,
@@ -236,7 +237,7 @@ impl Direct {
         self.is_wanted = true;
         self.wanted_by_peer = 1;
         if !alive {
-            self.forget_lanes();
+            self.lanes.clear();
         }
         self.say_again(alive, now_ns);
     }
@@ -244,16 +245,11 @@ impl Direct {
     /// What this one said of late may not have reached the peer, which has forgotten nothing.
     pub fn say_again(&mut self, alive: bool, now_ns: u64) {
         if self.offers && !alive {
-            self.forget_lanes();
+            self.lanes.clear();
         }
         if !self.offers || !alive {
             self.meet(now_ns);
         }
-    }
-
-    fn forget_lanes(&mut self) {
-        self.lanes.clear();
-        self.successors.clear();
     }
 
     /// This end's wish, 1 to [`MAX_LANES`]; the greater of both ends' is granted.
@@ -290,7 +286,6 @@ impl Direct {
             && number >= count
         {
             self.lanes.remove(&number);
-            self.successors.remove(&number);
             self.signal(json!({"kind": "close", "lane": number}));
         }
     }
@@ -313,7 +308,6 @@ impl Direct {
 
     fn offer_anew(&mut self, number: usize) {
         let lane = self.offer(number);
-        self.successors.remove(&number);
         self.lanes.insert(number, lane);
     }
 
@@ -348,6 +342,7 @@ impl Direct {
             inbox,
             shared,
             task,
+            successor: None,
         }
     }
 
@@ -374,10 +369,13 @@ impl Direct {
                 {
                     self.lanes.insert(lane, successor);
                 }
-                let lanes = [&mut self.lanes, &mut self.successors];
-                let mut lanes = lanes.into_iter().filter_map(|it| it.get_mut(&lane));
-                let Some(lane) = lanes.find(|lane| lane.epoch == epoch) else {
-                    return;
+                let lane = match self.lanes.get_mut(&lane) {
+                    Some(lane) if lane.epoch == epoch => lane,
+                    Some(Lane {
+                        successor: Some(successor),
+                        ..
+                    }) if successor.epoch == epoch => successor,
+                    _ => return,
                 };
                 // An offer of ours was counted when it was made, and has one answer.
                 if kind == "description"
@@ -395,11 +393,9 @@ impl Direct {
                 };
                 let _ = lane.inbox.try_send(input);
             }
-            // An offer that is not answered yet has crossed it.
             (Some("restart"), Some(lane))
                 if self.offers
                     && self.lanes.get(&lane).is_some_and(Lane::may_restart)
-                    && !self.successors.contains_key(&lane)
                     && self.may_negotiate(now_ns) =>
             {
                 self.offer_anew(lane);
@@ -420,8 +416,8 @@ impl Direct {
     }
 
     fn take_successor(&mut self, number: usize, epoch: u64) -> Option<Lane> {
-        let is_it = (self.successors.get(&number)).is_some_and(|lane| lane.epoch == epoch);
-        is_it.then(|| self.successors.remove(&number)).flatten()
+        let successor = &mut self.lanes.get_mut(&number)?.successor;
+        Some(*successor.take_if(|it| it.epoch == epoch)?)
     }
 
     /// A lane's task ended: it is tried again later, and later still each time.
@@ -540,16 +536,16 @@ impl Direct {
     pub fn probe(&mut self, probe: &Bytes, now_ns: u64) {
         self.adjust(now_ns);
         for number in self.open_lanes() {
-            let unheard = &self.lanes[&number].shared.unheard;
-            let silent = unheard.replace(unheard.get() + 1);
+            let lane = &self.lanes[&number];
+            let has_successor = lane.successor.is_some();
+            let silent = lane.shared.unheard.get();
+            lane.shared.unheard.set(silent + 1);
             self.send_on(number, probe.clone());
             if self.offers {
-                if silent >= SILENT_PROBES
-                    && !self.successors.contains_key(&number)
-                    && self.may_negotiate(now_ns)
-                {
-                    let successor = self.offer(number);
-                    self.successors.insert(number, successor);
+                if silent >= SILENT_PROBES && !has_successor && self.may_negotiate(now_ns) {
+                    let successor = Box::new(self.offer(number));
+                    let lane = self.lanes.get_mut(&number).expect("it is open");
+                    lane.successor = Some(successor);
                 }
             } else if silent > SILENT_PROBES && silent.is_power_of_two() {
                 // Later than the other end would offer it anew by itself, and later still each time.
@@ -1130,7 +1126,7 @@ mod tests {
             let (events, mut told) = mpsc::channel(64);
             let (now, probe) = (now_ns(), Bytes::new());
             let open = |direct: &Direct| direct.lanes[&0].shared.is_open.set(true);
-            let offered = |direct: &Direct| direct.successors.get(&0).map(|it| it.epoch);
+            let offered = |direct: &Direct| direct.lanes[&0].successor.as_ref().map(|it| it.epoch);
             let silence = |direct: &mut Direct, now| {
                 open(direct);
                 direct.lanes[&0].shared.unheard.set(0);
@@ -1161,7 +1157,8 @@ mod tests {
             let candidate =
                 json!({"kind": "candidate", "lane": 0, "epoch": third, "candidate": null});
             offerer.handle_signal(&candidate, now);
-            assert_eq!(offerer.successors[&0].inbox.capacity(), INBOX - 1);
+            let successor = offerer.lanes[&0].successor.as_ref().expect("one");
+            assert_eq!(successor.inbox.capacity(), INBOX - 1);
             offerer.handle_signal(&answer(third), now);
             assert_eq!((epoch(&offerer), offered(&offerer)), (Some(third), None));
             // One that is not open yet has its own time.
