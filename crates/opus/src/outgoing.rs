@@ -7,7 +7,7 @@ use std::rc::Rc;
 use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig, wire};
 use bytes::Bytes;
 
-use crate::{Encoder, FEED_FRAMES};
+use crate::{Encoder, FEED_FRAMES, WARM_UP_FRAMES};
 
 /// Between two reviews of what a listener is sent.
 const REVIEW_MS: u32 = 1_000;
@@ -16,9 +16,6 @@ const CALM_MS: u32 = 60_000;
 /// When the format changes, the old one is sent for so many more frames of media time: the other end's codec takes its time to be set up, and a format that
 /// turns out to be too much is taken back before the old one has ended.
 const OVERLAP_FRAMES: u64 = 48_000;
-/// An encoder takes over from another, in the same decoder, so many frames after its first: then both have the same past, from which the loudness of each
-/// packet is foretold. After one packet a chord was too loud by up to 4 dB, for 0.1 s.
-const WARM_UP_FRAMES: u64 = 4_800;
 /// Headers of each packet, of all protocols together.
 const HEADER_BITS: usize = 8 * 110;
 /// Frames that a packet of Opus may hold.

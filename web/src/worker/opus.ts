@@ -20,10 +20,11 @@ const MAX_WAITING_FRAMES = 240;
 /** A jump in media time of more is no gap. */
 const MAX_GAP_FRAMES = 48_000n;
 /**
- * A decoder that begins where its encoder does not has the loudness that packets are foretold from after so many frames; until then much of the sound
- * is too quiet, at first by more than 20 dB.
+ * From the past of so many frames the loudness of each packet is foretold. A decoder that begins where its encoder does not has it after these; until
+ * then much of the sound is too quiet, at first by more than 20 dB. And an encoder takes over from another, in the same decoder, so many frames after
+ * its first: after one packet a chord was too loud by up to 4 dB, for 0.1 s.
  */
-const WARM_UP_FRAMES = 4_800n;
+export const WARM_UP_FRAMES = 4_800;
 /** Longer packets that came as near as this in media time are still sent. */
 const NEAR_FRAMES = 960n;
 /** Packets passed over while a codec is set up, before an encoder is given up and a decoder gets the next. */

@@ -37,7 +37,7 @@ import {
 } from "../shared/wire";
 import { epochMs } from "./clock";
 import { Numbering } from "./numbering";
-import { OpusReceiver } from "./opus";
+import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
@@ -90,11 +90,6 @@ const LOSSY_PACKETS = 4;
  * that turns out to be too much is taken back before the old one has ended.
  */
 const OVERLAP_FRAMES = 48_000;
-/**
- * An encoder takes over from another, in the same decoder, so many frames after its first: then both have the same past, from which the
- * loudness of each packet is foretold. After one packet a chord was too loud by up to 4 dB, for 0.1 s.
- */
-const WARM_UP_FRAMES = 4_800;
 
 /**
  * Where so much of the little that Opus takes is lost, and a queue on the way is this full all the same, what fills it are the lanes themselves:
