@@ -57,6 +57,8 @@ const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
 /// Having shrunk is regretted when a spread that was forgotten comes again within four minutes; after as long without, the memory
 /// gets shorter again.
 const REGRET_REVIEWS: u32 = 480;
+/// What is so many times wider than anything of late is no such regret, and no reason to remember it for longer.
+const NEWS: i64 = 3;
 /// Delay beyond what is needed and kept that is not worth a skip, with an automatic target, unless the player says otherwise.
 pub const SPARE_FRAMES: i64 = 32;
 /// Delay above what is needed that is not worth a skip with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
@@ -172,8 +174,10 @@ pub struct JitterBuffer {
     /// The widest spread that an automatic target had to absorb of late, and the reviews since.
     widest: i64,
     reviews_since_widest: u32,
-    /// Less than three quarters of that were needed at the last review.
+    /// Less than three quarters of that were needed at a review, and the delay has not grown since.
     is_given_up: bool,
+    /// The delay has grown since the last review. What is needed may also seem more because all that came in time is forgotten.
+    has_grown: bool,
     /// Delay beyond what is needed, as of the last review.
     excess: Option<i64>,
     skip: Option<Skip>,
@@ -233,6 +237,7 @@ impl JitterBuffer {
             widest: 0,
             reviews_since_widest: 0,
             is_given_up: false,
+            has_grown: false,
             excess: None,
             skip: None,
             spare: 0,
@@ -255,6 +260,7 @@ impl JitterBuffer {
         (self.margin, self.tolerated) = (0, SPARE_FRAMES);
         self.lead = None;
         (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
+        self.has_grown = false;
         self.reviews_since_widest = 0;
         self.channels = 0;
         (self.playing, self.is_retargeted) = (false, false);
@@ -842,7 +848,9 @@ impl JitterBuffer {
             && self.may_search(1)
             && let Some(needed) = self.needed_delay()
         {
-            self.owed += self.lengthen_to(needed) as f32;
+            let growth = self.lengthen_to(needed);
+            self.owed += growth as f32;
+            self.has_grown |= growth > 0;
             self.is_measured = false;
         }
     }
@@ -897,11 +905,16 @@ impl JitterBuffer {
         }
         self.measure();
         let width = self.automatic_target();
-        let is_given_up = width < self.widest / 4 * 3;
-        if self.is_given_up && !is_given_up && width <= self.widest / 4 * 5 {
+        let is_less = width < self.widest / 4 * 3;
+        if self.is_given_up && self.has_grown && !is_less && width <= self.widest / 4 * 5 {
             self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
         }
-        self.is_given_up = is_given_up;
+        self.is_given_up = is_less || (self.is_given_up && !self.has_grown);
+        self.has_grown = false;
+        if width > NEWS * self.widest {
+            self.memory = self.least_memory();
+            self.reviews_left = self.reviews_left.min(self.memory);
+        }
         if width >= self.widest {
             (self.widest, self.reviews_since_widest) = (width, 0);
         }

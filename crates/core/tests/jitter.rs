@@ -508,3 +508,44 @@ fn what_comes_late_again_is_waited_for_until_the_budget_has_paid_for_it() {
         "{concealed:?}"
     );
 }
+
+/// Packets of 128 frames, of which those `held` come all at once, after the last of them.
+fn hear_with_a_pause(
+    player: &mut Player,
+    packets: std::ops::Range<u32>,
+    held: std::ops::Range<u32>,
+) {
+    for n in packets {
+        let come = if n + 1 == held.end {
+            held.clone()
+        } else if held.contains(&n) {
+            n..n
+        } else {
+            n..n + 1
+        };
+        for sequence in come {
+            send(player, sequence, 128 * u64::from(sequence), 128);
+        }
+        quantum(player, 128);
+    }
+}
+
+#[test]
+fn what_came_late_once_is_forgotten_though_less_came_late_again_and_again() {
+    const SECOND: u32 = 375;
+    let mut player = player(1, 1, 16_384);
+    add(&mut player, Target::Auto);
+    let at = |second: u32| second * SECOND;
+    // For 6 s of every 24 something comes 8 ms late each second, and is forgotten afterwards; and then once 80 ms.
+    for second in 0..144 {
+        let pause = if second % 24 < 6 { 3 } else { 0 };
+        let from = at(second);
+        hear_with_a_pause(&mut player, from..at(second + 1), from..from + pause);
+    }
+    hear_with_a_pause(&mut player, at(144)..at(145), at(144)..at(144) + 30);
+    let then = stats(&player, ID).target_frames;
+    assert!(then > 1_920, "{then}");
+    hear_with_a_pause(&mut player, at(145)..at(160), 0..0);
+    let later = stats(&player, ID).target_frames;
+    assert!(later < 480, "{later}");
+}
