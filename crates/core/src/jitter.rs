@@ -43,8 +43,11 @@ pub const MOST_BUDGET: f32 = 0.1;
 const BUDGET_OF_PAST: f32 = 0.5;
 /// What is concealed beyond the budget is owed, at most what the budget allows in four minutes.
 const MOST_OWED_SECONDS: f32 = 240.0;
-/// Who owes what the budget allows in so long aims at half as many late frames, twice that at a third, and so on.
-const HALVED_BY_OWED_SECONDS: f32 = 15.0;
+/// What the budget allows and is not concealed is saved, at most so much of it: a minute that went well is no reason for a bad one.
+const MOST_SAVED_SECONDS: f32 = 30.0;
+/// Who owes what the budget allows in so long aims at half as many late frames, twice that at a third, and so on; who has saved it at twice
+/// as many, twice that at three times as many.
+const BALANCE_SECONDS: f32 = 15.0;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
 /// How often the delay is reviewed.
@@ -125,8 +128,8 @@ pub struct JitterBuffer {
     target: Target,
     /// Share of frames that may be concealed because they come late.
     budget: f32,
-    /// Frames that an automatic target has concealed beyond the budget, and that less than the budget since has not made up for.
-    owed: f32,
+    /// Frames that the budget has allowed an automatic target and that were not concealed; negative if more were.
+    balance: f32,
     /// Late frames at the last review.
     late_before: u64,
     /// What an automatic target starts with.
@@ -207,7 +210,7 @@ impl JitterBuffer {
             rate,
             target: Target::Auto,
             budget: DEFAULT_BUDGET,
-            owed: 0.0,
+            balance: 0.0,
             late_before: 0,
             expected: (rate.hz() as f32 * FIRST_TARGET_SECONDS) as i64,
             margin: 0,
@@ -255,7 +258,7 @@ impl JitterBuffer {
         self.forget_received();
         self.target = Target::Auto;
         self.budget = DEFAULT_BUDGET;
-        (self.owed, self.late_before) = (0.0, 0);
+        (self.balance, self.late_before) = (0.0, 0);
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         (self.margin, self.tolerated) = (0, SPARE_FRAMES);
         self.lead = None;
@@ -323,7 +326,7 @@ impl JitterBuffer {
     pub fn set_target(&mut self, target: Target) {
         if self.target != target {
             self.target = target;
-            self.owed = 0.0;
+            self.balance = 0.0;
             self.is_retargeted = self.playing;
         }
     }
@@ -334,7 +337,7 @@ impl JitterBuffer {
         if share.is_finite() {
             self.budget = share.clamp(LEAST_BUDGET, MOST_BUDGET);
             self.memory = self.least_memory();
-            self.owed = 0.0;
+            self.balance = 0.0;
         }
     }
 
@@ -702,21 +705,28 @@ impl JitterBuffer {
         self.budget * self.rate.hz() as f32
     }
 
-    /// How many seconds of the budget are to be made up for. None for what was late once: only where shrinking has proved wrong it is
-    /// known to come again.
-    fn owed_seconds(&self) -> f32 {
-        if self.memory > self.least_memory() {
-            self.owed / self.allowed_per_second()
+    /// How many seconds of the budget are saved or, if negative, to be made up for. None for what was late once: only where shrinking has
+    /// proved wrong it is known to come again. And none saved that would not pay for half of the widest spread of late.
+    fn balance_seconds(&self) -> f32 {
+        let seconds = self.balance / self.allowed_per_second();
+        let comes_again = self.memory > self.least_memory();
+        let suffices = self.balance >= self.widest as f32 / 2.0;
+        if (seconds < 0.0 && comes_again) || (seconds > 0.0 && suffices) {
+            seconds
         } else {
             0.0
         }
     }
 
-    /// The delay with which the past would have kept the budget, or less of it where some is owed.
+    /// The delay with which the past would have kept the budget, or less of it where some is owed, or more where some is saved.
     fn needed_delay(&self) -> Option<i64> {
-        let strictness = 1.0 + self.owed_seconds() / HALVED_BY_OWED_SECONDS;
-        self.spread
-            .exceeded_by(BUDGET_OF_PAST * self.budget / strictness)
+        let share = BUDGET_OF_PAST * self.budget;
+        let weight = self.balance_seconds() / BALANCE_SECONDS;
+        self.spread.exceeded_by(if weight < 0.0 {
+            share / (1.0 - weight)
+        } else {
+            share * (1.0 + weight)
+        })
     }
 
     /// Finds out anew how wide the spread is.
@@ -849,7 +859,7 @@ impl JitterBuffer {
             && let Some(needed) = self.needed_delay()
         {
             let growth = self.lengthen_to(needed);
-            self.owed += growth as f32;
+            self.balance -= growth as f32;
             self.has_grown |= growth > 0;
             self.is_measured = false;
         }
@@ -875,14 +885,14 @@ impl JitterBuffer {
         growth
     }
 
-    /// Adds what was late since the last review to what is owed, and takes off what the budget allows in that time.
+    /// Takes what was late since the last review off the balance, and adds what the budget allows in that time.
     fn account(&mut self) {
         let late = self.counts.late_frames - self.late_before;
         self.late_before = self.counts.late_frames;
         if self.target == Target::Auto {
             let allowed = self.allowed_per_second();
-            self.owed = (self.owed + late as f32 - allowed * REVIEW_SECONDS)
-                .clamp(0.0, allowed * MOST_OWED_SECONDS);
+            self.balance = (self.balance - late as f32 + allowed * REVIEW_SECONDS)
+                .clamp(-allowed * MOST_OWED_SECONDS, allowed * MOST_SAVED_SECONDS);
         }
     }
 
@@ -892,7 +902,7 @@ impl JitterBuffer {
         self.account();
         self.reviews_left = self.reviews_left.saturating_sub(1);
         // Who owes does not forget.
-        if self.reviews_left == 0 && self.owed_seconds() == 0.0 {
+        if self.reviews_left == 0 && self.balance_seconds() >= 0.0 {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();

@@ -531,6 +531,32 @@ fn hear_with_a_pause(
 }
 
 #[test]
+fn a_moment_is_paid_with_what_the_budget_has_saved() {
+    const SECOND: u32 = 375;
+    // 16 ms.
+    const HELD: u32 = 6;
+    let is_longer_after = |seconds: u32, pauses: u32| {
+        let mut player = player(1, 1, 16_384);
+        add(&mut player, Target::Auto);
+        let start = seconds * SECOND;
+        hear_with_a_pause(&mut player, 0..start, 0..0);
+        let before = stats(&player, ID);
+        for pause in 0..pauses {
+            let from = start + pause * SECOND;
+            hear_with_a_pause(&mut player, from..from + SECOND, from..from + HELD);
+        }
+        let after = stats(&player, ID);
+        let concealed = after.jitter.concealed_frames - before.jitter.concealed_frames;
+        assert!(concealed > 256, "{after:?}");
+        after.target_frames > before.target_frames + 256
+    };
+    // Who has only just come has saved nothing, and who pauses again and again has spent it.
+    assert!(is_longer_after(5, 1));
+    assert!(!is_longer_after(60, 1));
+    assert!(is_longer_after(60, 6));
+}
+
+#[test]
 fn what_came_late_once_is_forgotten_though_less_came_late_again_and_again() {
     const SECOND: u32 = 375;
     let mut player = player(1, 1, 16_384);

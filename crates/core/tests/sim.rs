@@ -3,6 +3,7 @@
 
 mod support;
 
+use antiphon_core::jitter::LEAST_BUDGET;
 use antiphon_core::sequence::SequenceCounts;
 use antiphon_core::{Command, Target};
 use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, Sim, Window};
@@ -280,6 +281,9 @@ fn an_output_that_slips_again_and_again_buffers_no_more_than_one_that_does_not()
 fn who_stands_still_along_with_the_output_has_nothing_to_make_up_for() {
     for conditions in [QUIET, CHROMIUM] {
         let mut sim = Sim::new(conditions, Target::Auto, 128, 12);
+        // So that nothing is concealed because the budget allows it.
+        let strict = Command::Budget(ID, LEAST_BUDGET);
+        sim.player.handle_command(strict).expect("fits");
         sim.run(20.0);
         for second in 0..30 {
             let slip_s = [0.004, 0.008, 0.0027][second % 3];
