@@ -39,7 +39,7 @@ pub const DEFAULT_BUDGET: f32 = 0.001;
 pub const LEAST_BUDGET: f32 = 0.000_01;
 /// See [`LEAST_BUDGET`].
 pub const MOST_BUDGET: f32 = 0.1;
-/// Share of the budget that the past may have been late by: the rest is for what the past did not foretell.
+/// Share of the budget that the past may have been late by, but for what is saved or owed: the rest is for what the past did not foretell.
 const BUDGET_OF_PAST: f32 = 0.5;
 /// What is concealed beyond the budget is owed, at most what the budget allows in four minutes.
 const MOST_OWED_SECONDS: f32 = 240.0;
@@ -326,7 +326,7 @@ impl JitterBuffer {
     pub fn set_target(&mut self, target: Target) {
         if self.target != target {
             self.target = target;
-            self.balance = 0.0;
+            self.begin_account();
             self.is_retargeted = self.playing;
         }
     }
@@ -334,10 +334,12 @@ impl JitterBuffer {
     /// Changes the share of frames that an automatic target may have concealed because they come late; clamped to
     /// [`LEAST_BUDGET`] to [`MOST_BUDGET`]. Takes effect with the next review or late packet.
     pub fn set_budget(&mut self, share: f32) {
-        if share.is_finite() {
-            self.budget = share.clamp(LEAST_BUDGET, MOST_BUDGET);
+        let clamped = share.clamp(LEAST_BUDGET, MOST_BUDGET);
+        if share.is_finite() && clamped != self.budget {
+            self.budget = clamped;
             self.memory = self.least_memory();
-            self.balance = 0.0;
+            self.reviews_left = self.reviews_left.min(self.memory);
+            self.begin_account();
         }
     }
 
@@ -490,6 +492,7 @@ impl JitterBuffer {
                 if !self.may_search(SEARCHES_TO_START_ANEW) {
                     self.counts.late_packets += 1;
                     self.counts.late_frames += frames as u64;
+                    self.late_before += frames as u64;
                     return true;
                 }
                 self.resync(arrival_delay, arrival);
@@ -705,17 +708,27 @@ impl JitterBuffer {
         self.budget * self.rate.hz() as f32
     }
 
+    /// What is saved or owed, now.
+    fn balance(&self) -> f32 {
+        self.balance - (self.counts.late_frames - self.late_before) as f32
+    }
+
     /// How many seconds of the budget are saved or, if negative, to be made up for. None for what was late once: only where shrinking has
     /// proved wrong it is known to come again. And none saved that would not pay for half of the widest spread of late.
     fn balance_seconds(&self) -> f32 {
-        let seconds = self.balance / self.allowed_per_second();
+        let balance = self.balance();
         let comes_again = self.memory > self.least_memory();
-        let suffices = self.balance >= self.widest as f32 / 2.0;
-        if (seconds < 0.0 && comes_again) || (seconds > 0.0 && suffices) {
-            seconds
+        let suffices = balance >= self.widest as f32 / 2.0;
+        if (balance < 0.0 && comes_again) || (balance > 0.0 && suffices) {
+            balance / self.allowed_per_second()
         } else {
             0.0
         }
+    }
+
+    /// Nothing is saved, and nothing owed.
+    fn begin_account(&mut self) {
+        (self.balance, self.late_before) = (0.0, self.counts.late_frames);
     }
 
     /// The delay with which the past would have kept the budget, or less of it where some is owed, or more where some is saved.
@@ -731,13 +744,15 @@ impl JitterBuffer {
 
     /// Finds out anew how wide the spread is.
     fn measure(&mut self) {
-        let width = |needed: i64, prompt: i64| {
-            let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
-            needed.wrapping_sub(prompt).max(0) as u64
-        };
-        self.width = (self.needed_delay().zip(self.prompt_delay()))
-            .map(|(needed, prompt)| width(needed, prompt));
+        self.width = self.width_of(self.needed_delay());
         self.is_measured = true;
+    }
+
+    /// From what is prompt to a delay.
+    fn width_of(&self, delay: Option<i64>) -> Option<u64> {
+        let (delay, prompt) = delay.zip(self.prompt_delay())?;
+        let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
+        Some(delay.wrapping_sub(prompt).max(0) as u64)
     }
 
     /// The delay of packets that did not queue.
@@ -901,20 +916,24 @@ impl JitterBuffer {
         self.until_review = self.seconds(REVIEW_SECONDS);
         self.account();
         self.reviews_left = self.reviews_left.saturating_sub(1);
-        // Who owes does not forget.
-        if self.reviews_left == 0 && self.balance_seconds() >= 0.0 {
+        // Who owes does not forget, but for what came in the first moments.
+        let is_young = self.reviews_per_turn < self.least_memory();
+        if self.reviews_left == 0 && (is_young || self.balance_seconds() >= 0.0) {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
         }
         self.floor.turn();
-        self.reviews_since_widest += 1;
-        if self.reviews_since_widest > REGRET_REVIEWS {
-            (self.widest, self.reviews_since_widest) = (0, 0);
-            self.memory = (self.memory / 2).max(self.least_memory());
-        }
         self.measure();
-        let width = self.automatic_target();
+        self.learn();
+        self.find_spare();
+    }
+
+    /// How long to remember, from whether what was forgotten came again. What is not needed only as long as something is saved is not
+    /// forgotten.
+    fn learn(&mut self) {
+        let unsaved = self.spread.exceeded_by(BUDGET_OF_PAST * self.budget);
+        let width = self.width_of(unsaved).max(self.width).unwrap_or(0) as i64;
         let is_less = width < self.widest / 4 * 3;
         if self.is_given_up && self.has_grown && !is_less && width <= self.widest / 4 * 5 {
             self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
@@ -925,10 +944,15 @@ impl JitterBuffer {
             self.memory = self.least_memory();
             self.reviews_left = self.reviews_left.min(self.memory);
         }
-        if width >= self.widest {
-            (self.widest, self.reviews_since_widest) = (width, 0);
+        self.reviews_since_widest += 1;
+        let is_long_ago = self.reviews_since_widest > REGRET_REVIEWS;
+        if is_long_ago {
+            self.memory = (self.memory / 2).max(self.least_memory());
         }
-        self.find_spare();
+        if is_long_ago || width >= self.widest {
+            (self.widest, self.reviews_since_widest) = (width, 0);
+            self.is_given_up = false;
+        }
     }
 
     /// Brings the delay to another target at once.

@@ -461,15 +461,18 @@ fn what_comes_late_again_is_waited_for_until_the_budget_has_paid_for_it() {
     const FRAMES: usize = 128;
     const PER_MINUTE: u32 = 22_500;
     const HELD: u32 = 38;
+    // That none is as long as the first once was.
+    const FIRST_HELD: u32 = 44;
     let mut player = player(1, 1, 16_384);
     add(&mut player, Target::Auto);
     let mut at_minute = Vec::new();
     for n in 0..10 * PER_MINUTE {
         let since = n % PER_MINUTE;
+        let held = if n < 2 * PER_MINUTE { FIRST_HELD } else { HELD };
         let come = match since {
             _ if n < PER_MINUTE => n..n + 1,
-            0..HELD => n..n,
-            HELD => n - HELD..n + 1,
+            _ if since < held => n..n,
+            _ if since == held => n - held..n + 1,
             _ => n..n + 1,
         };
         for sequence in come {
@@ -497,6 +500,8 @@ fn what_comes_late_again_is_waited_for_until_the_budget_has_paid_for_it() {
         "{concealed:?}"
     );
     assert!(concealed[3] - concealed[2] < 480, "{concealed:?}");
+    // Four minutes without a longer one are no reason to forget it.
+    assert!(concealed[6] - concealed[5] < 1_440, "{concealed:?}");
     // And once that is paid, no more.
     let is_short = |n: usize| {
         at_minute[n]
