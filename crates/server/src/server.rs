@@ -48,6 +48,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a client that speaks HTTP/2 has to show that it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
+/// How much a client that speaks HTTP/2 may ask for at once. A page has fewer files, and each answer that is not read holds its compressor.
+const MAX_STREAMS: u32 = 16;
+
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -290,7 +293,8 @@ fn impatient<A>(listener: Listener, acceptor: A) -> axum_server::Server<Visitor,
         .header_read_timeout(HEAD_TIMEOUT);
     http.http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL);
+        .keep_alive_interval(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS);
     server
 }
 

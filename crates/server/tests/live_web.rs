@@ -96,6 +96,22 @@ async fn pages_may_reach_the_relay_in_every_version_of_http() {
 }
 
 #[tokio::test]
+async fn a_connection_has_few_answers_on_their_way_at_once() {
+    let server = Running::start(|_| {}).await;
+    let stream = TcpStream::connect(server.address).await.expect("connects");
+    let (requests, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let mut requests = requests.ready().await.expect("ready");
+    let request = Request::get("http://localhost/healthz").body(());
+    let request = request.expect("a request");
+    let (response, _) = requests.send_request(request, true).expect("sent");
+    // The server's settings come before its answers.
+    assert_eq!(response.await.expect("an answer").status(), 200);
+    assert_eq!(requests.current_max_send_streams(), 16);
+    connection.abort();
+}
+
+#[tokio::test]
 async fn pages_are_found_or_explained() {
     let server = Running::start(|_| {}).await;
     // Without the app, a page that says how to build it.
