@@ -196,7 +196,9 @@ async fn write(sink: &mut SplitSink<WebSocket, Message>, connection: &Connection
             Ok(Err(_)) => return End::Abort,
             Err(_) => {
                 connection.hub.metrics.count_dropped(DropReason::SlowClient);
-                tracing::info!(connection = connection.id.0, "dropped: it does not read");
+                if connection.hub.may_log() {
+                    tracing::info!(connection = connection.id.0, "dropped: it does not read");
+                }
                 return End::Abort;
             }
         }
@@ -232,7 +234,9 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
         let Ok(received) = time::timeout_at(deadline, stream.next()).await else {
             if greeted {
                 hub.metrics.count_dropped(DropReason::Silent);
-                tracing::info!(connection = connection.id.0, "dropped: silent");
+                if hub.may_log() {
+                    tracing::info!(connection = connection.id.0, "dropped: silent");
+                }
                 connection.outbox.end(End::Abort);
             } else {
                 // No error, which would be final: a bad network may have kept it, and whoever it was may try again.

@@ -82,7 +82,7 @@ impl Hub {
         self.start.elapsed()
     }
 
-    /// Whether a line about a connection that was refused may be logged.
+    /// Whether a line about a connection that was refused or dropped may be logged.
     pub(crate) fn may_log(&self) -> bool {
         self.lines.may_log(self.now())
     }
@@ -221,7 +221,9 @@ impl Hub {
                     outbox.end(End::Abort);
                     state.outboxes.remove(connection);
                     self.metrics.count_dropped(DropReason::SlowClient);
-                    tracing::info!(connection = connection.0, "dropped: it does not read");
+                    if self.may_log() {
+                        tracing::info!(connection = connection.0, "dropped: it does not read");
+                    }
                     state.rooms.handle_closed(*connection, now);
                 }
             }
@@ -259,7 +261,7 @@ impl Connection {
             address: self.address,
             ice_servers: self.hub.config.ice.servers_for(hello.id, unix_now_s),
         };
-        tracing::info!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
+        tracing::debug!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
         let mut is_in = false;
         self.hub
             .with_rooms(|rooms, now| is_in = rooms.handle_hello(arrival, room, hello, now));
@@ -283,12 +285,14 @@ impl Connection {
 
     /// Ends the connection for what its page did.
     pub(crate) fn refuse(&self, reason: DropReason, code: ErrorCode, why: &str) {
-        tracing::info!(
-            connection = self.id.0,
-            reason = reason.name(),
-            why,
-            "refused"
-        );
+        if self.hub.may_log() {
+            tracing::info!(
+                connection = self.id.0,
+                reason = reason.name(),
+                why,
+                "refused"
+            );
+        }
         self.hub.metrics.count_dropped(reason);
         self.hub.end(&self.outbox, code, why);
     }

@@ -398,6 +398,27 @@ async fn strangers_cannot_fill_the_log() {
 }
 
 #[tokio::test]
+async fn nor_can_those_who_are_let_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    let server = Running::start(|_| {}).await;
+    let began = Instant::now();
+    for _ in 0..20 {
+        let (mut page, _) = server.join(1).await;
+        page.send(Message::text("no JSON")).await;
+        page.refused().await;
+    }
+    let seconds = began.elapsed().as_secs() as usize;
+    let log = fs::read_to_string(log).expect("UTF-8");
+    assert!((1..=2 + seconds).contains(&log.lines().count()), "{log}");
+    assert!(log.contains("bad_message"), "{log}");
+}
+
+#[tokio::test]
 async fn an_address_has_its_share_of_connections() {
     let server = Running::start(|config| config.connections.per_address = 2).await;
     let (_first, _second) = (server.connect().await, server.connect().await);

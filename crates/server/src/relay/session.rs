@@ -219,7 +219,9 @@ impl Relay {
             WebEvent::Opened => self.begin_control(handle, now),
             WebEvent::Received(bytes) => {
                 if let Err(error) = self.hear(handle, &bytes) {
-                    tracing::info!(%error, "closed a session");
+                    if self.lines.take(1, self.start.elapsed()) {
+                        tracing::info!(%error, "closed a session");
+                    }
                     self.connections.close(handle, CloseCode::MalformedControl);
                 }
             }
@@ -283,7 +285,9 @@ impl Relay {
             (Ok(seat), Some(connection)) => connection.session.seat = Some(seat),
             (Ok(_), None) => {}
             (Err(code), _) => {
-                tracing::info!(?code, "refused a session");
+                if self.lines.take(1, self.start.elapsed()) {
+                    tracing::info!(?code, "refused a session");
+                }
                 self.connections.close(handle, code);
             }
         }
