@@ -87,8 +87,31 @@ impl Serve {
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);
+        #[cfg(unix)]
+        allow_files(resolved.config.rooms.participants);
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::running)?;
         runtime.block_on(serve(resolved.config))
+    }
+}
+
+/// What is open beside the connections of participants: the server's own, and of pages that load their files.
+#[cfg(unix)]
+const OTHER_FILES: u64 = 256;
+
+/// As many open files as the system lets this process have: many begin with 1024, and each connection is one.
+#[cfg(unix)]
+fn allow_files(participants: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    let limit = if raised.is_ok() { hard } else { soft };
+    if limit < (participants as u64).saturating_add(OTHER_FILES) {
+        tracing::warn!(
+            "--max-participants {participants} is more than {limit} open files allow: raise that limit (`ulimit -n`, \
+             or LimitNOFILE= of systemd), or take fewer"
+        );
     }
 }
 

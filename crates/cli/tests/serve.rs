@@ -426,6 +426,39 @@ fn prints_a_link_serves_it_and_stops_when_told() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn takes_as_many_open_files_as_it_may_and_warns_if_they_are_too_few() {
+    let start = |limit: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_antiphon"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--no-relay"]);
+        command.args(["--max-participants", "500"]);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = Server(command.spawn().expect("it starts"));
+        let mut greeting = lines(server.0.stdout.take().expect("piped"));
+        assert!(greeting.any(|line| line.contains("To stop")));
+        let limits = fs::read_to_string(format!("/proc/{}/limits", server.0.id()));
+        let limits = limits.expect("they are known");
+        let files = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let files = files.expect("it is limited").split_whitespace().nth(3);
+        let files = files.expect("a number").to_owned();
+        server.0.kill().expect("it ends");
+        let log: Vec<_> = lines(server.0.stderr.take().expect("piped")).collect();
+        (files, log.join("\n"))
+    };
+    let (files, log) = start("-S -n 100 && ulimit -H -n 900");
+    assert_eq!(files, "900", "{log}");
+    assert!(!log.contains("open files"), "{log}");
+    let (files, log) = start("-n 600");
+    assert_eq!(files, "600", "{log}");
+    let warning = "--max-participants 500 is more than 600 open files allow";
+    assert!(log.contains("WARN") && log.contains(warning), "{log}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_closed_terminal_stops_it_in_good_order_and_without_one_nothing_happens() {
     let (_ours, theirs) = terminal::terminal();
     let start = |stdin: Stdio| {
