@@ -36,6 +36,7 @@ pub(crate) struct Hub {
     deadline_changed: Notify,
     emptied: Notify,
     stopping: AtomicBool,
+    broken: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -74,6 +75,7 @@ impl Hub {
             deadline_changed: Notify::new(),
             emptied: Notify::new(),
             stopping: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
         })
     }
 
@@ -89,6 +91,22 @@ impl Hub {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Something has ended that does not begin again until the server does.
+    pub(crate) fn handle_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Why the server is not what it should be, if it is not.
+    pub(crate) fn trouble(&self) -> Option<&'static str> {
+        if self.is_stopping() {
+            Some("the server stops")
+        } else if self.broken.load(Ordering::Acquire) {
+            Some("a background task has ended; restart the server")
+        } else {
+            None
+        }
     }
 
     /// Gives a connection its place, if its address may have one more.

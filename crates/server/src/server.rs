@@ -269,15 +269,16 @@ impl Server {
         };
         tokio::select! {
             (served, silenced) = async { tokio::join!(serving, stopping) } => served.and(silenced),
-            never = log_panics(&mut background) => match never {},
+            never = watch(&mut background, &hub) => match never {},
         }
     }
 }
 
 /// Tells of tasks that panicked, for ever. The others go on.
-async fn log_panics(background: &mut JoinSet<()>) -> Infallible {
+async fn watch(background: &mut JoinSet<()>, hub: &Hub) -> Infallible {
     while let Some(ended) = background.join_next().await {
         if let Err(error) = ended {
+            hub.handle_broken();
             tracing::error!(%error, "a background task has ended; restart the server");
         }
     }
@@ -387,12 +388,31 @@ fn operator_app(hub: Arc<Hub>) -> Router {
 mod tests {
     use std::{fs, sync::Mutex};
 
+    use axum::{extract, http::StatusCode};
     use tokio::{task::yield_now, time::timeout};
 
     use super::*;
 
+    fn hub() -> Arc<Hub> {
+        let metrics = Metrics::new(Registry::default());
+        Hub::new(Config::default(), metrics, None)
+    }
+
+    async fn health(hub: &Arc<Hub>) -> StatusCode {
+        web::health(extract::State(Arc::clone(hub))).await.status()
+    }
+
     #[tokio::test]
-    async fn a_background_task_that_panics_is_logged_and_the_others_go_on() {
+    async fn a_server_that_stops_is_not_healthy() {
+        let hub = hub();
+        assert_eq!(health(&hub).await, StatusCode::OK);
+        hub.shut_down(Duration::ZERO).await;
+        assert_eq!(health(&hub).await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[tokio::test]
+    async fn a_background_task_that_panics_is_told_and_the_others_go_on() {
+        let hub = hub();
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log");
         let file = Mutex::new(fs::File::create(&log).expect("created"));
@@ -413,8 +433,9 @@ mod tests {
         };
         let log = tokio::select! {
             log = timeout(Duration::from_secs(30), logged) => log.expect("it is logged"),
-            never = log_panics(&mut background) => match never {},
+            never = watch(&mut background, &hub) => match never {},
         };
         assert_eq!(log.matches("ERROR").count(), 1, "{log}");
+        assert_eq!(health(&hub).await, StatusCode::SERVICE_UNAVAILABLE);
     }
 }

@@ -1,10 +1,10 @@
 //! The web app, embedded in the binary (a debug build reads it from `web/dist` at each request).
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     Json,
-    extract::Path,
+    extract::{Path, State},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{Html, IntoResponse, Response},
 };
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-use crate::signalling::RoomName;
+use crate::{hub::Hub, signalling::RoomName};
 
 #[derive(RustEmbed)]
 #[folder = "../../web/dist"]
@@ -67,9 +67,13 @@ pub(crate) async fn plain_css() -> Response {
 }
 
 /// `GET /healthz`.
-pub(crate) async fn health() -> Response {
-    let body = serde_json::json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") });
-    ([(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+pub(crate) async fn health(State(hub): State<Arc<Hub>>) -> Response {
+    let (code, status) = match hub.trouble() {
+        None => (StatusCode::OK, "ok"),
+        Some(trouble) => (StatusCode::SERVICE_UNAVAILABLE, trouble),
+    };
+    let body = serde_json::json!({ "status": status, "version": env!("CARGO_PKG_VERSION") });
+    (code, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }
 
 fn not_found() -> Response {

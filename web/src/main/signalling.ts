@@ -226,7 +226,8 @@ export class Signalling {
   async #lookForServer(): Promise<void> {
     const signal = AbortSignal.timeout(PATIENCE_MS);
     const isThere = await fetch("/healthz", { cache: "no-store", signal }).then(
-      ({ ok }) => ok,
+      // With JSON the server itself says that it is not well. It may still let one in; a proxy before none says so in HTML.
+      ({ ok, headers }) => ok || headers.get("content-type") === "application/json",
       () => false,
     );
     if (this.#closed || this.#socket?.readyState !== WebSocket.CLOSED) return;

@@ -45,6 +45,10 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+/** What a proxy says that finds no server. */
+const badGateway = () =>
+  new Response("<p>Bad gateway</p>", { status: 502, headers: { "content-type": "text/html" } });
+
 /** The next connection, welcomed to a room that is locked or not, and the `hello` on it. */
 async function welcomed(locked: boolean): Promise<[Socket, hello: Record<string, unknown>]> {
   await vi.advanceTimersByTimeAsync(2_000);
@@ -117,7 +121,7 @@ it("does not knock again by itself after too many wrong passphrases, but comes b
 
 it("tells a server that is silent from one that takes no connection, and goes on trying", async () => {
   let isThere = true;
-  vi.stubGlobal("fetch", async () => ({ ok: isThere }));
+  vi.stubGlobal("fetch", async () => (isThere ? Response.json({}) : badGateway()));
   const status = vi.fn();
   new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
   const refuse = async () => {
@@ -250,8 +254,16 @@ it("replaces a dead connection where its timers come once a minute", async () =>
   expect(Socket.all).toHaveLength(2);
 });
 
+it("goes on to a server that says that it is not well", async () => {
+  vi.stubGlobal("fetch", async () => Response.json({ status: "restart it" }, { status: 503 }));
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), vi.fn());
+  Socket.all[0]!.close();
+  await vi.advanceTimersByTimeAsync(3_000);
+  expect(Socket.all.length).toBeGreaterThan(1);
+});
+
 it("gives up a connection that does not open within 10 s, and looks for the server", async () => {
-  vi.stubGlobal("fetch", async () => ({ ok: false }));
+  vi.stubGlobal("fetch", async () => badGateway());
   const status = vi.fn();
   new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, vi.fn(), status);
   await vi.advanceTimersByTimeAsync(9_900);
