@@ -17,6 +17,8 @@ use crate::{config::TlsFiles, metrics::unix_s};
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Whoever renews it has not, if it expires so soon.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// How often that is said.
+const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Reads both files.
 pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
@@ -53,34 +55,47 @@ pub(crate) fn validity(certificate: &CertificateDer<'_>) -> io::Result<Range<Sys
 }
 
 /// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
-/// A certificate that has expired does not follow one that has not. Warns of one that has, or soon will; `of` is what shows it.
+/// A certificate that has expired does not follow one that has not. Warns every day of one that has, or soon will; `of` is what
+/// shows it.
 /// From the moment of the call, a SIGHUP no longer ends the process.
 pub(crate) fn keep_fresh(
     of: &'static str,
     files: TlsFiles,
     read: impl AsyncFn() -> io::Result<()>,
 ) -> impl Future<Output = ()> {
-    let hang_ups = HangUps::new();
-    reload(of, files, read, hang_ups)
+    let mut hang_ups = HangUps::new();
+    let woken = async move || {
+        tokio::select! {
+            () = hang_ups.next() => true,
+            () = time::sleep(CHECK_INTERVAL) => false,
+        }
+    };
+    reload(of, files, read, woken, SystemTime::now)
 }
 
+/// `woken` is ready when it is time to look again: true if somebody asked for it.
 async fn reload(
     of: &'static str,
     files: TlsFiles,
     read: impl AsyncFn() -> io::Result<()>,
-    mut hang_ups: HangUps,
+    mut woken: impl AsyncFnMut() -> bool,
+    clock: impl Fn() -> SystemTime,
 ) {
     let cert = files.cert.display();
     let mut seen = modified(&files);
     let mut shown = expiry(&files).ok();
-    warn_of(shown, of, &files);
+    let mut warned = clock();
+    warn_of(shown, of, &files, warned);
     loop {
-        let asked = tokio::select! {
-            () = hang_ups.next() => true,
-            () = time::sleep(CHECK_INTERVAL) => false,
-        };
+        let asked = woken().await;
         let now = modified(&files);
         if !asked && now == seen {
+            // By the wall clock, because a host may sleep. One that was put back does not silence it.
+            let since = clock().duration_since(warned);
+            if !since.is_ok_and(|since| since < WARNING_INTERVAL) {
+                warned = clock();
+                warn_of(shown, of, &files, warned);
+            }
             continue;
         }
         let next = expiry(&files).ok();
@@ -94,7 +109,8 @@ async fn reload(
                 seen = now;
                 shown = next;
                 tracing::info!(of, %cert, "certificate read again");
-                warn_of(shown, of, &files);
+                warned = clock();
+                warn_of(shown, of, &files, warned);
             }
             // `seen` stays: a file caught half-written is tried again.
             Err(error) => {
@@ -109,9 +125,9 @@ fn has_expired(expiry: Option<SystemTime>) -> bool {
 }
 
 /// Says so if a certificate is of no use, or soon will be.
-fn warn_of(expiry: Option<SystemTime>, of: &str, files: &TlsFiles) {
+fn warn_of(expiry: Option<SystemTime>, of: &str, files: &TlsFiles, now: SystemTime) {
     let cert = files.cert.display();
-    let left = expiry.map(|expiry| expiry.duration_since(SystemTime::now()));
+    let left = expiry.map(|expiry| expiry.duration_since(now));
     match left {
         Some(Err(_)) => {
             tracing::warn!(of, %cert, "the certificate has expired: browsers refuse it")
@@ -162,5 +178,57 @@ impl HangUps {
 
     async fn next(&mut self) {
         std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        fs::{self, File},
+        future,
+        sync::Mutex,
+    };
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn who_does_not_renew_a_certificate_is_warned_every_day() {
+        const HOUR: Duration = Duration::from_secs(60 * 60);
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let file = Mutex::new(File::create(&log).expect("created"));
+        let _logging =
+            tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+        let files = TlsFiles {
+            cert: folder.path().join("cert.pem"),
+            key: folder.path().join("key.pem"),
+        };
+        let key = rcgen::KeyPair::generate().expect("made");
+        let mut parameters =
+            rcgen::CertificateParams::new(["localhost".to_owned()]).expect("valid");
+        let start = SystemTime::now();
+        parameters.not_after = (start + 36 * HOUR).into();
+        let certificate = parameters.self_signed(&key).expect("signed");
+        fs::write(&files.cert, certificate.pem()).expect("written");
+        fs::write(&files.key, key.serialize_pem()).expect("written");
+
+        let hours = Cell::new(0);
+        let woken = async || {
+            hours.set(hours.get() + 1);
+            if hours.get() > 4 * 24 {
+                future::pending::<()>().await;
+            }
+            false
+        };
+        let clock = || start + HOUR * hours.get();
+        let ended = reload("web port", files, async || Ok(()), woken, clock).now_or_never();
+        assert!(ended.is_none());
+        let log = fs::read_to_string(log).expect("UTF-8");
+        // At the start and a day later; then there is nothing left.
+        assert_eq!(log.matches("expires soon").count(), 2, "{log}");
+        assert_eq!(log.matches("has expired").count(), 3, "{log}");
     }
 }
