@@ -114,12 +114,12 @@ impl Issued {
             validity,
         })
     }
+}
 
-    /// How long one waits with the next order, from when this was made.
-    fn used(&self) -> Duration {
-        let lifetime = self.validity.end.duration_since(self.validity.start);
-        lifetime.unwrap_or_default() * 2 / 3
-    }
+/// How long one waits with the next order, from when one that is valid so long was made.
+fn used(validity: &Range<SystemTime>) -> Duration {
+    let lifetime = validity.end.duration_since(validity.start);
+    lifetime.unwrap_or_default() * 2 / 3
 }
 
 /// Keeps a certificate of the names that were configured.
@@ -130,6 +130,8 @@ pub(crate) struct Acme {
     proofs: Proofs,
     /// When the next one is ordered.
     due: SystemTime,
+    /// Of the one that is shown; empty before there is one.
+    validity: Range<SystemTime>,
     expiry: Gauge,
 }
 
@@ -157,12 +159,13 @@ impl Acme {
             shown: watch::Sender::default(),
             proofs: Proofs::default(),
             due: now,
+            validity: now..now,
             expiry,
             store,
         };
         match kept.map(Issued::parse).transpose() {
             Ok(Some(kept)) if kept.validity.end > now => {
-                acme.due = kept.validity.start + kept.used();
+                acme.due = kept.validity.start + used(&kept.validity);
                 acme.show(&kept);
             }
             Ok(_) => {}
@@ -191,9 +194,7 @@ impl Acme {
         }
         let mut failures = 0;
         loop {
-            while let Ok(wait) = self.due.duration_since(SystemTime::now())
-                && !wait.is_zero()
-            {
+            while let Some(wait) = self.wait(SystemTime::now()) {
                 time::sleep(wait.min(DUE_CHECK)).await;
             }
             let ordered = order(&self.config, &self.store, &self.proofs).await;
@@ -202,7 +203,7 @@ impl Acme {
                 Ok(issued) => {
                     failures = 0;
                     // By this host's clock: one that is wrong by months must not order again and again.
-                    self.due = SystemTime::now() + issued.used();
+                    self.due = SystemTime::now() + used(&issued.validity);
                     self.show(&issued);
                     let left_s = self.expiry.get() - unix_s(SystemTime::now());
                     tracing::info!(
@@ -212,6 +213,8 @@ impl Acme {
                     if let Err(error) = self.store.keep_certificate(issued.pem).await {
                         tracing::error!(%error, "it cannot be kept: a server that starts again has to order another");
                     }
+                    // Let's Encrypt issues few, however often the clock is set.
+                    time::sleep(LOST_RETRY.min(used(&self.validity) / 8)).await;
                 }
                 Err(error) => {
                     let wait = retry_after(&error, failures);
@@ -237,7 +240,19 @@ impl Acme {
         }
     }
 
-    fn show(&self, issued: &Issued) {
+    /// How long until the next one is ordered, unless it is due.
+    fn wait(&mut self, now: SystemTime) -> Option<Duration> {
+        let used = used(&self.validity);
+        // The clock was ahead when this one was ordered, and has been put right.
+        if self.due > now + used {
+            self.due = self.due.min(now.max(self.validity.start + used));
+        }
+        let wait = self.due.duration_since(now).ok()?;
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    fn show(&mut self, issued: &Issued) {
+        self.validity = issued.validity.clone();
         self.expiry.set(unix_s(issued.validity.end));
         self.shown.send_replace(Some(Arc::clone(&issued.key)));
     }
@@ -318,7 +333,7 @@ mod tests {
         let certificate = parameters.self_signed(&key).expect("signed").pem();
         let issued = Issued::parse(key.serialize_pem() + &certificate).expect("a certificate");
         assert_eq!(issued.validity, start..start + Duration::from_secs(90));
-        assert_eq!(issued.used(), Duration::from_secs(60));
+        assert_eq!(used(&issued.validity), Duration::from_secs(60));
 
         let other = rcgen::KeyPair::generate().expect("made").serialize_pem();
         for useless in [
@@ -329,5 +344,35 @@ mod tests {
         ] {
             assert!(Issued::parse(useless).is_err());
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_when_it_was_ordered_does_not_put_off_the_next_order() {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = AcmeConfig {
+            domains: vec!["localhost".to_owned()],
+            contacts: Vec::new(),
+            cache: folder.path().to_owned(),
+            directory: LETS_ENCRYPT.to_owned(),
+            root_ca: None,
+        };
+        let mut acme = Acme::open(config, Gauge::default()).expect("opened");
+        let now = SystemTime::now();
+        assert_eq!(acme.wait(now), None, "there is no certificate");
+
+        acme.validity = now..now + 90 * DAY;
+        let ahead = now + 200 * DAY;
+        acme.due = ahead + 60 * DAY;
+        assert_eq!(
+            acme.wait(ahead),
+            Some(60 * DAY),
+            "that it is wrong is not known"
+        );
+        assert_eq!(acme.wait(now + DAY), Some(59 * DAY), "it is right");
+        assert_eq!(acme.wait(now + 60 * DAY), None);
+
+        acme.due = ahead + 60 * DAY;
+        assert_eq!(acme.wait(now + 70 * DAY), None, "it was put right late");
     }
 }
