@@ -6,10 +6,12 @@ use std::{
     io::{self, IsTerminal, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::PathBuf,
+    time::Duration,
 };
 
 use antiphon_server::{Config, Server, StartError, Tls, has_web_app, signalling::RoomName};
 use clap::Args;
+use tokio::runtime::Runtime;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
     filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
@@ -89,8 +91,8 @@ impl Serve {
         start_log(resolved.log, resolved.log_format);
         #[cfg(unix)]
         allow_files(resolved.config.rooms.participants);
-        let runtime = tokio::runtime::Runtime::new().map_err(Failure::running)?;
-        runtime.block_on(serve(resolved.config))
+        let runtime = Runtime::new().map_err(Failure::running)?;
+        run_to_end(runtime, serve(resolved.config))
     }
 }
 
@@ -113,6 +115,13 @@ fn allow_files(participants: usize) {
              or LimitNOFILE= of systemd), or take fewer"
         );
     }
+}
+
+/// What has begun to block meanwhile may write a file to its end, but not ask a DNS that never answers.
+fn run_to_end<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
 }
 
 async fn serve(config: Config) -> Result<(), Failure> {
@@ -369,6 +378,9 @@ pub(crate) async fn signal() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use tokio::{sync::oneshot, task};
     use tracing::Level;
 
     use super::*;
@@ -384,6 +396,20 @@ mod tests {
         ] {
             assert_eq!(typed(started.map(OsString::from)), shown);
         }
+    }
+
+    #[test]
+    fn a_name_that_is_looked_up_for_ever_does_not_keep_it_from_ending() {
+        let (answer, answered) = mpsc::channel();
+        run_to_end(Runtime::new().expect("a runtime"), async {
+            let (begin, begun) = oneshot::channel();
+            task::spawn_blocking(move || {
+                let _ = begin.send(());
+                let _ = answered.recv_timeout(Duration::from_secs(30));
+            });
+            begun.await.expect("it begins");
+        });
+        answer.send(()).expect("it still waits for an answer");
     }
 
     #[test]

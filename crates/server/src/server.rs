@@ -184,7 +184,7 @@ impl Server {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
 
-    /// Serves until `stop` is ready; then tells every page, and returns when all have gone or three seconds later.
+    /// Serves until `stop` is ready; then tells every page, and returns when all have gone or four seconds later.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let Self {
             hub,
