@@ -63,7 +63,7 @@ pub(crate) struct Serve {
     #[arg(long, env = "ANTIPHON_CONFIG", value_name = "FILE", hide_env = true)]
     config: Option<PathBuf>,
 
-    /// Print the settings that result, as a TOML file with secrets hidden, and stop
+    /// Print the settings that result, as a TOML file with `***` for each secret, which you have to put in, and stop
     #[arg(long)]
     print_config: bool,
 

@@ -495,6 +495,11 @@ impl Settings {
             check_turn_url(url).map_err(|error| format!("--turn-url {url}: {error}"))?;
         }
         let secret = settings.turn_secret;
+        let ice_servers = settings.ice_servers.expect(known);
+        refuse_hidden("--turn-secret", secret.as_ref())?;
+        for server in &ice_servers {
+            refuse_hidden("--ice-server", server.credential.as_ref())?;
+        }
         let turn = match (
             turn_urls.is_empty(),
             secret.filter(|secret| !secret.reveal().is_empty()),
@@ -522,7 +527,7 @@ impl Settings {
             metrics_listen: settings.metrics_listen,
             trusted_proxies: settings.trusted_proxies.expect(known),
             ice: IceConfig {
-                servers: settings.ice_servers.expect(known),
+                servers: ice_servers,
                 turn,
             },
             rooms,
@@ -565,6 +570,17 @@ fn reason(message: &str) -> String {
     match (kind, message.rsplit_once(", expected ")) {
         (Some(kind), Some((_, expected))) => format!("{kind}, expected {expected}"),
         _ => message.to_owned(),
+    }
+}
+
+/// What `--print-config` printed is a file that only lacks its secrets: with those left out, every credential would be wrong.
+fn refuse_hidden(flag: &str, secret: Option<&Secret>) -> Result<(), String> {
+    let hidden = Secret::HIDDEN;
+    match secret {
+        Some(secret) if secret.reveal() == hidden => Err(format!(
+            "{flag}: {hidden} is what --print-config writes for a secret: put the secret itself there"
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -684,7 +700,7 @@ fn hide_credentials<S: Serializer>(
 ) -> Result<S::Ok, S::Error> {
     let hidden = servers.as_ref().map(|servers| {
         let write = |server: &IceServer| match &server.username {
-            Some(username) => format!("{},{username},***", server.urls.join(" ")),
+            Some(username) => format!("{},{username},{}", server.urls.join(" "), Secret::HIDDEN),
             None => server.urls.join(" "),
         };
         servers.iter().map(write).collect::<Vec<_>>()

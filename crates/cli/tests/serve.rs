@@ -331,6 +331,30 @@ fn no_mistake_shows_a_secret() {
 }
 
 #[test]
+fn a_printed_file_is_of_use_once_its_secrets_are_put_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("antiphon.toml");
+    let print = || {
+        let mut command = antiphon(&["serve", "--print-config", "--config"]);
+        run(command.arg(&file))
+    };
+    let turn = "turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter2\"\n";
+    let ice = "ice_servers = [\"stun:stun.example.org\", \"turn:turn.example.org,ann,hunter2\"]\n";
+    for (settings, flag) in [(turn, "--turn-secret"), (ice, "--ice-server")] {
+        fs::write(&file, settings).expect("written");
+        let (code, printed, stderr) = print();
+        assert_eq!(code, Some(0), "{stderr}");
+        fs::write(&file, &printed).expect("written");
+        let (code, _, stderr) = print();
+        assert_eq!(code, Some(2), "{printed}");
+        let explained = format!("{flag}: *** is what --print-config writes for a secret");
+        assert!(stderr.contains(&explained), "{stderr}");
+        fs::write(&file, printed.replace("***", "hunter2")).expect("written");
+        assert_eq!(print(), (Some(0), printed, String::new()));
+    }
+}
+
+#[test]
 fn a_taken_port_is_explained() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();

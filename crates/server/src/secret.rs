@@ -4,12 +4,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A text whose `Debug` form is `***`, and so is what it serialises to: only [`Secret::reveal`] shows it.
+/// A text whose `Debug` form is [`Secret::HIDDEN`], and so is what it serialises to: only [`Secret::reveal`] shows it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
+    /// What stands for a secret, and is none.
+    pub const HIDDEN: &str = "***";
+
     /// Hides a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -23,13 +26,13 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        f.write_str(Self::HIDDEN)
     }
 }
 
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("***")
+        serializer.serialize_str(Self::HIDDEN)
     }
 }
 
