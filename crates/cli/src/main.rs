@@ -70,19 +70,26 @@ fn say(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Set to nothing is what a compose file has for not set.
-fn forget_empty_variables() {
+/// Between the items of a list, clap knows one space only. Set to nothing is what a compose file has for not set.
+fn tidy_variables() {
+    for name in settings::LISTS {
+        if let Ok(list) = env::var(name) {
+            let items: Vec<_> = list.split_whitespace().collect();
+            // SAFETY: no other thread has been started yet that could read the environment.
+            unsafe { env::set_var(name, items.join(" ")) };
+        }
+    }
     let is_empty = |(name, value): &(OsString, OsString)| {
         name.to_string_lossy().starts_with("ANTIPHON_") && value.is_empty()
     };
     for (name, _) in env::vars_os().filter(is_empty) {
-        // SAFETY: no other thread has been started yet that could read the environment.
+        // SAFETY: as above.
         unsafe { env::remove_var(name) };
     }
 }
 
 fn main() -> ExitCode {
-    forget_empty_variables();
+    tidy_variables();
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::Open(open) => open.run(),

@@ -20,6 +20,17 @@ use tracing::level_filters::LevelFilter;
 
 /// A page plays 65 streams, the native participant 64 (`web/src/shared/messages.ts`, `crates/agent/src/duplex.rs`): the others, and the mix.
 const MAX_PARTICIPANTS_PER_ROOM: usize = 64;
+/// Longer than anyone plays.
+const TURN_TTL_S: u64 = 24 * 60 * 60;
+
+/// The variables that hold lists.
+pub(crate) const LISTS: [&str; 5] = [
+    "ANTIPHON_ACME_CONTACTS",
+    "ANTIPHON_ACME_DOMAINS",
+    "ANTIPHON_ICE_SERVERS",
+    "ANTIPHON_TRUSTED_PROXIES",
+    "ANTIPHON_TURN_URLS",
+];
 
 /// Each setting is unknown until somebody sets it. The keys of the file are the names of these fields.
 #[derive(Debug, Clone, Default, Args, Deserialize, Serialize)]
@@ -400,7 +411,7 @@ impl Settings {
             ice_servers: Some(Vec::new()),
             turn_urls: Some(Vec::new()),
             turn_secret: None,
-            turn_ttl_s: Some(86_400),
+            turn_ttl_s: Some(TURN_TTL_S),
             relay_listen: None,
             relay_port: None,
             relay_cert: None,
@@ -442,6 +453,15 @@ impl Settings {
             settings.relay_key,
             "--relay-cert and --relay-key go together",
         )?;
+        let no_relay = settings.no_relay.expect(known);
+        if no_relay {
+            let of_no_use = [
+                ("--relay-listen", settings.relay_listen.is_some()),
+                ("--relay-port", settings.relay_port.is_some()),
+                ("--relay-cert", relay_tls.is_some()),
+            ];
+            none_set(&of_no_use, "with --no-relay")?;
+        }
         let acme = acme(
             settings.acme_domains.expect(known),
             settings.acme_contacts.expect(known),
@@ -490,6 +510,13 @@ impl Settings {
             }
             None => (tls_files.map(Tls::Files), public_origin),
         };
+        if let (Some(_), Some(origin)) = (&tls, &public_origin)
+            && !origin.starts_with("https://")
+        {
+            return Err(format!(
+                "--public-url {origin}: expected https://, because of --tls-cert"
+            ));
+        }
         let turn_urls = settings.turn_urls.expect(known);
         for url in &turn_urls {
             check_turn_url(url).map_err(|error| format!("--turn-url {url}: {error}"))?;
@@ -509,7 +536,11 @@ impl Settings {
                 secret,
                 ttl_s,
             }),
-            (true, None) => None,
+            (true, None) => {
+                let set = ttl_s != TURN_TTL_S;
+                none_set(&[("--turn-ttl-s", set)], "without --turn-url")?;
+                None
+            }
             (false, None) => {
                 return Err("--turn-url needs --turn-secret, coturn's static-auth-secret".into());
             }
@@ -523,7 +554,7 @@ impl Settings {
             listen: settings.listen.expect(known),
             public_origin,
             tls,
-            relay: (!settings.no_relay.expect(known)).then_some(relay),
+            relay: (!no_relay).then_some(relay),
             metrics_listen: settings.metrics_listen,
             trusted_proxies: settings.trusted_proxies.expect(known),
             ice: IceConfig {
@@ -591,6 +622,14 @@ fn at_least_one<T: Default + PartialEq>(flag: &str, limit: Option<T>) -> Result<
         .ok_or_else(|| format!("{flag} 0: expected 1 or more"))
 }
 
+/// Refuses what somebody set, believing that it counts.
+fn none_set(flags: &[(&str, bool)], why: &str) -> Result<(), String> {
+    match flags.iter().find(|(_, set)| *set) {
+        Some((flag, _)) => Err(format!("{flag} is of no use {why}")),
+        None => Ok(()),
+    }
+}
+
 /// What is ordered where, if anything is.
 fn acme(
     domains: Vec<String>,
@@ -606,10 +645,8 @@ fn acme(
             ("--acme-directory", directory != LETS_ENCRYPT),
             ("--acme-root-ca", root_ca.is_some()),
         ];
-        return match others.iter().find(|(_, set)| *set) {
-            Some((flag, _)) => Err(format!("{flag} is of no use without --acme-domain")),
-            None => Ok(None),
-        };
+        none_set(&others, "without --acme-domain")?;
+        return Ok(None);
     }
     let lower_case = domains.iter().map(|name| name.to_ascii_lowercase());
     let domains: Vec<_> = lower_case.collect();

@@ -68,11 +68,11 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
     let text = "listen = \"127.0.0.1:1001\"\nmax_rooms = 11\nmax_participants = 12\nmax_messages_per_s = 13\n\
                 ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,hunter2\"]\n\
                 turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter3\"\n\
-                acme_cache = \"certificates\"\nrelay_listen = \"0.0.0.0:1002\"\nrelay_port = 14\n";
+                acme_cache = \"certificates\"\nrelay_listen = \"0.0.0.0:1002\"\nrelay_port = 14\nno_relay = true\n";
     fs::write(&file, text).expect("written");
     let file = file.to_str().expect("UTF-8");
     let (code, shown, _) = run(antiphon(&["serve", "--print-config", "--max-rooms", "31"])
-        .args(["--relay-port", "34", "--no-relay"])
+        .args(["--relay-port", "34", "--no-relay=false"])
         .env("ANTIPHON_CONFIG", file)
         .env("ANTIPHON_MAX_ROOMS", "21")
         .env("ANTIPHON_MAX_PARTICIPANTS", "22")
@@ -89,7 +89,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         "acme_cache = \"certificates\"",
         "relay_listen = \"0.0.0.0:1002\"",
         "relay_port = 34",
-        "no_relay = true",
+        "no_relay = false",
         "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
         "ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,***\"]",
         "turn_secret = \"***\"",
@@ -193,7 +193,34 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
             acme(&["--acme-directory", "http://ca.example.org"]),
             "https://",
         ),
+        (
+            vec![
+                "--tls-cert",
+                "c",
+                "--tls-key",
+                "k",
+                "--public-url",
+                "http://h",
+            ],
+            "--public-url http://h: expected https://",
+        ),
         (vec!["--relay-port", "0"], "1 to 65535"),
+        (
+            vec!["--no-relay", "--relay-listen", "0.0.0.0:8080"],
+            "--relay-listen is of no use with --no-relay",
+        ),
+        (
+            vec!["--no-relay", "--relay-port", "8080"],
+            "--relay-port is of no use with --no-relay",
+        ),
+        (
+            vec!["--no-relay", "--relay-cert", "c", "--relay-key", "k"],
+            "--relay-cert is of no use with --no-relay",
+        ),
+        (
+            vec!["--turn-ttl-s", "3600"],
+            "--turn-ttl-s is of no use without --turn-url",
+        ),
         (vec!["--no-relay=perhaps"], "--no-relay"),
         (vec!["--turn-url", "turn:turn.example.org"], "--turn-secret"),
         (
@@ -276,6 +303,24 @@ fn a_variable_of_nothing_is_not_set() {
     assert!(shown.contains("log = \"info\""));
     command.arg("--config").arg(&file);
     assert!(run(&mut command).1.contains("log = \"debug\""));
+}
+
+#[test]
+fn a_list_may_have_many_spaces() {
+    let mut command = antiphon(&["serve", "--print-config"]);
+    command
+        .env("ANTIPHON_ICE_SERVERS", " stun:a:1  stun:b:2\n")
+        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1   192.0.2.2 ")
+        .env("ANTIPHON_TURN_URLS", "  ");
+    let (code, shown, stderr) = run(&mut command);
+    assert_eq!(code, Some(0), "{stderr}");
+    for line in [
+        "ice_servers = [\"stun:a:1\", \"stun:b:2\"]",
+        "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
+        "turn_urls = []",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
 }
 
 #[test]
