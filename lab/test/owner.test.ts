@@ -39,6 +39,7 @@ it("locks the door, mutes and removes", async () => {
   await untilShown(other, "You are connected to everyone in the room.");
 
   await press(owner, "Remove B from the room");
+  expect(await owner.evaluate(() => document.activeElement?.ariaLabel)).toBe("Keep them in the room: B");
   await press(owner, "Really remove B from the room");
   await untilShown(other, "The room's owner removed you");
   await untilShown(owner, "Nobody else is here yet");

@@ -50,25 +50,25 @@ export function Moderation(props: { participant: Participant; name: string }) {
           </button>
         }
       >
-        {/* Twice, for it cannot be undone. */}
+        {/* Twice, for it cannot be undone. First what keeps them, and wider: the second click of two comes there. */}
+        <button
+          type="button"
+          class="button quiet"
+          aria-label={`Keep them in the room: ${props.name}`}
+          ref={(button) => queueMicrotask(() => button.focus())}
+          onClick={keep}
+        >
+          Keep them
+        </button>
         <button
           type="button"
           class="button"
           aria-label={`Really remove ${props.name} from the room`}
-          ref={(button) => queueMicrotask(() => button.focus())}
           onClick={() => {
             if (act("remove")) sentAway = props.name;
           }}
         >
           Really remove
-        </button>
-        <button
-          type="button"
-          class="button quiet"
-          aria-label={`Keep ${props.name} in the room`}
-          onClick={keep}
-        >
-          Keep
         </button>
       </Show>
     </div>
