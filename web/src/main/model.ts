@@ -158,6 +158,8 @@ export interface StudioApi {
   join(entry?: Entry): Promise<void>;
   /** After the room was left: as one was in it, with the microphone only if it was on. */
   rejoin(): Promise<void>;
+  /** After the room was left: to the lobby, with the microphone as for `rejoin`. */
+  toLobby(): Promise<void>;
   leave(): void;
   /** Does not wait for a server that lets nobody in: back to the lobby. */
   stopJoining(): void;

@@ -732,6 +732,11 @@ export class Studio implements StudioApi {
     return this.join({ microphone: this.#hadMicrophone });
   }
 
+  async toLobby(): Promise<void> {
+    this.#set({ phase: "lobby" });
+    if (this.#hadMicrophone) await this.enableMicrophone();
+  }
+
   leave(): void {
     this.#end("left");
   }

@@ -395,6 +395,20 @@ it("opens the microphone where it is told to, and again when one comes back", as
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
 });
 
+it("leads from a room that was left to the lobby, with the microphone if it was on", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  studio.leave();
+  await studio.toLobby();
+  expect(studio.state).toMatchObject({ phase: "lobby", microphone: "unasked" });
+  await studio.join({ microphone: true });
+  await refuse("room_full");
+  expect(studio.state).toMatchObject({ phase: "failed", microphone: "unasked" });
+  await studio.toLobby();
+  expect(studio.state).toMatchObject({ phase: "lobby", microphone: "on" });
+  expect(sound.capture).toHaveBeenCalledTimes(2);
+});
+
 it("is the same one who comes back, so that the owner's mute lasts", async () => {
   const secret = () => {
     Socket.last?.onopen?.();

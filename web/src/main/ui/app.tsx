@@ -126,6 +126,14 @@ function Ending(props: { title: string; action?: string; children: string }) {
             <Icon name="rotate" />
             {props.action}
           </button>
+          {/* Some of the sound settings, and the loop-back, are there only. */}
+          <button
+            type="button"
+            class="button large"
+            onClick={() => void view.attempt(() => view.studio.toLobby())}
+          >
+            Check your sound first
+          </button>
         </Show>
         <a class="button large" href="/">
           Go to the start

@@ -198,7 +198,7 @@ export function AdvancedFields() {
           label="Quantum"
           hint={
             playing()
-              ? "Sound the browser computes at a time. Leave the room to change it."
+              ? "Sound the browser computes at a time. To change it, leave the room and check your sound."
               : "Sound the browser computes at a time. Not every browser follows."
           }
           value={String(settings().quantum)}
