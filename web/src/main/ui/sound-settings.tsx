@@ -1,6 +1,6 @@
 /** Devices and what is sent: in the lobby, and while playing. */
 
-import { createUniqueId, For, type JSX, Show } from "solid-js";
+import { createMemo, createUniqueId, For, Index, type JSX, Show } from "solid-js";
 import { MAX_TARGET_FRAMES } from "../../shared/messages";
 import { OPUS_KBPS } from "../../shared/rungs";
 import { QUANTA, type Settings } from "../model";
@@ -26,9 +26,11 @@ function upTo(most: number): number[] {
 
 function useSettings() {
   const view = useView();
-  const rateHz = () => view.stats()?.sampleRateHz ?? DEFAULT_RATE_HZ;
+  // Fields are written when these change, not with each state and each figure: that would undo what is being typed.
+  const settings = createMemo(() => view.state().settings);
+  const rateHz = createMemo(() => view.stats()?.sampleRateHz ?? DEFAULT_RATE_HZ);
   return {
-    settings: () => view.state().settings,
+    settings,
     change: (settings: Partial<Settings>) => void view.attempt(() => view.studio.change(settings)),
     rateHz,
     ms: (frames: number) => formatMs(framesToMs(frames, rateHz())),
@@ -305,13 +307,14 @@ function Choice(props: ChoiceProps): JSX.Element {
         disabled={props.disabled ?? false}
         onChange={(event) => props.onChoice(event.currentTarget.value)}
       >
-        <For each={props.options}>
-          {([value, label]) => (
-            <option value={value} selected={value === props.value}>
-              {label}
+        {/* Not `For`: of a list that is made anew it would replace each option, while one chooses. */}
+        <Index each={props.options}>
+          {(option) => (
+            <option value={option()[0]} selected={option()[0] === props.value}>
+              {option()[1]}
             </option>
           )}
-        </For>
+        </Index>
       </select>
       <p class="hint" id={`${id}-hint`}>
         {props.hint}
