@@ -10,7 +10,7 @@ import { Icon } from "./icon";
 import { keepFocus } from "./keep-focus";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
-import { ownChanges } from "./own-words";
+import { ownChanges, whyUnheard } from "./own-words";
 import { PageTitle } from "./page-title";
 import { participantName } from "./participant";
 import { PathChanges } from "./path-words";
@@ -154,11 +154,12 @@ function announceRoom(): void {
   createEffect(
     on([joined, people], ([isIn, now], before) => {
       if (!isIn) return;
-      if (!before?.[0])
-        announce(
-          now.length === 0 ? "You are in. Nobody else is here yet." : `You are in, with ${names(now)}.`,
-        );
-      else announceChanges(before[1], now);
+      if (!before?.[0]) {
+        const company =
+          now.length === 0 ? "You are in. Nobody else is here yet." : `You are in, with ${names(now)}.`;
+        const why = whyUnheard(view.state());
+        announce(why === null ? company : `${company} ${why}`);
+      } else announceChanges(before[1], now);
     }),
   );
   createEffect(

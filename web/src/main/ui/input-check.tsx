@@ -1,7 +1,6 @@
 /** Your own level, on a scale and in words. */
 
 import { createSignal } from "solid-js";
-import type { StudioState } from "../model";
 import { type HeardState, Hearing } from "./ballistics";
 import { gainToDb } from "./decibel";
 import { formatDbfs, UNKNOWN } from "./format";
@@ -13,19 +12,6 @@ const words: Record<HeardState, string> = {
   quiet: "No sound yet. Play or speak.",
   heard: "We hear you.",
   clipping: "Too loud: it clips. Turn the input down.",
-};
-
-/** Why nobody hears one who is not muted. */
-export const unheardWords: Record<StudioState["microphone"], string> = {
-  unasked: "you only listen.",
-  asking: "the browser asks first whether this page may.",
-  on: "",
-  refused: "the browser blocks the microphone.",
-  none: "there is no such microphone.",
-  busy: "the microphone is in use elsewhere, or does not answer.",
-  failed: "the microphone could not be opened.",
-  mismatched: "the browser records at another rate than the room's.",
-  ended: "the microphone is gone.",
 };
 
 const FIGURE_INTERVAL_MS = 500;

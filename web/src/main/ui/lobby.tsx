@@ -3,8 +3,9 @@
 import { createEffect, createMemo, createUniqueId, Match, on, Show, Switch } from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
-import { InputCheck, unheardWords } from "./input-check";
+import { InputCheck } from "./input-check";
 import { LoopBack } from "./loop-back";
+import { unheardWords } from "./own-words";
 import { PageTitle } from "./page-title";
 import { Problems } from "./problems";
 import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";

@@ -1,10 +1,34 @@
-/** What changes for oneself in the room, in words, for those who do not see it. */
+/** What oneself is and what changes for oneself in the room, in words. */
 
 import type { StudioState } from "../model";
 
+/** Why nobody hears one who is not muted. */
+export const unheardWords: Record<StudioState["microphone"], string> = {
+  unasked: "you only listen.",
+  asking: "the browser asks first whether this page may.",
+  on: "",
+  refused: "the browser blocks the microphone.",
+  none: "there is no such microphone.",
+  busy: "the microphone is in use elsewhere, or does not answer.",
+  failed: "the microphone could not be opened.",
+  mismatched: "the browser records at another rate than the room's.",
+  ended: "the microphone is gone.",
+};
+
+type Unheard = Pick<StudioState, "microphone" | "selfMuted" | "mutedByOwner" | "inputMuted">;
+
+/** Why nobody hears one, in a sentence; null for who is heard, as `isHeard` has it. */
+export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: Unheard): string | null {
+  if (microphone !== "on") return `Nobody hears you: ${unheardWords[microphone]}`;
+  if (selfMuted) return "You are muted: nobody hears you.";
+  if (mutedByOwner) return "The owner has muted you: nobody hears you.";
+  if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
+  return null;
+}
+
 type Own = Pick<StudioState, "phase" | "locked" | "mutedByOwner" | "isOwner">;
 
-/** One sentence for each change while in the room: how it was found is none. That one is muted, an alert says. */
+/** For those who do not see it, one sentence for each change while in the room: how it was found is none. That one is muted, an alert says. */
 export function ownChanges(before: Own | undefined, now: Own): string[] {
   if (before?.phase !== "joined" || now.phase !== "joined") return [];
   const sentences: string[] = [];

@@ -6,8 +6,9 @@ import { CopyButton } from "./copy-button";
 import { isHeard } from "./diagnosis";
 import { OwnFigures } from "./figures";
 import { Icon } from "./icon";
-import { InputCheck, unheardWords } from "./input-check";
+import { InputCheck } from "./input-check";
 import { Lock } from "./moderation";
+import { whyUnheard } from "./own-words";
 import { PageTitle } from "./page-title";
 import { ParticipantStrip } from "./participant";
 import { Problems } from "./problems";
@@ -76,11 +77,10 @@ function OwnStrip(props: { alone: boolean }) {
   const muted = createMemo(() => view.state().selfMuted);
   const microphone = createMemo(() => view.state().microphone);
   const heardBy = createMemo(() => {
-    const { participants, heldBack, inputMuted, mutedByOwner } = view.state();
-    if (muted()) return "You are muted: nobody hears you.";
-    if (mutedByOwner) return "The owner has muted you: nobody hears you.";
+    const { participants, heldBack } = view.state();
+    const why = whyUnheard(view.state());
+    if (why !== null) return why;
     if (heldBack) return "You are not muted, but the sound has not started.";
-    if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
     if (props.alone) return "You are not muted. Nobody else is here yet.";
     const others = participants.filter(({ isLoop, connection }) => !isLoop && connection !== "connected");
     if (others.length === 0) return "You are connected to everyone in the room.";
@@ -96,7 +96,7 @@ function OwnStrip(props: { alone: boolean }) {
         when={microphone() === "on"}
         fallback={
           <>
-            <p>Nobody hears you: {unheardWords[microphone()]}</p>
+            <p>{heardBy()}</p>
             <button
               type="button"
               class="button"

@@ -38,6 +38,7 @@ function useSettings() {
 }
 
 export function NameField() {
+  const view = useView();
   const { settings, change } = useSettings();
   const id = createUniqueId();
   return (
@@ -51,6 +52,11 @@ export function NameField() {
         maxlength="128" // twice what is kept of a name: here those beyond the basic plane count as two
         placeholder="As the others know you"
         value={settings().name}
+        onKeyDown={(event) => {
+          if (event.key !== "Enter" || view.state().microphone === "on") return;
+          event.preventDefault(); // the lobby's form would join, without a word that nobody will hear one
+          event.currentTarget.blur();
+        }}
         onChange={(event) => {
           change({ name: event.currentTarget.value });
           event.currentTarget.value = settings().name;
