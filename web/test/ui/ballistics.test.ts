@@ -69,7 +69,9 @@ describe("what the lobby hears", () => {
     const hearing = new Hearing();
     expect(hearing.update(0.1, 0)).toBe("heard");
     expect(hearing.update(0.0005, 5_900)).toBe("heard");
-    expect(hearing.update(0.0005, 6_100)).toBe("quiet");
+    expect(hearing.update(0.0005, 6_100)).toBe("resting");
+    expect(hearing.update(0, 8_200)).toBe("nothing");
+    expect(hearing.update(0.0005, 8_300)).toBe("resting");
   });
 
   it("warns of clipping", () => {

@@ -43,7 +43,8 @@ export function meterPosition(db: number): number {
   return Math.min(1, Math.max(0, 1 - db / METER_FLOOR_DB));
 }
 
-export type HeardState = "nothing" | "quiet" | "heard" | "clipping";
+/** Quiet before anything was heard, at rest after. */
+export type HeardState = "nothing" | "quiet" | "heard" | "resting" | "clipping";
 
 /** Louder than the hiss of a room and a cheap microphone, softer than any playing. */
 const HEARD_DB = -45;
@@ -66,6 +67,7 @@ export class Hearing {
     if (timeMs - this.#heardAtMs < HEARD_HOLD_MS) return "heard";
     // A live microphone always hisses a little: exact zeros mean that none is connected, or a switch is off.
     const silentSinceMs = Math.max(this.#startMs, this.#signalAtMs);
-    return timeMs - silentSinceMs >= NOTHING_AFTER_MS ? "nothing" : "quiet";
+    if (timeMs - silentSinceMs >= NOTHING_AFTER_MS) return "nothing";
+    return this.#heardAtMs > Number.NEGATIVE_INFINITY ? "resting" : "quiet";
   }
 }

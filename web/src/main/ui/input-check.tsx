@@ -1,27 +1,27 @@
 /** Your own level, on a scale and in words. */
 
-import { createSignal } from "solid-js";
+import { createEffect, createSignal } from "solid-js";
+import { announce } from "./announcer";
 import { type HeardState, Hearing } from "./ballistics";
 import { gainToDb } from "./decibel";
 import { formatDbfs, UNKNOWN } from "./format";
+import { LevelNews, levelWords } from "./level-words";
 import { Meter, MeterScale } from "./meter";
 import { useView } from "./view";
 
-const words: Record<HeardState, string> = {
-  nothing: "No sound at all. Is it switched on, and the right input?",
-  quiet: "No sound yet. Play or speak.",
-  heard: "We hear you.",
-  clipping: "Too loud: it clips. Turn the input down.",
-};
-
 const FIGURE_INTERVAL_MS = 500;
 
-/** @param props.words whether changes are also spoken: in the lobby, not while playing */
+/** @param props.spoken whether changes are also spoken: in the lobby, not while playing */
 export function InputCheck(props: { spoken: boolean; dimmed?: boolean }) {
   const view = useView();
   const hearing = new Hearing();
   const [heard, setHeard] = createSignal<HeardState>("quiet");
   const [peakDb, setPeakDb] = createSignal<number | null>(null);
+  const news = new LevelNews();
+  createEffect(() => {
+    const words = news.add(heard());
+    if (props.spoken && words !== null) announce(words);
+  });
   let loudest = 0;
   let figureAtMs = 0;
 
@@ -44,9 +44,7 @@ export function InputCheck(props: { spoken: boolean; dimmed?: boolean }) {
       />
       <MeterScale />
       <div class="input-words">
-        <p class={`input-state ${heard()}`} role={props.spoken ? "status" : undefined}>
-          {words[heard()]}
-        </p>
+        <p class={`input-state ${heard()}`}>{levelWords[heard()]}</p>
         <p class="figure-small">Peak {peakDb() === null ? UNKNOWN : formatDbfs(peakDb()!)}</p>
       </div>
     </div>

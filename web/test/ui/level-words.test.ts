@@ -1,0 +1,20 @@
+import { expect, it } from "vitest";
+import type { HeardState } from "../../src/main/ui/ballistics";
+import { LevelNews, levelWords } from "../../src/main/ui/level-words";
+
+it("says once that one is heard, and each time that something is amiss", () => {
+  const news = new LevelNews();
+  const changes: [HeardState, boolean][] = [
+    ["quiet", false],
+    ["nothing", true],
+    ["quiet", false],
+    ["clipping", true],
+    ["heard", true],
+    ["resting", false],
+    ["heard", false],
+    ["clipping", true],
+    ["heard", false],
+    ["nothing", true],
+  ];
+  for (const [state, isNews] of changes) expect(news.add(state)).toBe(isNews ? levelWords[state] : null);
+});
