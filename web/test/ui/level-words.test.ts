@@ -1,14 +1,14 @@
 import { expect, it } from "vitest";
-import type { HeardState } from "../../src/main/ui/ballistics";
-import { LevelNews, levelWords } from "../../src/main/ui/level-words";
+import { LevelNews, type LevelState, levelWords } from "../../src/main/ui/level-words";
 
 it("says once that one is heard, and each time that something is amiss", () => {
   const news = new LevelNews();
-  const changes: [HeardState, boolean][] = [
+  const changes: [LevelState, boolean][] = [
     ["quiet", false],
     ["nothing", true],
     ["quiet", false],
     ["clipping", true],
+    ["coming", false],
     ["heard", true],
     ["resting", false],
     ["heard", false],

@@ -21,6 +21,7 @@ export function Lobby() {
     false,
   );
   const joining = createMemo(() => view.state().phase === "joining");
+  const muted = createMemo(() => microphone() === "on" && view.state().selfMuted);
   const asked = createMemo(() => {
     const { passphrase } = view.state();
     return passphrase === "none" ? null : passphrase;
@@ -86,9 +87,17 @@ export function Lobby() {
             Do not wait
           </button>
         </Show>
+        {/* As one was in the room. */}
+        <Show when={muted()}>
+          <button type="button" class="button" onClick={() => view.studio.setSelfMuted(false)}>
+            <Icon name="mic" />
+            Unmute me
+          </button>
+        </Show>
         <p class="hint" role="status">
           <Switch>
             <Match when={joining()}>Opening the door…</Match>
+            <Match when={muted()}>You are muted: nobody will hear you before you unmute yourself.</Match>
             <Match when={microphone() === "on"}>The others hear you as soon as you are in.</Match>
             <Match when={true}>Without a microphone you hear the others, and they do not hear you.</Match>
           </Switch>

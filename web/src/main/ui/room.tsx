@@ -108,7 +108,7 @@ function OwnStrip(props: { alone: boolean }) {
           </>
         }
       >
-        <InputCheck spoken={false} dimmed={muted()} />
+        <InputCheck spoken={false} />
         <p class={muted() || view.state().mutedByOwner ? "muted-words" : "hint"}>{heardBy()}</p>
       </Show>
       <details class="disclosure">
