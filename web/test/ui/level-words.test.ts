@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { LevelNews, type LevelState, levelWords } from "../../src/main/ui/level-words";
+import { LevelNews, type LevelState, levelWords, peakWords } from "../../src/main/ui/level-words";
 
 it("says once that one is heard, and each time that something is amiss", () => {
   const news = new LevelNews();
@@ -17,4 +17,13 @@ it("says once that one is heard, and each time that something is amiss", () => {
     ["nothing", true],
   ];
   for (const [state, isNews] of changes) expect(news.add(state)).toBe(isNews ? levelWords[state] : null);
+});
+
+it("puts a level into words, and says of the loudest that it clips", () => {
+  expect([null, 0, 0.25, 1].map(peakWords)).toEqual([
+    "Peak –",
+    "Silent",
+    "Peak −12.0\u202fdBFS",
+    "Peak 0.0\u202fdBFS: clips",
+  ]);
 });

@@ -8,7 +8,7 @@ const FALL_DB_PER_S = 20 / 1.7;
 const HOLD_MS = 1_500;
 const CLIP_HOLD_MS = 4_000;
 /** 24-bit full scale is 0.99999988, 16-bit 0.99997: anything from here up has no room left. */
-const CLIP_LEVEL = 0.9999;
+export const CLIP_LEVEL = 0.9999;
 
 /** One channel. All in dBFS, never below the floor. */
 export class Ballistics {

@@ -1,6 +1,8 @@
-/** One's own level in words, and what of its changes is worth saying. */
+/** Levels in words, and what of one's own is worth saying. */
 
-import type { HeardState } from "./ballistics";
+import { CLIP_LEVEL, type HeardState } from "./ballistics";
+import { gainToDb } from "./decibel";
+import { formatDbfs, UNKNOWN } from "./format";
 
 /** Coming: heard by the page, and by nobody else. */
 export type LevelState = HeardState | "coming";
@@ -13,6 +15,13 @@ export const levelWords: Record<LevelState, string> = {
   resting: "Quiet now.",
   clipping: "Too loud: it clips. Turn the input down.",
 };
+
+/** @param peak linear, 1 = full scale; null if unknown */
+export function peakWords(peak: number | null): string {
+  if (peak === null) return `Peak ${UNKNOWN}`;
+  if (peak === 0) return "Silent";
+  return `Peak ${formatDbfs(gainToDb(peak))}${peak >= CLIP_LEVEL ? ": clips" : ""}`;
+}
 
 /** What is amiss each time, that one is heard once: a screen reader without headphones hears itself say it. */
 export class LevelNews {

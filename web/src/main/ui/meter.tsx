@@ -1,8 +1,9 @@
 /** A level meter on a canvas, drawn outside of Solid's updates. */
 
-import { onCleanup, onMount } from "solid-js";
+import { createSignal, onCleanup, onMount } from "solid-js";
 import type { Levels } from "../model";
 import { Ballistics, METER_FLOOR_DB, meterPosition } from "./ballistics";
+import { peakWords } from "./level-words";
 import { useView } from "./view";
 
 const BAR_PX = 10;
@@ -11,6 +12,8 @@ const CLIP_PX = 12;
 const TICKS_DB = [-48, -36, -24, -12];
 /** From here up there is little room left. */
 const HOT_DB = -6;
+/** Slow enough to be read. */
+const PEAK_INTERVAL_MS = 500;
 /** `--meter-…` in style.css. */
 const COLOURS = ["track", "tick", "level", "hot", "clip", "hold"] as const;
 
@@ -39,6 +42,23 @@ export function Meter(props: Props) {
       <canvas class="meter" ref={canvas} />
     </div>
   );
+}
+
+/** The loudest of the last half second, in words. */
+export function PeakWords(props: { read: Props["read"]; class: string }) {
+  const view = useView();
+  const [words, setWords] = createSignal(peakWords(null));
+  let loudest = 0;
+  let wroteAtMs = 0;
+  view.onFrame((levels, timeMs) => {
+    const peaks = props.read(levels);
+    loudest = Math.max(loudest, ...peaks);
+    if (timeMs - wroteAtMs < PEAK_INTERVAL_MS) return;
+    setWords(peakWords(peaks.length > 0 ? loudest : null));
+    loudest = 0;
+    wroteAtMs = timeMs;
+  });
+  return <p class={props.class}>{words()}</p>;
 }
 
 /** The scale under a meter: each number at its tick. */

@@ -4,7 +4,7 @@ import { type Accessor, createMemo, createUniqueId, For, Show } from "solid-js";
 import type { Buffer, Participant } from "../model";
 import { GainFader, PanFader } from "./fader";
 import { PeerFigures } from "./figures";
-import { Meter } from "./meter";
+import { Meter, PeakWords } from "./meter";
 import { Moderation } from "./moderation";
 import { PathChoice } from "./path";
 import { createRow, useView } from "./view";
@@ -57,13 +57,14 @@ function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: 
 }
 
 export function ParticipantStrip(props: { id: string; participants: Accessor<Participant[]> }) {
-  const { studio, state } = useView();
+  const { studio, state, stats } = useView();
   // A strip is made for one id and never reused for another.
   const id = props.id;
   const participant = createRow(() => props.participants(), id);
   const name = createMemo(() => participantName(participant()));
   const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
   const silent = () => participant().muted || participant().mutedByOwner || soloElsewhere();
+  const isMixed = createMemo(() => stats()?.peers.find((peer) => peer.id === id)?.path === "mix");
   const gone = () => !participant().present && !participant().isLoop;
   const headingId = createUniqueId();
 
@@ -89,6 +90,10 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           </p>
         </Show>
         <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silent()} />
+        {/* The server's mix does not tell. */}
+        <Show when={!isMixed()}>
+          <PeakWords read={(levels) => levels.participant(id)} class="visually-hidden" />
+        </Show>
         <div class="strip-controls">
           <div class="toggles">
             <button
