@@ -174,7 +174,7 @@ export interface StudioApi {
   setPin(participantId: string, pin: Pin): void;
   /** The owner's: for everyone in the room. False where it did not get to the server. */
   moderate(participantId: string, action: "mute" | "unmute" | "remove"): boolean;
-  /** The owner's: from now on who joins must say it; null opens the room again. */
-  lock(passphrase: string | null): void;
+  /** The owner's: from now on who joins must say it; null opens the room again. False as `moderate`. */
+  lock(passphrase: string | null): boolean;
   dismiss(problemId: string): void;
 }

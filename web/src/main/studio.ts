@@ -780,7 +780,7 @@ export class Studio implements StudioApi {
   #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
     this.#set({ signalling });
     if (signalling === "connecting") this.#sound?.holdRelay();
-    if (signalling === "online") this.#store.end("server-gone");
+    if (signalling === "online") this.#store.end("server-gone", "not-ordered");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({
         id: "server-gone",
@@ -1191,20 +1191,18 @@ export class Studio implements StudioApi {
   }
 
   moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
-    const isSent = this.#signalling?.send({ type: "moderate", to: id, action }) ?? false;
-    this.#ordered(isSent);
-    return isSent;
+    return this.#ordered(this.#signalling?.send({ type: "moderate", to: id, action }));
   }
 
-  lock(passphrase: string | null): void {
-    this.#ordered(this.#signalling?.lock(passphrase?.trim() ?? null));
+  lock(passphrase: string | null): boolean {
+    return this.#ordered(this.#signalling?.lock(passphrase?.trim() ?? null));
   }
 
   /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
-  #ordered(isSent = false): void {
+  #ordered(isSent = false): boolean {
     if (isSent) {
       this.#clear("not-ordered");
-      return;
+      return true;
     }
     this.#raise({
       id: "not-ordered",
@@ -1212,6 +1210,7 @@ export class Studio implements StudioApi {
       title: "Nothing has changed: the server does not answer.",
       remedy: "Do it again when the server is back.",
     });
+    return false;
   }
 
   #mixMember(id: string, change: Partial<Mix>): void {

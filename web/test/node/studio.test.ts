@@ -529,6 +529,8 @@ it("says when the owner lets one be heard again, and that one owns the room, but
   await serverSays({ type: "left", id: "id 1" });
   await serverSays({ type: "owner", id: "id 9" });
   expect(said.splice(0)).toEqual(["You are the room's owner now."]);
+  await serverSays({ type: "locked", locked: true, passphrase: "byrd" });
+  expect(said.splice(0)).toEqual(["The passphrase is changed."]);
   await serverSays({ type: "locked", locked: false, passphrase: null });
   expect(said.splice(0)).toEqual(["The room is open again."]);
   await serverSays({ type: "muted", id: "id 9", muted: true });
@@ -1003,14 +1005,18 @@ it("says that what the owner wanted did not reach the server", async () => {
   const socket = Socket.last!;
   for (const order of [() => studio.moderate("id 2", "mute"), () => studio.lock("x")]) {
     socket.readyState = Socket.CLOSING;
-    order();
+    expect(order()).toBe(false);
     expect(problems(studio)).toEqual(["not-ordered"]);
     studio.dismiss("not-ordered");
     order();
     expect(problems(studio)).toEqual(["not-ordered"]);
     socket.readyState = Socket.OPEN;
-    order();
+    expect(order()).toBe(true);
     expect(problems(studio)).toEqual([]);
+    socket.readyState = Socket.CLOSING;
+    order();
+    await serverSays({ ...welcomed, resumed: true, participants: [participant(2, "Ann")] });
+    expect(problems(studio), "the server is back").toEqual([]);
   }
 });
 

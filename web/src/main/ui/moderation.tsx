@@ -84,11 +84,14 @@ export function Lock() {
   let field!: HTMLInputElement;
   const lock = (event: SubmitEvent) => {
     event.preventDefault();
-    // The server takes none that is empty, and it is sent without what is blank at its ends.
-    if (field.value.trim() === "") return;
-    view.studio.lock(field.value);
+    if (!view.studio.lock(field.value)) return;
     field.value = "";
     setRemoved(null);
+  };
+  /** The server takes none that is empty, and it is sent without what is blank at its ends. */
+  const check = () => {
+    const isBlank = field.value.trim() === "";
+    field.setCustomValidity(isBlank ? "Type a passphrase that is more than spaces." : "");
   };
   onCleanup(() => setRemoved(null));
   createEffect(() => {
@@ -136,6 +139,7 @@ export function Lock() {
               autocorrect="off"
               spellcheck={false}
               aria-describedby={`${id}-hint`}
+              onInput={check}
             />
           </div>
           <button type="submit" class="button">

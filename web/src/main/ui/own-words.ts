@@ -26,7 +26,7 @@ export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: 
   return null;
 }
 
-type Own = Pick<StudioState, "phase" | "locked" | "mutedByOwner" | "isOwner">;
+type Own = Pick<StudioState, "phase" | "locked" | "roomPassphrase" | "mutedByOwner" | "isOwner">;
 
 /** For those who do not see it, one sentence for each change while in the room: how it was found is none. That one is muted, an alert says. */
 export function ownChanges(before: Own | undefined, now: Own): string[] {
@@ -34,6 +34,7 @@ export function ownChanges(before: Own | undefined, now: Own): string[] {
   const sentences: string[] = [];
   if (now.locked !== before.locked)
     sentences.push(now.locked ? "The room is locked." : "The room is open again.");
+  else if (now.roomPassphrase !== before.roomPassphrase) sentences.push("The passphrase is changed.");
   if (before.mutedByOwner && !now.mutedByOwner) sentences.push("The owner lets you be heard again.");
   if (now.isOwner && !before.isOwner) sentences.push("You are the room's owner now.");
   return sentences;
