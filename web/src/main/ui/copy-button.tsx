@@ -11,7 +11,7 @@ interface Props {
   /** What is copied, as in "Copy link". */
   what: string;
   primary?: boolean;
-  /** Called when the browser refuses the clipboard, to select the text for copying by hand. */
+  /** Called when the browser refuses the clipboard, to select the text, and give it the focus, for copying by hand. */
   onRefused?: () => void;
 }
 

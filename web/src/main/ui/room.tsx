@@ -193,7 +193,7 @@ function Invite(props: { prominent?: boolean }) {
         text={link()}
         what="link"
         primary={props.prominent ?? false}
-        onRefused={() => field.select()}
+        onRefused={() => field.focus()}
       />
       <Show when={"share" in navigator}>
         <button type="button" class="button" onClick={share}>
