@@ -458,7 +458,6 @@ fn an_output_that_stood_still_skips_what_is_too_old_and_no_more() {
 /// Once a minute everything is held up for 100 ms, 0.17 % of the time: what is remembered for 14 s is forgotten each time.
 #[test]
 fn what_comes_late_again_is_waited_for_until_the_budget_has_paid_for_it() {
-    const FRAMES: usize = 128;
     const PER_MINUTE: u32 = 22_500;
     const HELD: u32 = 38;
     // That none is as long as the first once was.
@@ -466,33 +465,21 @@ fn what_comes_late_again_is_waited_for_until_the_budget_has_paid_for_it() {
     let mut player = player(1, 1, 16_384);
     add(&mut player, Target::Auto);
     let mut at_minute = Vec::new();
-    for n in 0..10 * PER_MINUTE {
-        let since = n % PER_MINUTE;
-        let held = if n < 2 * PER_MINUTE { FIRST_HELD } else { HELD };
-        let come = match since {
-            _ if n < PER_MINUTE => n..n + 1,
-            _ if since < held => n..n,
-            _ if since == held => n - held..n + 1,
-            _ => n..n + 1,
+    for minute in 0..10 {
+        let start = minute * PER_MINUTE;
+        let held = match minute {
+            0 => 0,
+            1 => FIRST_HELD + 1,
+            _ => HELD + 1,
         };
-        for sequence in come {
-            send(
-                &mut player,
-                sequence,
-                FRAMES as u64 * u64::from(sequence),
-                FRAMES,
-            );
-        }
-        quantum(&mut player, FRAMES);
-        if since == PER_MINUTE - 1 {
-            at_minute.push(stats(&player, ID));
-        }
+        hear_with_a_pause(&mut player, start..start + PER_MINUTE, start..start + held);
+        at_minute.push(stats(&player, ID));
     }
     let concealed: Vec<u64> = at_minute
         .iter()
         .map(|s| s.jitter.concealed_frames)
         .collect();
-    let share = concealed[9] as f64 / f64::from(10 * PER_MINUTE * FRAMES as u32);
+    let share = concealed[9] as f64 / f64::from(10 * PER_MINUTE * 128);
     assert!(share <= 0.001, "{concealed:?}");
     // The first time nothing is known, the second time it is: from then on it is waited for, but for what the budget allows.
     assert!(

@@ -84,18 +84,18 @@ async fn reload(
     let cert = files.cert.display();
     let mut seen = modified(&files);
     let mut shown = expiry(&files).ok();
-    let mut warned = clock();
-    warn_of(shown, of, &files, warned);
+    let mut warned: Option<SystemTime> = None;
     loop {
+        // By the wall clock, because a host may sleep. One that was put back does not silence it.
+        let since = warned.map(|warned| clock().duration_since(warned));
+        if !since.is_some_and(|since| since.is_ok_and(|since| since < WARNING_INTERVAL)) {
+            let now = clock();
+            warn_of(shown, of, &files, now);
+            warned = Some(now);
+        }
         let asked = woken().await;
         let now = modified(&files);
         if !asked && now == seen {
-            // By the wall clock, because a host may sleep. One that was put back does not silence it.
-            let since = clock().duration_since(warned);
-            if !since.is_ok_and(|since| since < WARNING_INTERVAL) {
-                warned = clock();
-                warn_of(shown, of, &files, warned);
-            }
             continue;
         }
         let next = expiry(&files).ok();
@@ -109,8 +109,7 @@ async fn reload(
                 seen = now;
                 shown = next;
                 tracing::info!(of, %cert, "certificate read again");
-                warned = clock();
-                warn_of(shown, of, &files, warned);
+                warned = None;
             }
             // `seen` stays: a file caught half-written is tried again.
             Err(error) => {
