@@ -2,8 +2,8 @@
 
 import type { HeardStats } from "../../shared/stats";
 import { MAX_PACKET_FRAMES } from "../../shared/wire";
-import type { StudioState } from "../model";
 import { formatMs, formatShare, framesToMs } from "./format";
+import { type Unheard, whyUnheard } from "./own-words";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
 export const AUDIBLE_SHARE = 0.006;
@@ -111,10 +111,8 @@ export function diagnose(way: Way): Diagnosis | null {
 }
 
 /** Whether this page lets anybody hear one. While it does not, what peers report is how they hear silence. */
-export function isHeard(
-  state: Pick<StudioState, "microphone" | "selfMuted" | "inputMuted" | "mutedByOwner">,
-): boolean {
-  return state.microphone === "on" && !state.selfMuted && !state.inputMuted && !state.mutedByOwner;
+export function isHeard(state: Unheard): boolean {
+  return whyUnheard(state) === null;
 }
 
 /** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */

@@ -15,9 +15,10 @@ export const unheardWords: Record<StudioState["microphone"], string> = {
   ended: "the microphone is gone.",
 };
 
-type Unheard = Pick<StudioState, "microphone" | "selfMuted" | "mutedByOwner" | "inputMuted">;
+/** What says whether one is heard. */
+export type Unheard = Pick<StudioState, "microphone" | "selfMuted" | "mutedByOwner" | "inputMuted">;
 
-/** Why nobody hears one, in a sentence; null for who is heard, as `isHeard` has it. */
+/** Why nobody hears one, in a sentence; null for who is heard. */
 export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: Unheard): string | null {
   if (microphone !== "on") return `Nobody hears you: ${unheardWords[microphone]}`;
   if (selfMuted) return "You are muted: nobody hears you.";

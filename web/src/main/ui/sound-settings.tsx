@@ -53,9 +53,8 @@ export function NameField() {
         placeholder="As the others know you"
         value={settings().name}
         onKeyDown={(event) => {
-          if (event.key !== "Enter" || view.state().microphone === "on") return;
-          event.preventDefault(); // the lobby's form would join, without a word that nobody will hear one
-          event.currentTarget.blur();
+          // Without a word that nobody will hear one.
+          if (view.state().microphone !== "on") enterLeaves(event);
         }}
         onChange={(event) => {
           change({ name: event.currentTarget.value });
@@ -268,11 +267,7 @@ function BufferField() {
             max={MAX_TARGET_FRAMES}
             step="1" // in the lobby's form, what does not fit the step would keep one from joining
             value={fixed() ?? lastFixed}
-            onKeyDown={(event) => {
-              if (event.key !== "Enter") return;
-              event.preventDefault(); // the lobby's form would join
-              event.currentTarget.blur();
-            }}
+            onKeyDown={enterLeaves}
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
               lastFixed = Number.isFinite(frames)
@@ -331,4 +326,11 @@ function Choice(props: ChoiceProps): JSX.Element {
 
 function withCurrent(values: readonly number[], current: number): number[] {
   return values.includes(current) ? [...values] : [...values, current].sort((a, b) => a - b);
+}
+
+/** Leaves a field at Enter, where the lobby's form would join. */
+function enterLeaves(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  event.currentTarget.blur();
 }
