@@ -195,10 +195,8 @@ async fn write(sink: &mut SplitSink<WebSocket, Message>, connection: &Connection
             Ok(Ok(())) => {}
             Ok(Err(_)) => return End::Abort,
             Err(_) => {
-                connection.hub.metrics.count_dropped(DropReason::SlowClient);
-                if connection.hub.may_log() {
-                    tracing::info!(connection = connection.id.0, "dropped: it does not read");
-                }
+                let (id, reason) = (connection.id, DropReason::SlowClient);
+                connection.hub.tell_dropped(id, reason, "it does not read");
                 return End::Abort;
             }
         }
@@ -233,10 +231,7 @@ async fn read(stream: &mut SplitStream<WebSocket>, connection: &Connection, room
         };
         let Ok(received) = time::timeout_at(deadline, stream.next()).await else {
             if greeted {
-                hub.metrics.count_dropped(DropReason::Silent);
-                if hub.may_log() {
-                    tracing::info!(connection = connection.id.0, "dropped: silent");
-                }
+                hub.tell_dropped(connection.id, DropReason::Silent, "silent");
                 connection.outbox.end(End::Abort);
             } else {
                 // No error, which would be final: a bad network may have kept it, and whoever it was may try again.

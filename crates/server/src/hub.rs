@@ -89,6 +89,14 @@ impl Hub {
         self.lines.may_log(self.now())
     }
 
+    /// Counts and logs a connection that was dropped for what its client did not do.
+    pub(crate) fn tell_dropped(&self, connection: ConnectionId, reason: DropReason, why: &str) {
+        self.metrics.count_dropped(reason);
+        if self.may_log() {
+            tracing::info!(connection = connection.0, "dropped: {why}");
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -238,10 +246,7 @@ impl Hub {
                 (Err(NotTaken::Full), _) => {
                     outbox.end(End::Abort);
                     state.outboxes.remove(connection);
-                    self.metrics.count_dropped(DropReason::SlowClient);
-                    if self.may_log() {
-                        tracing::info!(connection = connection.0, "dropped: it does not read");
-                    }
+                    self.tell_dropped(*connection, DropReason::SlowClient, "it does not read");
                     state.rooms.handle_closed(*connection, now);
                 }
             }
