@@ -2,9 +2,8 @@
 //!
 //! Frames are stored by media time and read at the *playhead*, which moves with the speaker. The playhead is the number of
 //! frames rendered less the *delay*; the delay is all there is to decide. With a fixed target it is set by the first packet.
-//! Otherwise it follows the measured [`Spread`] of arrivals, never the round-trip time: it grows at once when packets come late more
-//! often than the glitch budget allows, and shrinks by a cross-faded skip when it has been longer than needed. When that proves
-//! to have been too soon, the spread is remembered for longer.
+//! Otherwise it follows what [`PlayoutDelay`] learns from the arrivals, never the round-trip time: it grows at once when packets come late more
+//! often than the glitch budget allows, and shrinks by a cross-faded skip when it has been longer than needed.
 //!
 //! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
 //! became of it, and tells nothing of lateness.
@@ -19,8 +18,9 @@ use alloc::vec;
 
 use crate::conceal::Run;
 use crate::pcm;
+use crate::playout::{PlayoutDelay, REVIEW_SECONDS};
+use crate::presence::{Presence, Received};
 use crate::sequence::Arrival;
-use crate::spread::{Floor, Spread};
 use crate::wire::{AudioHeader, SampleFormat, SampleRate};
 
 /// How far ahead of the playhead the jitter buffer aims to receive.
@@ -33,35 +33,8 @@ pub enum Target {
     Fixed(u32),
 }
 
-/// Share of frames that an automatic target may have concealed because they come too late, unless another is asked for.
-pub const DEFAULT_BUDGET: f32 = 0.001;
-/// The least and the most that may be asked for.
-pub const LEAST_BUDGET: f32 = 0.000_01;
-/// See [`LEAST_BUDGET`].
-pub const MOST_BUDGET: f32 = 0.1;
-/// Share of the budget that the past may have been late by, but for what is saved or owed: the rest is for what the past did not foretell.
-const BUDGET_OF_PAST: f32 = 0.5;
-/// What is concealed beyond the budget is owed, at most what the budget allows in four minutes.
-const MOST_OWED_SECONDS: f32 = 240.0;
-/// What the budget allows and is not concealed is saved, at most so much of it: a minute that went well is no reason for a bad one.
-const MOST_SAVED_SECONDS: f32 = 30.0;
-/// Who owes what the budget allows in so long aims at half as many late frames, twice that at a third, and so on; who has saved it at twice
-/// as many, twice that at three times as many.
-const BALANCE_SECONDS: f32 = 15.0;
 /// Automatic target before anything is known: 20 ms covers Chromium's bursts of 1,024 frames with little to spare.
 const FIRST_TARGET_SECONDS: f32 = 0.02;
-/// How often the delay is reviewed.
-const REVIEW_SECONDS: f32 = 0.5;
-/// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
-/// The first generations are shorter, one review and then twice as many each time: connecting disturbs, and is over soon.
-const REVIEWS_PER_TURN: u32 = 14;
-/// The same where shrinking after so short a time has proved wrong again and again: 112 to 224 s.
-const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
-/// Having shrunk is regretted when a spread that was forgotten comes again within four minutes; after as long without, the memory
-/// gets shorter again.
-const REGRET_REVIEWS: u32 = 480;
-/// What is so many times wider than anything of late is no such regret, and no reason to remember it for longer.
-const NEWS: i64 = 3;
 /// Delay beyond what is needed and kept that is not worth a skip, with an automatic target, unless the player says otherwise.
 pub const SPARE_FRAMES: i64 = 32;
 /// Delay above what is needed that is not worth a skip with a fixed target, or that target again if it is more: beyond the bursts of capture and rendering, so that only
@@ -80,8 +53,6 @@ const SEARCHES_TO_START_ANEW: u32 = 8;
 const KNOWN_SECONDS: f32 = 1.0;
 /// A stream of which nothing was heard for so long has run dry.
 const STARVED_SECONDS: f32 = 0.1;
-/// Share of the frames taken as having no queuing delay at all, to measure the spread from.
-const PROMPT_SHARE: f32 = 0.99;
 
 /// What became of the frames of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,12 +97,6 @@ struct Anew {
 pub struct JitterBuffer {
     rate: SampleRate,
     target: Target,
-    /// Share of frames that may be concealed because they come late.
-    budget: f32,
-    /// Frames that the budget has allowed an automatic target and that were not concealed; negative if more were.
-    balance: f32,
-    /// Late frames at the last review.
-    late_before: u64,
     /// What an automatic target starts with.
     expected: i64,
     /// Delay that an automatic target keeps beyond what the past needed, and what more is not worth a skip.
@@ -161,26 +126,9 @@ pub struct JitterBuffer {
     played_end: u64,
     /// Media time of the first frame: silence before it is waiting, not concealment.
     counted_from: u64,
-    spread: Spread,
-    /// Over seven seconds: its spans are those from one review to the next.
-    floor: Floor,
-    /// See [`Self::spread_frames`].
-    width: Option<u64>,
-    /// Nothing came too late since.
-    is_measured: bool,
+    playout: PlayoutDelay,
     /// Frames to render until the next review.
     until_review: i64,
-    reviews_left: u32,
-    reviews_per_turn: u32,
-    /// How many reviews a generation of the spread shall last.
-    memory: u32,
-    /// The widest spread that an automatic target had to absorb of late, and the reviews since.
-    widest: i64,
-    reviews_since_widest: u32,
-    /// Less than three quarters of that were needed at a review, and the delay has not grown since.
-    is_given_up: bool,
-    /// The delay has grown since the last review. What is needed may also seem more because all that came in time is forgotten.
-    has_grown: bool,
     /// Delay beyond what is needed, as of the last review.
     excess: Option<i64>,
     skip: Option<Skip>,
@@ -209,9 +157,6 @@ impl JitterBuffer {
         Self {
             rate,
             target: Target::Auto,
-            budget: DEFAULT_BUDGET,
-            balance: 0.0,
-            late_before: 0,
             expected: (rate.hz() as f32 * FIRST_TARGET_SECONDS) as i64,
             margin: 0,
             tolerated: SPARE_FRAMES,
@@ -229,18 +174,8 @@ impl JitterBuffer {
             newest_end: 0,
             played_end: 0,
             counted_from: 0,
-            spread: Spread::new(rate),
-            floor: Floor::default(),
-            width: None,
-            is_measured: true,
+            playout: PlayoutDelay::new(rate),
             until_review: 0,
-            reviews_left: 1,
-            reviews_per_turn: 1,
-            memory: REVIEWS_PER_TURN,
-            widest: 0,
-            reviews_since_widest: 0,
-            is_given_up: false,
-            has_grown: false,
             excess: None,
             skip: None,
             spare: 0,
@@ -257,14 +192,10 @@ impl JitterBuffer {
         self.forget_arrivals();
         self.forget_received();
         self.target = Target::Auto;
-        self.budget = DEFAULT_BUDGET;
-        (self.balance, self.late_before) = (0.0, 0);
+        self.playout.reset();
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         (self.margin, self.tolerated) = (0, SPARE_FRAMES);
         self.lead = None;
-        (self.memory, self.widest, self.is_given_up) = (REVIEWS_PER_TURN, 0, false);
-        self.has_grown = false;
-        self.reviews_since_widest = 0;
         self.channels = 0;
         (self.playing, self.is_retargeted) = (false, false);
         self.counts = JitterCounts::default();
@@ -288,7 +219,7 @@ impl JitterBuffer {
     /// The spread that an automatic target absorbs, in frames, as of the last review, half a second ago or less, or of what came too late since; `None` before the
     /// first.
     pub fn spread_frames(&self) -> Option<u64> {
-        self.width
+        self.playout.width()
     }
 
     /// Frames between the playhead and the newest received; `None` while nothing plays.
@@ -312,7 +243,9 @@ impl JitterBuffer {
     pub fn target_frames(&self) -> u64 {
         let wanted = match self.target {
             Target::Fixed(frames) => i64::from(frames),
-            Target::Auto => self.automatic_target(),
+            Target::Auto => self
+                .spread_frames()
+                .map_or(self.expected, |frames| frames as i64),
         };
         wanted.clamp(0, self.deepest()) as u64
     }
@@ -326,21 +259,15 @@ impl JitterBuffer {
     pub fn set_target(&mut self, target: Target) {
         if self.target != target {
             self.target = target;
-            self.begin_account();
+            self.playout.begin_account();
             self.is_retargeted = self.playing;
         }
     }
 
     /// Changes the share of frames that an automatic target may have concealed because they come late; clamped to
-    /// [`LEAST_BUDGET`] to [`MOST_BUDGET`]. Takes effect with the next review or late packet.
+    /// [`LEAST_BUDGET`](crate::playout::LEAST_BUDGET) to [`MOST_BUDGET`](crate::playout::MOST_BUDGET). Takes effect with the next review or late packet.
     pub fn set_budget(&mut self, share: f32) {
-        let clamped = share.clamp(LEAST_BUDGET, MOST_BUDGET);
-        if share.is_finite() && clamped != self.budget {
-            self.budget = clamped;
-            self.memory = self.least_memory();
-            self.reviews_left = self.reviews_left.min(self.memory);
-            self.begin_account();
-        }
+        self.playout.set_budget(share);
     }
 
     /// What an automatic target shall be until the spread is known, in frames: what sufficed for this peer last time.
@@ -356,7 +283,7 @@ impl JitterBuffer {
 
     /// The share of frames that an automatic target may have concealed because they come late.
     pub fn budget(&self) -> f32 {
-        self.budget
+        self.playout.budget()
     }
 
     /// By how many frames the delay is longer (or, negative, shorter) than what is needed and kept, as of the last review, which was made
@@ -406,7 +333,7 @@ impl JitterBuffer {
     fn remember(&mut self) {
         if let (Target::Auto, Some(_)) = (self.target, self.spread_frames()) {
             let needed = self.target_frames() as i64;
-            let known = self.spread.frames() as i64;
+            let known = self.playout.known_frames() as i64;
             self.expected = if known > self.seconds(KNOWN_SECONDS) {
                 needed
             } else {
@@ -426,8 +353,8 @@ impl JitterBuffer {
     /// up with. RT: no alloc, no lock, O(bins of the spread).
     pub fn settle(&mut self, slip: i64) -> i64 {
         self.trim(slip.wrapping_neg());
-        let is_news = slip != 0 || self.spread.doubted_frames() != 0;
-        let stood_still = self.spread.settle(slip);
+        let is_news = slip != 0 || self.playout.doubted_frames() != 0;
+        let stood_still = self.playout.settle(slip);
         if let Some(anew) = &mut self.anew {
             anew.least = anew.least.wrapping_add(slip);
         }
@@ -479,7 +406,6 @@ impl JitterBuffer {
             // It says nothing of the stream as it is now, so nothing is decided by it, and nothing owed for it.
             self.counts.late_packets += 1;
             self.counts.late_frames += frames as u64;
-            self.late_before += frames as u64;
             return true;
         } else {
             let is_anew = arrival == Arrival::Restart
@@ -492,7 +418,6 @@ impl JitterBuffer {
                 if !self.may_search(SEARCHES_TO_START_ANEW) {
                     self.counts.late_packets += 1;
                     self.counts.late_frames += frames as u64;
-                    self.late_before += frames as u64;
                     return true;
                 }
                 self.resync(arrival_delay, arrival);
@@ -501,8 +426,7 @@ impl JitterBuffer {
             if let Some(anew) = &mut self.anew {
                 anew.least = anew.least.min(arrival_delay);
             } else {
-                self.spread.add(arrival_delay, frames as u16);
-                self.floor.add(arrival_delay);
+                self.playout.add(arrival_delay, frames as u16);
             }
             if arrival_delay.wrapping_sub(self.delay) > 0 {
                 self.counts.late_packets += 1;
@@ -526,6 +450,7 @@ impl JitterBuffer {
             self.counts.copied_frames += dropped;
         } else {
             self.counts.late_frames += dropped;
+            self.playout.count_late(dropped);
         }
         if arrival != Arrival::Copied {
             self.received.set(start, frames);
@@ -564,9 +489,11 @@ impl JitterBuffer {
             return false;
         }
         if self.until_review <= 0 {
-            self.review();
-        } else if !self.is_measured {
-            self.measure();
+            self.until_review = self.seconds(REVIEW_SECONDS);
+            self.playout.review(self.target == Target::Auto);
+            self.find_spare();
+        } else {
+            self.playout.measure();
         }
         if self.is_retargeted && self.skip.is_none() {
             self.retarget();
@@ -691,75 +618,6 @@ impl JitterBuffer {
         (self.rate.hz() as f32 * seconds) as i64
     }
 
-    /// The spread that an automatic target must absorb, in frames.
-    fn automatic_target(&self) -> i64 {
-        self.spread_frames()
-            .map_or(self.expected, |frames| frames as i64)
-    }
-
-    /// How many reviews a generation of the spread lasts at least: a strict budget is kept by a long memory, a lax one forgets soon.
-    fn least_memory(&self) -> u32 {
-        let strictness = (DEFAULT_BUDGET / self.budget).clamp(0.5, 4.0);
-        (REVIEWS_PER_TURN as f32 * strictness) as u32
-    }
-
-    /// Frames that the budget allows in a second.
-    fn allowed_per_second(&self) -> f32 {
-        self.budget * self.rate.hz() as f32
-    }
-
-    /// What is saved or owed, now.
-    fn balance(&self) -> f32 {
-        self.balance - (self.counts.late_frames - self.late_before) as f32
-    }
-
-    /// How many seconds of the budget are saved or, if negative, to be made up for. None for what was late once: only where shrinking has
-    /// proved wrong it is known to come again. And none saved that would not pay for half of the widest spread of late.
-    fn balance_seconds(&self) -> f32 {
-        let balance = self.balance();
-        let comes_again = self.memory > self.least_memory();
-        let suffices = balance >= self.widest as f32 / 2.0;
-        if (balance < 0.0 && comes_again) || (balance > 0.0 && suffices) {
-            balance / self.allowed_per_second()
-        } else {
-            0.0
-        }
-    }
-
-    /// Nothing is saved, and nothing owed.
-    fn begin_account(&mut self) {
-        (self.balance, self.late_before) = (0.0, self.counts.late_frames);
-    }
-
-    /// The delay with which the past would have kept the budget, or less of it where some is owed, or more where some is saved.
-    fn needed_delay(&self) -> Option<i64> {
-        let share = BUDGET_OF_PAST * self.budget;
-        let weight = self.balance_seconds() / BALANCE_SECONDS;
-        self.spread.exceeded_by(if weight < 0.0 {
-            share / (1.0 - weight)
-        } else {
-            share * (1.0 + weight)
-        })
-    }
-
-    /// Finds out anew how wide the spread is.
-    fn measure(&mut self) {
-        self.width = self.width_of(self.needed_delay());
-        self.is_measured = true;
-    }
-
-    /// From what is prompt to a delay.
-    fn width_of(&self, delay: Option<i64>) -> Option<u64> {
-        let (delay, prompt) = delay.zip(self.prompt_delay())?;
-        let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
-        Some(delay.wrapping_sub(prompt).max(0) as u64)
-    }
-
-    /// The delay of packets that did not queue.
-    fn prompt_delay(&self) -> Option<i64> {
-        self.spread.exceeded_by(PROMPT_SHARE)
-    }
-
     fn start(&mut self, timestamp: u64, arrival_delay: i64) {
         self.forget_arrivals();
         self.playing = true;
@@ -817,8 +675,7 @@ impl JitterBuffer {
     /// Of what came since the stream started anew, all but the last waited for the output: its delay is that of the most prompt.
     fn go_on_from(&mut self, Anew { least, target }: Anew) {
         if self.playing {
-            self.spread.add(least, 1);
-            self.floor.add(least);
+            self.playout.add(least, 1);
             self.skip_to(least.wrapping_add(target));
         }
     }
@@ -856,12 +713,9 @@ impl JitterBuffer {
     }
 
     fn forget_spread(&mut self) {
-        (self.reviews_left, self.reviews_per_turn) = (1, 1);
+        self.playout.forget_arrivals();
         self.excess = None;
         self.until_review = 2 * self.seconds(REVIEW_SECONDS);
-        self.spread.clear();
-        self.floor.clear();
-        (self.width, self.is_measured) = (None, true);
         self.spare = 0;
         self.late_run_frames = 0;
     }
@@ -871,12 +725,10 @@ impl JitterBuffer {
         if self.target == Target::Auto
             && self.skip.is_none()
             && self.may_search(1)
-            && let Some(needed) = self.needed_delay()
+            && let Some(needed) = self.playout.needed()
         {
             let growth = self.lengthen_to(needed);
-            self.balance -= growth as f32;
-            self.has_grown |= growth > 0;
-            self.is_measured = false;
+            self.playout.count_growth(growth);
         }
     }
 
@@ -900,61 +752,6 @@ impl JitterBuffer {
         growth
     }
 
-    /// Takes what was late since the last review off the balance, and adds what the budget allows in that time.
-    fn account(&mut self) {
-        let late = self.counts.late_frames - self.late_before;
-        self.late_before = self.counts.late_frames;
-        if self.target == Target::Auto {
-            let allowed = self.allowed_per_second();
-            self.balance = (self.balance - late as f32 + allowed * REVIEW_SECONDS)
-                .clamp(-allowed * MOST_OWED_SECONDS, allowed * MOST_SAVED_SECONDS);
-        }
-    }
-
-    /// Now and then: forget what is old.
-    fn review(&mut self) {
-        self.until_review = self.seconds(REVIEW_SECONDS);
-        self.account();
-        self.reviews_left = self.reviews_left.saturating_sub(1);
-        // Who owes does not forget, but for what came in the first moments.
-        let is_young = self.reviews_per_turn < self.least_memory();
-        if self.reviews_left == 0 && (is_young || self.balance_seconds() >= 0.0) {
-            self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
-            self.reviews_left = self.reviews_per_turn;
-            self.spread.turn();
-        }
-        self.floor.turn();
-        self.measure();
-        self.learn();
-        self.find_spare();
-    }
-
-    /// How long to remember, from whether what was forgotten came again. What is not needed only as long as something is saved is not
-    /// forgotten.
-    fn learn(&mut self) {
-        let unsaved = self.spread.exceeded_by(BUDGET_OF_PAST * self.budget);
-        let width = self.width_of(unsaved).max(self.width).unwrap_or(0) as i64;
-        let is_less = width < self.widest / 4 * 3;
-        if self.is_given_up && self.has_grown && !is_less && width <= self.widest / 4 * 5 {
-            self.memory = (2 * self.memory).min(MOST_REVIEWS_PER_TURN);
-        }
-        self.is_given_up = is_less || (self.is_given_up && !self.has_grown);
-        self.has_grown = false;
-        if width > NEWS * self.widest {
-            self.memory = self.least_memory();
-            self.reviews_left = self.reviews_left.min(self.memory);
-        }
-        self.reviews_since_widest += 1;
-        let is_long_ago = self.reviews_since_widest > REGRET_REVIEWS;
-        if is_long_ago {
-            self.memory = (self.memory / 2).max(self.least_memory());
-        }
-        if is_long_ago || width >= self.widest {
-            (self.widest, self.reviews_since_widest) = (width, 0);
-            self.is_given_up = false;
-        }
-    }
-
     /// Brings the delay to another target at once.
     fn retarget(&mut self) {
         let before = self.delay;
@@ -975,7 +772,7 @@ impl JitterBuffer {
     fn find_spare(&mut self) {
         let (needed, tolerated) = match self.target {
             Target::Auto => {
-                let needed = self.needed_delay();
+                let needed = self.playout.needed();
                 (
                     needed.map(|needed| needed.wrapping_add(self.margin)),
                     self.tolerated,
@@ -984,14 +781,15 @@ impl JitterBuffer {
             Target::Fixed(_) => {
                 let target = self.target_frames() as i64;
                 (
-                    self.prompt_delay()
+                    self.playout
+                        .prompt()
                         .map(|prompt| prompt.wrapping_add(target)),
                     self.seconds(FIXED_SPARE_SECONDS).max(target),
                 )
             }
         };
         // If the sender has stood still too, so much more is needed.
-        let needed = needed.map(|needed| needed.wrapping_add(self.spread.doubted_frames()));
+        let needed = needed.map(|needed| needed.wrapping_add(self.playout.doubted_frames()));
         // A skip that has begun is as good as done.
         let skipping = self.skip.map_or(0, |skip| skip.distance as i64);
         self.excess = needed.map(|needed| self.delay.wrapping_sub(needed).wrapping_sub(skipping));
@@ -999,7 +797,7 @@ impl JitterBuffer {
         self.spare = if spare > tolerated { spare as usize } else { 0 };
         // A slow sender eats up a fixed delay from below.
         if let (Target::Fixed(_), Some(needed), None) = (self.target, needed, self.skip)
-            && spare < -(self.target_frames() as i64 / 4).max(2 * self.spread.bin_frames())
+            && spare < -(self.target_frames() as i64 / 4).max(2 * self.playout.resolution())
         {
             self.lengthen_to(needed);
         }
@@ -1100,158 +898,6 @@ impl JitterBuffer {
             let out = &mut out[channel * stride + at..][..frames];
             out[..first].copy_from_slice(&ring[slot..slot + first]);
             out[first..].copy_from_slice(&ring[..frames - first]);
-        }
-    }
-}
-
-/// Which of the newest frames were received, whatever became of them.
-#[derive(Debug)]
-struct Received {
-    frames: Presence,
-    /// Media time after the newest frame received: the record reaches back from there by its capacity. `None` before the first.
-    end: Option<u64>,
-}
-
-impl Received {
-    fn new(capacity: usize) -> Self {
-        Self {
-            frames: Presence::new(capacity),
-            end: None,
-        }
-    }
-
-    fn clear(&mut self) {
-        self.frames.clear_all();
-        self.end = None;
-    }
-
-    /// Makes the record reach over these frames, from which on what is older than its capacity is forgotten.
-    fn reach(&mut self, media: u64, frames: usize) {
-        let capacity = self.frames.capacity() as i64;
-        let end = media.wrapping_add(frames as u64);
-        let known = *self.end.get_or_insert(end);
-        let ahead = end.wrapping_sub(known) as i64;
-        if ahead > capacity || ahead.saturating_sub(frames as i64) < -capacity {
-            // Another time altogether.
-            self.frames.clear_all();
-            self.end = Some(end);
-        } else if ahead > 0 {
-            self.frames.clear(known, ahead as usize);
-            self.end = Some(end);
-        }
-    }
-
-    /// Frames from `media` on that were received, in a row, at most `most`.
-    fn run(&self, media: u64, most: usize) -> usize {
-        let Some(end) = self.end else {
-            return 0;
-        };
-        let behind = end.wrapping_sub(media) as i64;
-        if (0..=self.frames.capacity() as i64).contains(&behind) {
-            self.frames.run(media, most.min(behind as usize))
-        } else {
-            0
-        }
-    }
-
-    /// Frames from `media` on that were not, in a row, at most `most`; all within [`reach`](Self::reach).
-    fn gap(&self, media: u64, most: usize) -> usize {
-        self.frames.gap(media, most)
-    }
-
-    /// Records frames within [`reach`](Self::reach).
-    fn set(&mut self, media: u64, frames: usize) {
-        self.frames.set(media, frames);
-    }
-}
-
-/// Which slots hold a frame that has not been played: one bit each.
-#[derive(Debug)]
-struct Presence {
-    words: Box<[u64]>,
-}
-
-impl Presence {
-    fn new(capacity: usize) -> Self {
-        Self {
-            words: vec![0; capacity / 64].into_boxed_slice(),
-        }
-    }
-
-    fn capacity(&self) -> usize {
-        self.words.len() * 64
-    }
-
-    fn slot(&self, media: u64) -> usize {
-        media as usize & (self.capacity() - 1)
-    }
-
-    fn count(&self) -> usize {
-        self.words
-            .iter()
-            .map(|word| word.count_ones() as usize)
-            .sum()
-    }
-
-    fn clear_all(&mut self) {
-        self.words.fill(0);
-    }
-
-    /// Frames present in a row from `media` on, at most `most`.
-    fn run(&self, media: u64, most: usize) -> usize {
-        self.count_while(media, most, |word| !word)
-    }
-
-    /// Frames absent in a row from `media` on, at most `most`.
-    fn gap(&self, media: u64, most: usize) -> usize {
-        self.count_while(media, most, |word| word)
-    }
-
-    /// Counts bits up to the first that is set in `stop(word)`.
-    fn count_while(&self, media: u64, most: usize, stop: impl Fn(u64) -> u64) -> usize {
-        let mut count = 0;
-        while count < most {
-            let slot = self.slot(media.wrapping_add(count as u64));
-            let bit = slot % 64;
-            let here =
-                ((stop(self.words[slot / 64]) >> bit).trailing_zeros() as usize).min(64 - bit);
-            count += here;
-            if here < 64 - bit {
-                break;
-            }
-        }
-        count.min(most)
-    }
-
-    /// Returns how many were not set before.
-    fn set(&mut self, media: u64, frames: usize) -> usize {
-        let mut new = 0;
-        self.each_word(media, frames, |word, mask| {
-            new += (!*word & mask).count_ones() as usize;
-            *word |= mask;
-        });
-        new
-    }
-
-    /// Returns how many were set.
-    fn clear(&mut self, media: u64, frames: usize) -> usize {
-        let mut set = 0;
-        self.each_word(media, frames, |word, mask| {
-            set += (*word & mask).count_ones() as usize;
-            *word &= !mask;
-        });
-        set
-    }
-
-    fn each_word(&mut self, media: u64, frames: usize, mut apply: impl FnMut(&mut u64, u64)) {
-        let mut done = 0;
-        while done < frames {
-            let slot = self.slot(media.wrapping_add(done as u64));
-            let bit = slot % 64;
-            let run = (frames - done).min(64 - bit);
-            let mask = (u64::MAX >> (64 - run)) << bit;
-            apply(&mut self.words[slot / 64], mask);
-            done += run;
         }
     }
 }

@@ -16,7 +16,7 @@
 //!
 //! Modules, by the words of `docs/glossary.md`: [`wire`] the datagram format · [`pcm`] sample formats · [`adpcm`] cheap copies ·
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`slip`] when the output
-//! stands still · [`jitter`] the jitter buffer ·
+//! stands still · [`playout`] how much delay is needed for that · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
 //! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
 //! [`path`] which path that is · [`mixing`] the way into a mix and out of it.
@@ -36,6 +36,8 @@ pub mod mixing;
 pub mod path;
 pub mod pcm;
 pub mod player;
+pub mod playout;
+mod presence;
 pub mod resample;
 pub mod sender;
 pub mod sequence;

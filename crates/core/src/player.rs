@@ -101,7 +101,7 @@ pub enum Command {
     /// How deep the jitter buffer is.
     Target(StreamId, Target),
     /// The glitch budget: share of frames that an automatic target may have concealed because they come late,
-    /// [`crate::jitter::LEAST_BUDGET`] to [`crate::jitter::MOST_BUDGET`]; [`crate::jitter::DEFAULT_BUDGET`] at first.
+    /// [`crate::playout::LEAST_BUDGET`] to [`crate::playout::MOST_BUDGET`]; [`crate::playout::DEFAULT_BUDGET`] at first.
     Budget(StreamId, f32),
     /// The automatic target to start with, in frames: the peer's last good one.
     Expect(StreamId, u32),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use antiphon_core::Target;
 use antiphon_core::conceal::Concealment;
-use antiphon_core::jitter::DEFAULT_BUDGET;
+use antiphon_core::playout::DEFAULT_BUDGET;
 use antiphon_netem::{Jitter, LinkConfig, Loss, Profile};
 use support::Random;
 use world::{

@@ -3,7 +3,7 @@
 
 mod support;
 
-use antiphon_core::jitter::LEAST_BUDGET;
+use antiphon_core::playout::LEAST_BUDGET;
 use antiphon_core::sequence::SequenceCounts;
 use antiphon_core::{Command, Target};
 use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, Sim, Window};

@@ -13,8 +13,9 @@ use std::fmt;
 use std::rc::Rc;
 
 use antiphon_core::conceal::Concealment;
-use antiphon_core::jitter::{DEFAULT_BUDGET, JitterCounts};
+use antiphon_core::jitter::JitterCounts;
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
+use antiphon_core::playout::DEFAULT_BUDGET;
 use antiphon_core::wire::{self, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, Sender, SenderConfig, Target,
