@@ -1,7 +1,13 @@
 //! One native participant: the network thread between an audio thread and a room.
+//!
+//! All of it is one [`Network`], which every event changes. Here is what comes in; what follows of it is in `sending`, `routing` and `telling`.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
+mod peer;
+mod routing;
+mod sending;
+mod telling;
+
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -10,41 +16,33 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use antiphon_core::mixing::{MemberObservation, MixObservation};
-use antiphon_core::path::{
-    self, Asked, Carried, ListenerObservation, Pin, Route, SenderObservation,
-};
-use antiphon_core::wire::{
-    self, Datagram, HeardReport, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM, Probe,
-};
-use antiphon_core::{Command, Mixing, SampleFormat, StreamId, StreamStats, Target};
+use antiphon_core::path::{self, Asked, Pin, Route};
+use antiphon_core::wire::{self, Datagram, Kind, MIX_STREAM, Probe};
+use antiphon_core::{Command, Mixing, StreamId, Target};
+use antiphon_opus::outgoing::{Choice, Listener, Outgoing};
 use antiphon_opus::{Received, Receiver};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{CaptureClock, Recent, now_ns};
-use crate::direct::{Direct, DirectEvent, MAX_LANES, MAX_WAIT_NS};
+use crate::direct::{Direct, DirectEvent};
 use crate::duplex::{Far, Faults, MAX_STREAMS, Observation};
 use crate::link::RoomLink;
-use crate::numbering::Numbering;
 use crate::priority;
-use crate::relay::{
-    self, Listen, Mix, MixSource, MixedSource, Relay, RelayConfig, RelayEvent, RelayStatistics,
-};
-use crate::report::{Hearing, Reports, in_mix};
+use crate::relay::{self, Relay, RelayConfig, RelayEvent, RelayStatistics};
+use crate::report::{Hearing, Reports};
 use crate::runtime;
 use crate::signalling::{
     self, FromServer, Hello, IceServer, Moderation, RelayAddress, RemoteParticipant, Secret,
     SignallingEvent, ToServer, Welcome,
 };
-use crate::status::{
-    HeardStatus, MouthToEarStatus, PeerStatus, RelayStatus, SentStatus, Signalling, Status,
-    format_name,
-};
+use crate::status::{Signalling, Status};
 use crate::wake::Sleeper;
-use antiphon_opus::outgoing::{Choice, Lanes, Listener, Outgoing, Rung};
+use peer::{Peer, Strip, Way};
+use routing::MixStream;
+use sending::FIRST_LANES;
 
 /// Events that may wait for the network thread.
 const QUEUE: usize = 2_048;
@@ -58,17 +56,9 @@ const PROBE_TICKS: u64 = 5;
 const RECENT_TICKS: usize = 40;
 /// The same in ns.
 const RECENT_NS: u64 = RECENT_TICKS as u64 * TICK.as_nanos() as u64;
-/// Where their number is found by itself; no fewer, for a copy needs a second one.
-const FIRST_LANES: usize = 2;
-/// The most then, unless copies are sent: lanes that lose some hold back what is more than a few packets for each acknowledgement.
-const MAX_LOSSLESS_LANES: usize = 8;
-/// To all peers together: each is a connection to set up, to watch and to keep alive.
-const MAX_LANES_TOGETHER: usize = 64;
 /// Above ordinary threads, below a sound server's own (PipeWire takes 88).
 const PRIORITY: i32 = 60;
 
-/// One by whose lanes no audio has come for so long is not heard directly.
-const AUDIBLE_NS: u64 = 1_000_000_000;
 /// Between two looks at the mix, while there is one.
 const MIX_LOOK: Duration = Duration::from_millis(10);
 /// After a restart of the server others may take so long to be back: as long as it keeps the place of who is away.
@@ -77,9 +67,6 @@ const GRACE_NS: u64 = 15_000_000_000;
 const NOTICE_NS: u64 = 30_000_000_000;
 /// Nobody who is in the room should think that it is locked.
 const OPEN_NOW: &str = "this room was locked, and is open now: somebody without the passphrase was back first; its owner can lock it again";
-/// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
-const LANE_DEAD_NS: u64 = 2_000_000_000;
-
 /// By which ways sound goes and comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -199,165 +186,6 @@ impl Participant {
         let _ = self.orders.blocking_send(Order::Leave);
         (self.thread.join()).map_err(|_| "the network thread panicked".to_owned())
     }
-}
-
-/// This end's mix of one peer; kept while it is away, and when it returns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Strip {
-    gain: f32,
-    pan: f32,
-    is_muted: bool,
-    is_solo: bool,
-}
-
-impl Default for Strip {
-    fn default() -> Self {
-        Self {
-            gain: 1.0,
-            pan: 0.0,
-            is_muted: false,
-            is_solo: false,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Peer {
-    id: String,
-    name: String,
-    /// Its number in the room; `None` while a server that was restarted does not know it: another may have that number by now.
-    number: Option<u16>,
-    is_present: bool,
-    /// Since when the server does not know it, though it did not say that it left.
-    missed_since_ns: Option<u64>,
-    is_muted_by_owner: bool,
-    /// Its name in our player.
-    stream: StreamId,
-    /// As the player was last told: silent as well while it is heard in the mix, or muted by the owner.
-    strip: Option<Strip>,
-    direct: Option<Direct>,
-    /// When anything last came by a lane: twice a second, while one is alive.
-    direct_ns: Option<u64>,
-    by_lanes: Way,
-    by_relay: Way,
-    /// When it was last sent our sound both ways.
-    both_ways_ns: Option<u64>,
-    /// Whether it shall send us its audio directly, as it was last told; `None`: that may not have reached it.
-    is_told_direct: Option<bool>,
-    /// Whether we take its audio from the relay, as it was last told.
-    is_told_relayed: Option<bool>,
-    /// Whether it takes ours from there, by its own word.
-    takes_relayed: bool,
-    sending: path::Sending,
-    /// Which paths are sent on.
-    route: Route,
-    /// Datagrams that its lanes dropped, at the last review.
-    dropped_before: u64,
-    /// What its lanes are sent.
-    listener: Listener,
-    reports: Reports,
-    hearing: Hearing,
-    stats: Option<StreamStats>,
-    peaks: [f32; 2],
-    /// Of the lanes' last probes, and when their replies came, ns.
-    rtt_ns: HashMap<usize, (u64, u64)>,
-}
-
-/// By which a peer's audio comes.
-#[derive(Debug, Default)]
-struct Way {
-    /// When any last came.
-    audio_ns: Option<u64>,
-    /// Whether any since then was not to come.
-    is_withheld: bool,
-    numbering: Numbering,
-    opus: Receiver,
-}
-
-impl Way {
-    /// An open lane does not tell: the peer may send to the relay only.
-    fn is_heard(&self, now_ns: u64) -> bool {
-        is_within(self.audio_ns, AUDIBLE_NS, now_ns)
-    }
-}
-
-impl Peer {
-    fn is_direct(&self) -> bool {
-        self.direct.as_ref().is_some_and(Direct::is_open)
-    }
-
-    /// The same, but for lanes by which nothing comes: they are dead long before ICE says so. Where nothing reaches the peer through the relay they may as well
-    /// be tried.
-    fn is_reached_directly(&self, is_relayed: bool, now_ns: u64) -> bool {
-        self.is_direct() && (self.is_alive(now_ns) || !is_relayed)
-    }
-
-    /// One of us was gone for the server, and the other may have forgotten it. What each said of the other's audio is said again; a lane
-    /// that looks open may be none any more at the other end, which ICE takes half a minute to find out.
-    fn meet_again(&mut self, now_ns: u64) {
-        (self.is_told_direct, self.is_told_relayed) = (Some(true), Some(true));
-        self.takes_relayed = true;
-        let is_alive = self.is_alive(now_ns);
-        if let Some(direct) = &mut self.direct {
-            direct.meet_again(is_alive, now_ns);
-        }
-    }
-
-    /// One of us has resumed on another connection: nothing is forgotten, but what was said to it by the old one may be lost.
-    fn say_again(&mut self, now_ns: u64) {
-        (self.is_told_direct, self.is_told_relayed) = (None, None);
-        let is_alive = self.is_alive(now_ns);
-        if let Some(direct) = &mut self.direct {
-            direct.say_again(is_alive, now_ns);
-        }
-    }
-
-    /// Of the quickest lane that answers.
-    fn rtt_ms(&self, now_ns: u64) -> Option<f64> {
-        let answers =
-            (self.rtt_ns.values()).filter(|(_, at)| is_within(Some(*at), LANE_DEAD_NS, now_ns));
-        (answers.map(|&(rtt_ns, _)| rtt_ns).min()).map(|rtt_ns| rtt_ns as f64 / 1e6)
-    }
-
-    fn is_alive(&self, now_ns: u64) -> bool {
-        is_within(self.direct_ns, LANE_DEAD_NS, now_ns)
-    }
-
-    fn sent(&self, main: SampleFormat) -> Option<SentStatus> {
-        let is_sent = self.route.direct && self.is_direct();
-        is_sent.then(|| SentStatus::of(&self.listener, main))
-    }
-
-    /// Of `listeners`, where it is one of them.
-    fn relay_listeners(&self, listeners: Option<u32>) -> u32 {
-        listeners.filter(|_| self.takes_relayed).unwrap_or(0)
-    }
-
-    /// What its lanes carried since the last review.
-    fn carried(&mut self, elapsed_ms: u32, now_ns: u64) -> Carried {
-        let dropped = self.direct.as_ref().map_or(0, |direct| direct.dropped);
-        let has_dropped = dropped > std::mem::replace(&mut self.dropped_before, dropped);
-        Carried {
-            is_short: has_dropped || (self.is_direct() && self.listener.step() > 0),
-            is_answered: is_since(self.direct_ns, elapsed_ms, now_ns),
-        }
-    }
-
-    fn played_frames(&self) -> u64 {
-        self.stats.map_or(0, |stats| stats.jitter.played_frames)
-    }
-}
-
-/// The mix that the server makes for us, as a stream of our player; silent until it shall be heard.
-#[derive(Debug)]
-struct MixStream {
-    stream: StreamId,
-    /// As the player was last told.
-    strip: Option<Strip>,
-    opus: Receiver,
-    hearing: Hearing,
-    stats: StreamStats,
-    peaks: [f32; 2],
 }
 
 struct Network {
@@ -572,131 +400,6 @@ impl Network {
                 self.commands.push_front(command);
                 break;
             }
-        }
-    }
-
-    /// Sends all that waits, in every format that somebody is sent.
-    fn send_captured(&mut self) {
-        let is_relayed = self.sends_to_relay();
-        let (peers, relay_listener) = (&self.peers, &self.relay_listener);
-        let listeners = || {
-            let direct = peers
-                .iter()
-                .filter(|peer| peer.route.direct && peer.is_direct());
-            direct
-                .map(|peer| &peer.listener)
-                .chain(is_relayed.then_some(relay_listener))
-        };
-        self.outgoing.prepare(
-            |rung| listeners().any(|listener| listener.takes(rung)),
-            |rung| listeners().any(|listener| listener.takes(rung) && listener.sends_copies()),
-        );
-        let mut bytes = [0; MAX_DATAGRAM_BYTES];
-        while let Some((rung, length)) = self.outgoing.poll_datagram(&mut bytes) {
-            self.send_as(rung, &mut bytes[..length], is_relayed);
-        }
-        self.send_copies();
-    }
-
-    /// Whether somebody takes our stream from the relay. Before it said how many do, somebody may.
-    fn sends_to_relay(&self) -> bool {
-        (self.relay.as_ref()).is_some_and(|(_, relay)| relay.is_open())
-            && self.listeners != Some(0)
-            && self.peers.iter().any(|peer| peer.route.relay)
-    }
-
-    fn send_as(&mut self, rung: Rung, datagram: &mut [u8], is_relayed: bool) {
-        let (timestamp, frames) = match wire::parse(datagram) {
-            Ok(Datagram::Audio(header, ..)) => (header.timestamp, header.frames),
-            Ok(Datagram::Opus(header, _)) => (header.timestamp, header.frames),
-            _ => return,
-        };
-        let at = (timestamp, frames);
-        let mut is_sent = false;
-        for peer in self.peers.iter_mut().filter(|peer| peer.route.direct) {
-            if let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open())
-                && peer.listener.takes(rung)
-            {
-                is_sent |= (peer.listener).send(rung, datagram, at, |bytes| direct.send(bytes));
-            }
-        }
-        if is_relayed
-            && self.relay_listener.takes(rung)
-            && let Some((_, relay)) = &self.relay
-        {
-            is_sent |= (self.relay_listener).send(rung, datagram, at, |bytes| relay.send(bytes));
-        }
-        if is_sent {
-            self.capture.sent(rung, timestamp, now_ns());
-        }
-    }
-
-    fn send_copies(&mut self) {
-        for peer in &mut self.peers {
-            if let Some(direct) = &peer.direct {
-                (peer.listener).send_copies(|lane, bytes| direct.send_copy(lane, bytes));
-            }
-        }
-        if let Some((_, relay)) = &self.relay {
-            (self.relay_listener).send_copies(|session, bytes| relay.send_copy(session, bytes));
-        }
-    }
-
-    /// Finds out what each listener's path can carry, where that is due so long after the last question.
-    fn review_formats(&mut self, elapsed_ms: u32, now: u64) {
-        let is_relayed = self.sends_to_relay();
-        let adds_lanes = self.config.lanes.is_none();
-        let most_each = (MAX_LANES_TOGETHER / self.peers.len().max(1)).max(FIRST_LANES);
-        for peer in &mut self.peers {
-            let Some(direct) = peer.direct.as_mut().filter(|direct| direct.is_open()) else {
-                continue;
-            };
-            if !peer.listener.is_due(elapsed_ms) {
-                continue;
-            }
-            // What is lost of a mix was lost behind the server.
-            let heard = peer.reports.heard(now).filter(|heard| !heard.is_mixed);
-            // Where the relay is sent the same, that is the copy, and what is lost may be all of that way's.
-            let has_copy = is_relayed && peer.route.relay && peer.takes_relayed;
-            if has_copy {
-                peer.both_ways_ns = Some(now);
-            }
-            let is_said_of_both = is_within(peer.both_ways_ns, RECENT_NS, now);
-            let heard = heard.filter(|_| !is_said_of_both);
-            let lost_share = heard.and_then(|heard| share(heard.lost_packets, &heard));
-            let lanes = direct.open_lanes().len();
-            // Samples carry their copies, Opus needs a second lane for them.
-            let can_copy = (lanes > 1 || !peer.listener.rung().is_opus()) && !has_copy;
-            // Lanes that were asked for and do not come are not waited for.
-            let most = lanes.max(direct.wanted_lanes());
-            let limit = if peer.listener.sends_copies() {
-                MAX_LANES
-            } else {
-                MAX_LOSSLESS_LANES
-            };
-            let limit = limit.min(most_each);
-            let can_add = adds_lanes && most < limit;
-            match (peer.listener).review(lost_share.map(|share| share as f32), can_copy, can_add) {
-                Lanes::Add => direct.want_lanes((2 * most).min(limit), now),
-                Lanes::Remove if adds_lanes && lanes > FIRST_LANES => {
-                    direct.want_lanes(lanes - 1, now);
-                }
-                Lanes::Reset if adds_lanes && most > FIRST_LANES => {
-                    direct.want_lanes(FIRST_LANES, now)
-                }
-                Lanes::Keep | Lanes::Remove | Lanes::Reset => {}
-            }
-        }
-        if let Some((_, relay)) = &self.relay
-            && self.relay_listener.is_due(elapsed_ms)
-        {
-            // Where all are sent the same directly, that is the copy.
-            let is_needed = (self.peers.iter())
-                .any(|peer| peer.takes_relayed && !(peer.route.direct && peer.is_direct()));
-            let can_copy = is_needed
-                && (relay.open_sessions().len() > 1 || !self.relay_listener.rung().is_opus());
-            let lost_share = (self.statistics.as_ref()).and_then(RelayStatistics::missing_share);
-            (self.relay_listener).review(lost_share, can_copy, false);
         }
     }
 
@@ -1142,232 +845,6 @@ impl Network {
         stream
     }
 
-    /// Tells the player how each stream is heard, where that has changed.
-    fn apply_strips(&mut self) {
-        let (mixing, strips) = (&self.mixing, &self.strips);
-        let wanted = |id: &str| strips.get(id).copied().unwrap_or_default();
-        let has_solo = (self.peers.iter())
-            .any(|peer| mixing.is_mixed(peer.stream) && wanted(&peer.id).is_solo);
-        let peers = self.peers.iter_mut().map(|peer| {
-            let own = wanted(&peer.id);
-            let is_silent = peer.is_muted_by_owner || mixing.is_mixed(peer.stream);
-            let strip = Strip {
-                is_muted: own.is_muted || is_silent,
-                ..own
-            };
-            (peer.stream, strip, &mut peer.strip)
-        });
-        let mix = self.mix.iter_mut().map(|mix| {
-            let own = wanted("");
-            let strip = Strip {
-                is_muted: own.is_muted || !mixing.is_heard(),
-                is_solo: own.is_solo || has_solo,
-                ..own
-            };
-            (mix.stream, strip, &mut mix.strip)
-        });
-        for (stream, strip, told) in peers.chain(mix) {
-            if told.replace(strip) != Some(strip) {
-                self.commands.extend([
-                    Command::Gain(stream, strip.gain),
-                    Command::Pan(stream, strip.pan),
-                    Command::Mute(stream, strip.is_muted),
-                    Command::Solo(stream, strip.is_solo),
-                ]);
-            }
-        }
-    }
-
-    // What goes out on our own account.
-
-    fn wanted(&self, now: u64) -> Listen {
-        if self.config.path == Path::Direct {
-            return Listen::default();
-        }
-        let forward = (self.peers.iter())
-            .filter(|peer| self.asked_of(peer, now) != Asked::Nothing)
-            .filter(|peer| self.mixing.needs_own(peer.stream))
-            .filter_map(|peer| peer.number)
-            .collect();
-        let any_solo = self.peers.iter().any(|peer| self.strip(&peer.id).is_solo);
-        let sources: Vec<_> = (self.mixing.sources())
-            .filter_map(|stream| self.peers.iter().find(|peer| peer.stream == stream))
-            .filter_map(|peer| {
-                let strip = self.strip(&peer.id);
-                Some(MixSource {
-                    stream: peer.number?,
-                    gain: strip.gain,
-                    pan: strip.pan,
-                    muted: strip.is_muted || (any_solo && !strip.is_solo),
-                })
-            })
-            .collect();
-        let mix = (!sources.is_empty()).then(|| Mix {
-            format: self.config.choice.format.bits().min(24),
-            packet_frames: self.config.choice.packet_frames,
-            sources,
-        });
-        Listen {
-            forward,
-            mix,
-            ..Listen::default()
-        }
-    }
-
-    /// What to ask the relay for of one peer: of who is heard directly while others are mixed, nothing.
-    fn asked_of(&self, peer: &Peer, now: u64) -> Asked {
-        if self.asked == Asked::Mixed && peer.by_lanes.is_heard(now) {
-            Asked::Nothing
-        } else {
-            self.asked
-        }
-    }
-
-    /// Chooses the paths, twice a second.
-    fn review(&mut self) {
-        let elapsed_ms = TICK.as_millis() as u32 * PROBE_TICKS as u32;
-        let pin = self.config.path.pin();
-        let relay = self.relay.as_ref().map(|(_, relay)| relay);
-        let is_relay_open = relay.is_some_and(Relay::is_open);
-        let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
-        let has_relay_dropped =
-            relay_dropped > std::mem::replace(&mut self.relay_dropped_before, relay_dropped);
-        let now = now_ns();
-        let by_relay = Carried {
-            is_short: is_relay_open && (has_relay_dropped || self.relay_listener.step() > 0),
-            is_answered: is_since(self.relay_ns, elapsed_ms, now),
-        };
-        for peer in &mut self.peers {
-            let relay_listeners = peer.relay_listeners(self.listeners);
-            let is_relayed = is_relay_open && relay_listeners > 0;
-            let by_lanes = peer.carried(elapsed_ms, now);
-            let is_wanted = peer.direct.as_ref().is_none_or(|direct| direct.is_wanted);
-            peer.route = peer.sending.review(&SenderObservation {
-                elapsed_ms,
-                // Ours is how we hear it; how it hears us, it tells.
-                pin: if is_wanted { pin } else { Pin::Relayed },
-                is_direct_open: peer.is_reached_directly(is_relayed, now),
-                is_relay_open,
-                // Its reports cover both paths at once.
-                direct_lost_share: None,
-                relay_lost_share: None,
-                direct: by_lanes,
-                relay: by_relay,
-                relay_listeners,
-            });
-        }
-        // The relay counts since we came into the room. With a session that has ended its word is gone for a second, and a server that was restarted counts anew.
-        let both = self
-            .statistics_before
-            .as_ref()
-            .zip(self.statistics.as_ref());
-        let grown = |of: fn(&RelayStatistics) -> u64| {
-            let grown = both.map_or(0, |(before, now)| of(now).saturating_sub(of(before)));
-            u32::try_from(grown).unwrap_or(u32::MAX)
-        };
-        self.asked = self.listening.review(&ListenerObservation {
-            elapsed_ms,
-            pin,
-            is_relay_open,
-            streams: self.peers.len() as u32,
-            forwarded: grown(|counts| counts.forwarded),
-            aged: grown(|counts| counts.aged),
-        });
-        if self.statistics.is_some() {
-            self.statistics_before = self.statistics.clone();
-        }
-    }
-
-    /// Has each heard by its own stream or in the mix, as the relay is asked, and neither twice nor not at all meanwhile.
-    fn follow_mix(&mut self, now: u64) {
-        let elapsed_ms = (now.saturating_sub(self.looked_ns) / 1_000_000) as u32;
-        // What is less than a millisecond is not lost.
-        self.looked_ns += u64::from(elapsed_ms) * 1_000_000;
-        let stats = self.mix.as_ref().map(|mix| mix.stats).unwrap_or_default();
-        let buffered_frames = stats.buffered_frames.unwrap_or_default();
-        let buffered_ms = buffered_frames * 1_000 / u64::from(self.config.choice.rate.hz());
-        let rtt_ns = self.relay_rtt_ns.values().min().copied().unwrap_or(0);
-        let seen = MixObservation {
-            elapsed_ms,
-            played_frames: stats.jitter.played_frames,
-            settle_ms: (rtt_ns / 1_000_000 + buffered_ms) as u32,
-        };
-        let all: Vec<_> = (self.peers.iter())
-            .map(|peer| MemberObservation {
-                stream: peer.stream,
-                is_wanted: peer.number.is_some() && self.asked_of(peer, now) == Asked::Mixed,
-                is_forwarded: peer.by_relay.is_heard(now),
-                played_frames: peer.played_frames(),
-            })
-            .collect();
-        self.mixing.review(&seen, &all);
-        match &self.mix {
-            None if self.mixing.is_needed() => {
-                self.mix = Some(MixStream {
-                    stream: self.add_stream(),
-                    strip: None,
-                    opus: Receiver::default(),
-                    hearing: Hearing::default(),
-                    stats: StreamStats::default(),
-                    peaks: [0.0; 2],
-                });
-            }
-            Some(mix) if !self.mixing.is_needed() => {
-                self.commands.push_back(Command::Remove(mix.stream));
-                self.mix = None;
-            }
-            _ => {}
-        }
-        self.apply_strips();
-        let listen = self.wanted(now);
-        if let Some((_, relay)) = &self.relay {
-            relay.listen(listen.clone());
-        }
-        for peer in &mut self.peers {
-            // The relay passes on what was asked for, of whom the owner has not muted.
-            let is_taken = (peer.number).is_some_and(|number| listen.forward.contains(&number));
-            peer.by_relay.is_withheld |= !is_taken || peer.is_muted_by_owner;
-        }
-        // After the relay: who is no longer to send directly shall find that the relay is asked.
-        self.tell_wanted(&listen);
-    }
-
-    /// Tells each peer by which ways its sound is to come: who is mixed need not send directly.
-    fn tell_wanted(&mut self, listen: &Listen) {
-        for peer in &mut self.peers {
-            // Whom the server does not know at present cannot be told.
-            let Some(number) = peer.number else { continue };
-            let relayed = listen.takes(number);
-            let direct = self.mixing.needs_own(peer.stream) || peer.direct.is_none();
-            for (kind, wanted, told) in [
-                ("relayed", relayed, &mut peer.is_told_relayed),
-                ("direct", direct, &mut peer.is_told_direct),
-            ] {
-                if *told == Some(wanted) {
-                    continue;
-                }
-                let signal = ToServer::Signal {
-                    to: peer.id.clone(),
-                    data: json!({"kind": kind, "wanted": wanted}),
-                };
-                // With a full queue it is said later.
-                if self.to_server.try_send(signal).is_ok() {
-                    *told = Some(wanted);
-                }
-            }
-        }
-    }
-
-    fn listen(&self, now: u64) {
-        if let Some((_, relay)) = &self.relay {
-            relay.listen(self.wanted(now));
-        }
-    }
-
-    fn strip(&self, id: &str) -> Strip {
-        self.strips.get(id).copied().unwrap_or_default()
-    }
-
     fn handle_order(&mut self, order: Order) {
         let id = match &order {
             Order::Gain(id, _) | Order::Pan(id, _) | Order::Mute(id, _) | Order::Solo(id, _) => {
@@ -1433,193 +910,10 @@ impl Network {
         self.tell(now);
     }
 
-    fn probe(&mut self) {
-        self.probe_id = self.probe_id.wrapping_add(1);
-        let probe = |id, stream| {
-            let probe = Probe {
-                stream,
-                id,
-                time_ns: now_ns(),
-                replied_ns: None,
-            };
-            Bytes::copy_from_slice(&probe.to_bytes())
-        };
-        if let Some((_, relay)) = &self.relay {
-            for session in relay.open_sessions() {
-                relay.send_on(session, probe(self.probe_id, 0));
-            }
-            for number in self.peers.iter().filter_map(|peer| peer.number) {
-                relay.send(probe(self.probe_id, number));
-            }
-        }
-        for direct in self.peers.iter_mut().filter_map(|it| it.direct.as_mut()) {
-            direct.probe(&probe(self.probe_id, 0), now_ns());
-        }
-    }
-
-    fn report(&mut self, overrun_frames: u32, underruns: u32, now: u64) {
-        let relay = self.relay.as_ref().map(|(_, relay)| relay);
-        let relay_dropped = relay.map_or(0, |relay| relay.dropped.get());
-        let heard: Vec<_> = (self.peers.iter())
-            .map(|peer| self.hears(peer, underruns, now))
-            .collect();
-        let is_relay_open = relay.is_some_and(Relay::is_open);
-        for (peer, heard) in self.peers.iter_mut().zip(heard) {
-            let is_relayed = is_relay_open && peer.relay_listeners(self.listeners) > 0;
-            let is_direct = peer.is_reached_directly(is_relayed, now);
-            let direct = peer.direct.as_mut().filter(|_| is_direct);
-            let stream = if direct.is_some() {
-                0
-            } else if let Some(number) = peer.number {
-                number
-            } else {
-                continue;
-            };
-            let dropped = direct
-                .as_ref()
-                .map_or(relay_dropped, |direct| direct.dropped);
-            // As it is likely to hear it: by the lanes if they are sent.
-            let rung = if direct.is_some() && peer.route.direct {
-                peer.listener.heard_rung()
-            } else {
-                self.relay_listener.heard_rung()
-            };
-            let reading = self.capture.read(rung);
-            let due = (peer.reports).poll(stream, reading, overrun_frames, dropped, heard, now);
-            let Some(report) = due else { continue };
-            let datagram = Bytes::copy_from_slice(&report.to_bytes());
-            if let Some(direct) = direct {
-                direct.send(datagram);
-            } else if let Some(relay) = relay {
-                relay.send(datagram);
-            }
-        }
-    }
-
-    /// How we hear a peer: by its own stream, which stands still while it is in the mix, or in that.
-    fn hears(&self, peer: &Peer, underruns: u32, now: u64) -> Option<HeardReport> {
-        if !self.mixing.is_mixed(peer.stream) {
-            return peer.hearing.report(underruns, now);
-        }
-        let source = mixed_source(self.statistics.as_ref(), peer.number)?;
-        let mix = self.mix.as_ref()?.hearing.report(underruns, now)?;
-        Some(in_mix(mix, source.concealed_share))
-    }
-
     /// Says it until it is old, or there is other news.
     fn notice(&mut self, news: String) {
         (self.status.notice, self.noticed_ns) = (Some(news), now_ns());
     }
-
-    fn tell(&mut self, now: u64) {
-        let main = self.outgoing.samples.sender.config().format;
-        let sends_to_relay = self.sends_to_relay();
-        let status = &mut self.status;
-        status.xruns = self.faults.xruns.load(Ordering::Relaxed);
-        status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
-        status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
-        status.refused = self.faults.refused.get().cloned();
-        if !is_within(Some(self.noticed_ns), NOTICE_NS, now) {
-            status.notice.clone_from(&self.at_start);
-        }
-        status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
-            + self.outgoing.samples.sender.stats().overrun_frames;
-        status.ring_overflows = self.faults.lost_datagrams.load(Ordering::Relaxed);
-        status.packets = self.outgoing.samples.sender.stats().packets;
-        status.input_peaks =
-            self.outgoing.samples.sender.take_peaks()[..self.config.choice.channels].to_vec();
-        let relay = self.relay.as_ref().map(|(_, relay)| relay);
-        status.relay = RelayStatus {
-            sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
-            trouble: match relay {
-                Some(relay) => relay.trouble(),
-                None if status.id.is_some()
-                    && matches!(self.config.path, Path::Relay | Path::Mix) =>
-                {
-                    Some("this server has no relay: take --path direct or auto".into())
-                }
-                None => None,
-            },
-            rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
-            listeners: self.listeners,
-            dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
-            statistics: self.statistics.clone(),
-            sent: sends_to_relay.then(|| SentStatus::of(&self.relay_listener, main)),
-        };
-        let mut peers = Vec::new();
-        for peer in &mut self.peers {
-            let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
-            let playhead = if self.mixing.is_mixed(peer.stream) {
-                let mix = self.mix.as_ref().and_then(|mix| mix.stats.playhead);
-                mix.zip(mixed_source(self.statistics.as_ref(), peer.number))
-                    .map(|(mix, source)| mix.wrapping_sub_signed(source.lead_frames))
-            } else {
-                peer.stats.and_then(|stats| stats.playhead)
-            };
-            let mouth_to_ear = playhead.and_then(|playhead| {
-                let played_ns =
-                    self.rendered_frames as f64 * 1e9 / f64::from(self.config.choice.rate.hz());
-                let rendered_ns = self.rendered.middle()?.ns + played_ns as i64;
-                peer.reports.mouth_to_ear(
-                    playhead,
-                    rendered_ns,
-                    self.output_ns,
-                    self.config.choice.rate,
-                    now,
-                )
-            });
-            let heard = peer.reports.heard(now).map(|heard| HeardStatus {
-                is_mixed: heard.is_mixed,
-                concealed_share: concealed_share(&heard),
-                lost_share: share(heard.lost_packets, &heard),
-                late_share: share(heard.late_packets, &heard),
-                buffer_frames: heard.buffer_frames,
-            });
-            peers.push(PeerStatus {
-                id: peer.id.clone(),
-                name: peer.name.clone(),
-                is_present: peer.is_present,
-                is_muted_by_owner: peer.is_muted_by_owner,
-                direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
-                is_relayed: peer.by_relay.is_heard(now),
-                is_mixed: self.mixing.is_mixed(peer.stream),
-                rtt_ms: peer.rtt_ms(now),
-                mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
-                    known_ms: m.known_ms,
-                    error_ms: m.error_ms,
-                    is_whole: m.is_whole,
-                }),
-                sent: peer.sent(main),
-                captures: peer.reports.captures(now),
-                heard,
-                ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
-            });
-        }
-        if let Some(mix) = &mut self.mix {
-            let strip = self.strips.get("").copied().unwrap_or_default();
-            peers.push(PeerStatus {
-                name: "the server's mix".into(),
-                is_present: true,
-                is_mixed: self.mixing.is_heard(),
-                ..described(strip, Some(mix.stats), std::mem::take(&mut mix.peaks))
-            });
-        }
-        self.status.peers = peers;
-    }
-}
-
-/// Whether it was since the last review, and a little before: replies to probes come twice a second as well. What has died begins to drop only so much later.
-fn is_since(at_ns: Option<u64>, elapsed_ms: u32, now_ns: u64) -> bool {
-    is_within(
-        at_ns,
-        u64::from(elapsed_ms) * 1_000_000 + MAX_WAIT_NS,
-        now_ns,
-    )
-}
-
-/// Whether it was less than so long ago.
-fn is_within(at_ns: Option<u64>, span_ns: u64, now_ns: u64) -> bool {
-    at_ns.is_some_and(|at| now_ns.saturating_sub(at) < span_ns)
 }
 
 /// Gives the engine a datagram of a stream's sound, decoded where it is Opus.
@@ -1630,46 +924,6 @@ fn give(far: &mut Far, opus: &mut Receiver, stream: StreamId, bytes: &[u8]) {
     });
 }
 
-/// What is known of any stream.
-fn described(strip: Strip, stats: Option<StreamStats>, peaks: [f32; 2]) -> PeerStatus {
-    let stats = stats.unwrap_or_default();
-    PeerStatus {
-        gain: strip.gain,
-        pan: strip.pan,
-        is_muted: strip.is_muted,
-        is_solo: strip.is_solo,
-        peaks,
-        format: stats.format.map(format_name),
-        received_packets: stats.sequence.received,
-        lost_packets: stats.sequence.lost,
-        late_packets: stats.jitter.late_packets,
-        played_frames: stats.jitter.played_frames,
-        concealed_frames: stats.jitter.concealed_frames,
-        underruns: stats.jitter.underruns,
-        buffer_frames: stats.buffered_frames,
-        target_frames: stats.target_frames,
-        drift_ppm: stats.drift.map(|drift| drift.ppm),
-        ..PeerStatus::default()
-    }
-}
-
-/// So many datagrams as a share of all that should have come; `None` if none should.
-fn share(packets: u32, heard: &HeardReport) -> Option<f64> {
-    let due = u64::from(heard.received_packets) + u64::from(heard.lost_packets);
-    (due > 0).then(|| f64::from(packets) / due as f64)
-}
-
-/// Frames made up, as a share of all that were heard; `None` if none were.
-fn concealed_share(heard: &HeardReport) -> Option<f64> {
-    let all = u64::from(heard.played_frames) + u64::from(heard.concealed_frames);
-    (all > 0).then(|| f64::from(heard.concealed_frames) / all as f64)
-}
-
-/// As the relay says of the participant with that number; `None` while it does not play in our mix.
-fn mixed_source(said: Option<&RelayStatistics>, number: Option<u16>) -> Option<MixedSource> {
-    said?.mixed(number?)
-}
-
 fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
     for (peak, new) in peaks.iter_mut().zip(new) {
         *peak = peak.max(new);
@@ -1678,18 +932,19 @@ fn raise(peaks: &mut [f32; 2], new: [f32; 2]) {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_core::StreamFormat;
     use antiphon_core::jitter::JitterCounts;
     use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, CaptureReport, OpusHeader, Report};
+    use antiphon_core::{SampleFormat, SampleRate, StreamFormat, StreamStats};
+    use antiphon_opus::outgoing::Copies;
     use futures_util::{SinkExt, StreamExt};
+    use serde_json::json;
     use tokio::task::LocalSet;
     use tokio_tungstenite::tungstenite::Message;
 
-    use antiphon_core::SampleRate;
-
+    use super::peer::{AUDIBLE_NS, LANE_DEAD_NS};
     use super::*;
     use crate::duplex::{self, DeviceDelays, Duplex, DuplexConfig};
-    use antiphon_opus::outgoing::Copies;
+    use crate::relay::{Listen, MixedSource};
 
     type End = (Network, Duplex, mpsc::Receiver<ToServer>);
 
@@ -2437,7 +1692,7 @@ mod tests {
     }
 
     /// Packets of libopus, mono, 240 frames, each after its length: a chord.
-    const OPUS: &[u8] = include_bytes!("../../opus/tests/libopus/1-240");
+    const OPUS: &[u8] = include_bytes!("../../../opus/tests/libopus/1-240");
 
     #[test]
     fn opus_is_heard_by_either_path() {
