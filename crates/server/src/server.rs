@@ -24,7 +24,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use tokio::task::JoinSet;
-use tower_http::compression::CompressionLayer;
 
 use crate::{
     acme::Acme,
@@ -48,7 +47,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a client that speaks HTTP/2 has to show that it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// How much a client that speaks HTTP/2 may ask for at once. A page has fewer files, and each answer that is not read holds its compressor.
+/// How much a client that speaks HTTP/2 may ask for at once. A page has fewer files.
 const MAX_STREAMS: u32 = 16;
 
 /// Why a server did not start.
@@ -363,7 +362,6 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
         .route("/plain.css", get(web::plain_css))
         .route("/healthz", get(web::health))
         .fallback(get(web::file))
-        .layer(CompressionLayer::new())
         .route("/ws/{room}", any(connection::upgrade))
         .with_state(hub);
     if tls {

@@ -10,7 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
-use rust_embed::{EmbeddedFile, RustEmbed};
+use rust_embed::RustEmbed;
 
 use crate::{hub::Hub, signalling::RoomName};
 
@@ -25,8 +25,8 @@ pub fn is_embedded() -> bool {
 
 /// `GET /`: the app, which makes a room.
 pub(crate) async fn index(headers: HeaderMap) -> Response {
-    match App::get("index.html") {
-        Some(file) => answer(file, &headers, "no-cache"),
+    match answer("index.html", &headers, "no-cache") {
+        Some(answer) => answer,
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
             Html(include_str!("../pages/not-built.html")),
@@ -51,10 +51,7 @@ pub(crate) async fn file(uri: Uri, headers: HeaderMap) -> Response {
     } else {
         "no-cache"
     };
-    match App::get(path) {
-        Some(file) => answer(file, &headers, cache_control),
-        None => not_found(),
-    }
+    answer(path, &headers, cache_control).unwrap_or_else(not_found)
 }
 
 /// `GET /plain.css`, for the pages that the server writes itself.
@@ -84,8 +81,10 @@ fn not_found() -> Response {
         .into_response()
 }
 
-fn answer(file: EmbeddedFile, request: &HeaderMap, cache_control: &'static str) -> Response {
-    // Weak, because the same file goes out in more than one compression.
+/// The file, or its compressed form for who takes that. `None` without such a file.
+fn answer(path: &str, request: &HeaderMap, cache_control: &'static str) -> Option<Response> {
+    let file = App::get(path)?;
+    // Weak, because the same file goes out in two forms.
     let tag = format!(
         "W/\"{}\"",
         HEXLOWER.encode(&file.metadata.sha256_hash()[..8])
@@ -105,13 +104,41 @@ fn answer(file: EmbeddedFile, request: &HeaderMap, cache_control: &'static str) 
             Ok(HeaderValue::from_static(cache_control)),
         ),
         (header::CONTENT_TYPE, HeaderValue::try_from(mime)),
+        (
+            header::VARY,
+            Ok(HeaderValue::from_name(header::ACCEPT_ENCODING)),
+        ),
     ];
     let headers = headers.map(|(name, value)| (name, value.expect("printable ASCII")));
     if known {
-        (StatusCode::NOT_MODIFIED, headers).into_response()
-    } else {
-        (headers, body(file.data)).into_response()
+        return Some((StatusCode::NOT_MODIFIED, headers).into_response());
     }
+    let compressed = takes_brotli(request)
+        .then(|| App::get(&format!("{path}.br")))
+        .flatten();
+    Some(match compressed {
+        Some(compressed) => (
+            headers,
+            [(header::CONTENT_ENCODING, "br")],
+            body(compressed.data),
+        )
+            .into_response(),
+        None => (headers, body(file.data)).into_response(),
+    })
+}
+
+/// Whether `Accept-Encoding` names Brotli, with a weight other than zero (RFC 9110, section 12.5.3). Browsers do, over TLS and to localhost.
+fn takes_brotli(request: &HeaderMap) -> bool {
+    request
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|codings| codings.to_str().ok())
+        .flat_map(|codings| codings.split(','))
+        .any(|coding| {
+            let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+            let weight = weight.trim().trim_start_matches("q=").parse::<f32>();
+            name.trim().eq_ignore_ascii_case("br") && weight.is_ok_and(|weight| weight > 0.0)
+        })
 }
 
 /// A client that asks and does not read shall not hold a copy of what is in the binary already.
@@ -131,5 +158,28 @@ mod tests {
         static EMBEDDED: &[u8] = b"embedded";
         let body = body(EMBEDDED.into());
         assert_eq!((body.as_ptr(), &*body), (EMBEDDED.as_ptr(), EMBEDDED));
+    }
+
+    #[test]
+    fn brotli_is_for_who_takes_it() {
+        let takes = |codings: &'static str| {
+            let headers = [(header::ACCEPT_ENCODING, HeaderValue::from_static(codings))];
+            takes_brotli(&headers.into_iter().collect())
+        };
+        for codings in ["br", "gzip, deflate, br, zstd", "gzip;q=1, BR ; q=0.5"] {
+            assert!(takes(codings), "{codings}");
+        }
+        for codings in [
+            "",
+            "gzip, deflate",
+            "br;q=0",
+            "br; q=0.000",
+            "br;q=x",
+            "brotli",
+            "*",
+        ] {
+            assert!(!takes(codings), "{codings}");
+        }
+        assert!(!takes_brotli(&HeaderMap::new()));
     }
 }

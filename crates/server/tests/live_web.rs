@@ -185,6 +185,7 @@ async fn files_have_types_tags_and_ages() {
             _ => continue,
         };
         assert_eq!(answer.headers["content-type"], expected, "{name}");
+        assert!(!answer.headers.contains_key("content-encoding"), "{name}");
         let compressed = server
             .get(
                 &format!("/assets/{name}"),
@@ -192,6 +193,8 @@ async fn files_have_types_tags_and_ages() {
             )
             .await;
         assert_eq!(compressed.headers["content-encoding"], "br", "{name}");
+        assert_eq!(compressed.headers["content-type"], expected, "{name}");
+        assert_eq!(compressed.headers["vary"], "accept-encoding", "{name}");
     }
 }
 
