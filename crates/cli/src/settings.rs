@@ -194,7 +194,7 @@ pub(crate) struct Settings {
     )]
     relay_port: Option<u16>,
 
-    /// Certificate chain (PEM) for the relay; without one it makes its own, which pages recognise [default: --tls-cert]
+    /// Certificate chain (PEM) for the relay [default: that of the web port if browsers trust it everywhere, else the relay's own, which pages recognise]
     #[arg(
         long,
         env = "ANTIPHON_RELAY_CERT",
@@ -204,7 +204,7 @@ pub(crate) struct Settings {
     )]
     relay_cert: Option<PathBuf>,
 
-    /// That certificate's private key (PEM) [default: --tls-key]
+    /// That certificate's private key (PEM)
     #[arg(
         long,
         env = "ANTIPHON_RELAY_KEY",
@@ -497,7 +497,7 @@ impl Settings {
         let relay = RelayConfig {
             listen: settings.relay_listen,
             public_port: settings.relay_port,
-            tls: relay_tls.or_else(|| tls_files.clone()),
+            tls: relay_tls,
         };
         let public_origin = settings.public_url.map(|url| origin_of(&url)).transpose()?;
         let (tls, public_origin) = match acme {

@@ -55,8 +55,8 @@ pub struct RelayConfig {
     pub listen: Option<SocketAddr>,
     /// The port that pages are told, if a firewall maps it to another than the one listened on.
     pub public_port: Option<u16>,
-    /// A certificate that browsers trust. Without one the relay shows that of [`Tls::Acme`] as soon as there is one; until then, or without
-    /// ACME, it makes its own, and pages are told their hashes.
+    /// Its certificate. Without one it is that of the web port, from files or from [`Tls::Acme`] as soon as there is one, if a public CA vouches for it; otherwise the
+    /// relay makes its own, and pages are told their hashes.
     pub tls: Option<TlsFiles>,
 }
 

@@ -1,15 +1,23 @@
-//! A certificate from two files, read again when they change.
+//! Certificates: from two files, read again when they change, and who vouches for one.
 
 use std::{
     io,
     ops::Range,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use axum_server::tls_rustls::RustlsConfig;
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+};
 use tokio::time;
-use x509_parser::{certificate::X509Certificate, prelude::FromDer, time::ASN1Time};
+use x509_parser::{
+    certificate::X509Certificate, extensions::GeneralName, prelude::FromDer, time::ASN1Time,
+};
 
 use crate::{config::TlsFiles, metrics::unix_s};
 
@@ -52,6 +60,39 @@ pub(crate) fn validity(certificate: &CertificateDer<'_>) -> io::Result<Range<Sys
     };
     let validity = certificate.validity();
     Ok(time(validity.not_before)..time(validity.not_after))
+}
+
+/// Whether a public CA vouches for the first certificate of a chain, for the first name in it: one of those that Mozilla trusts. Where only this organisation's own
+/// machines know the CA, Chromium loads pages, but opens no WebTransport (`CreateProofVerifier` in its `dedicated_web_transport_http3_client.cc`).
+pub(crate) fn is_public(chain: &[CertificateDer<'_>]) -> bool {
+    is_vouched_for(
+        chain,
+        webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
+    )
+}
+
+fn is_vouched_for(chain: &[CertificateDer<'_>], roots: RootCertStore) -> bool {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+    let (Ok(verifier), [first, rest @ ..]) = (verifier.build(), chain) else {
+        return false;
+    };
+    let vouched = |name| verifier.verify_server_cert(first, rest, &name, &[], UnixTime::now());
+    first_name(first).is_some_and(|name| vouched(name).is_ok())
+}
+
+fn first_name(certificate: &CertificateDer<'_>) -> Option<ServerName<'static>> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()??;
+    names
+        .value
+        .general_names
+        .iter()
+        .find_map(|name| match name {
+            // Of a wildcard, any name will do.
+            GeneralName::DNSName(name) => name.replacen('*', "any", 1).try_into().ok(),
+            _ => None,
+        })
 }
 
 /// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
@@ -192,6 +233,34 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn a_ca_vouches_for_what_it_has_signed() {
+        let ca_key = rcgen::KeyPair::generate().expect("made");
+        let mut ca = rcgen::CertificateParams::default();
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let root = ca.self_signed(&ca_key).expect("signed");
+        let issuer = rcgen::Issuer::new(ca, ca_key);
+        let roots = || {
+            let mut roots = RootCertStore::empty();
+            roots.add(root.der().clone()).expect("a root");
+            roots
+        };
+        let signed = |names: &[&str]| {
+            let key = rcgen::KeyPair::generate().expect("made");
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            let parameters = rcgen::CertificateParams::new(names).expect("valid");
+            let leaf = parameters.signed_by(&key, &issuer).expect("signed");
+            [leaf.der().clone()]
+        };
+        for name in ["music.example.org", "*.example.org"] {
+            let chain = signed(&[name]);
+            assert!(is_vouched_for(&chain, roots()), "{name}");
+            assert!(!is_public(&chain), "{name}");
+        }
+        assert!(!is_vouched_for(&signed(&[]), roots()), "of no name");
+        assert!(!is_vouched_for(&[], roots()), "nothing");
+    }
 
     #[test]
     fn who_does_not_renew_a_certificate_is_warned_every_day() {

@@ -22,7 +22,6 @@ use antiphon_server::{
     signalling::{ParticipantId, RoomName},
 };
 use bytes::Bytes;
-use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tokio::{net::UdpSocket, runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
@@ -1263,32 +1262,14 @@ async fn a_stop_is_said_to_everyone() {
     std::net::UdpSocket::bind(address).expect("its port is free again");
 }
 
-/// A session for what a page was told in its `welcome`.
-async fn connect_as_told(relay: &Value) -> Session {
-    let hashes = relay["certificate_hashes"].as_array().expect("a list");
-    let hashes = hashes.iter().map(|hash| {
-        let digits = hash.as_str().expect("digits").as_bytes();
-        HEXLOWER.decode(digits).expect("hex digits")
-    });
-    let client = ClientBuilder::new().with_server_certificate_hashes(hashes.collect());
-    let token = relay["token"].as_str().expect("a token");
-    let url = format!("https://127.0.0.1:{}/relay/{token}", relay["port"]);
-    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
-    client
-        .expect("a client")
-        .connect(request)
-        .await
-        .expect("connects")
-}
-
 #[tokio::test]
 async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
     let mut server =
         running::Running::start(|config| config.relay = Some(RelayConfig::default())).await;
     let (mut a_page, a_welcome) = server.join(1).await;
     let (_b_page, b_welcome) = server.join(2).await;
-    let a = connect_as_told(&a_welcome["relay"]).await;
-    let b = connect_as_told(&b_welcome["relay"]).await;
+    let a = running::connect_as_told(&a_welcome["relay"]).await;
+    let b = running::connect_as_told(&b_welcome["relay"]).await;
     let (a_number, b_number) = (&a_welcome["stream"], &b_welcome["stream"]);
     let mut a_control = Control::open(&a).await;
     let mut b_control = Control::open(&b).await;
@@ -1333,7 +1314,7 @@ async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
 /// Commands are done in order: whoever can open a session now, came after all that happened before.
 async fn settled(server: &running::Running, person: u8) {
     let (mut page, welcome) = server.join(person).await;
-    connect_as_told(&welcome["relay"]).await;
+    running::connect_as_told(&welcome["relay"]).await;
     page.say(json!({"type": "leave"})).await;
     assert_eq!(page.closed().await, 1000);
 }
@@ -1355,8 +1336,8 @@ async fn what_an_owner_decides_holds_at_the_relay_and_a_lost_page_loses_no_sound
     let (mut a_page, a_welcome) = server.join(1).await;
     let (b_page, b_welcome) = server.join(2).await;
     assert_eq!(a_page.hear().await["type"], "joined");
-    let a = connect_as_told(&a_welcome["relay"]).await;
-    let b = connect_as_told(&b_welcome["relay"]).await;
+    let a = running::connect_as_told(&a_welcome["relay"]).await;
+    let b = running::connect_as_told(&b_welcome["relay"]).await;
     let mut a_control = Control::open(&a).await;
     a_control.listen(&[2]).await;
     Control::open(&b).await.wanted(1).await;

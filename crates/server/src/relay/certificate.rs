@@ -20,7 +20,7 @@ use rustls::{
     sign::{CertifiedKey, SingleCertAndKey},
 };
 
-use crate::{config::TlsFiles, media::CertificateHash};
+use crate::{config::TlsFiles, media::CertificateHash, tls};
 
 /// Its name in TLS (RFC 9114, section 3.1).
 const HTTP3: &[u8] = b"h3";
@@ -75,6 +75,11 @@ impl Certificate {
             })
         };
         made().expect("the operating system has randomness")
+    }
+
+    /// See [`tls::is_public`].
+    pub(crate) fn is_public(&self) -> bool {
+        tls::is_public(&self.chain)
     }
 
     fn hash(&self) -> CertificateHash {

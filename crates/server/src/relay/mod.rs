@@ -42,6 +42,7 @@ use std::{
 };
 
 use quinn_proto::{ServerConfig, TransportConfig};
+use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
 use tokio::{
     runtime::{Builder, LocalOptions},
     sync::{mpsc, oneshot, watch},
@@ -61,7 +62,7 @@ use self::{
 use crate::{
     acme::Shown,
     admission::{Admission, site},
-    config::{Config, RelayConfig, TlsFiles},
+    config::{Config, RelayConfig, Tls, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
     rate::TokenBucket,
     server::StartError,
@@ -84,6 +85,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LAG_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the snapshots are made.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+const PRIVATE: &str = "no public CA vouches for the certificate of the web port: the relay shows one of its own, which pages recognise";
 /// A certificate of the relay's own is looked at this often, because a host may sleep.
 const ROTATION_CHECK: Duration = Duration::from_secs(60);
 
@@ -94,6 +96,7 @@ pub struct BoundRelay {
     address: SocketAddr,
     identity: Identity,
     shown: Option<watch::Receiver<Shown>>,
+    is_public: IsPublic,
     config: ServerConfig,
     transport: Arc<TransportConfig>,
     public_origin: Option<String>,
@@ -101,6 +104,9 @@ pub struct BoundRelay {
     end: MediaEnd,
     snapshots: watch::Sender<Arc<Snapshot>>,
 }
+
+/// [`tls::is_public`], but for tests, which have no such certificate.
+type IsPublic = fn(&[CertificateDer<'_>]) -> bool;
 
 /// Where the certificate is from.
 #[derive(Debug)]
@@ -121,7 +127,8 @@ impl BoundRelay {
         lifetime: Lifetime,
     ) -> Result<(Self, Media), StartError> {
         let transport = Arc::new(quic::transport());
-        let (identity, server_config, hashes) = match &relay.tls {
+        let files = relay.tls.as_ref().or_else(|| public_files(config));
+        let (identity, server_config, hashes) = match files {
             Some(files) => {
                 let server_config = read(files, &transport).map_err(|source| StartError::Tls {
                     cert: files.cert.clone(),
@@ -159,6 +166,7 @@ impl BoundRelay {
             address,
             identity,
             shown: None,
+            is_public: tls::is_public,
             config: server_config,
             transport,
             public_origin: config.public_origin.clone(),
@@ -174,7 +182,7 @@ impl BoundRelay {
         self.address
     }
 
-    /// Shows another certificate than its own as soon as there is one.
+    /// Shows another certificate than its own as soon as there is one that a public CA vouches for.
     pub(crate) fn show(&mut self, shown: watch::Receiver<Shown>) {
         self.shown = Some(shown);
     }
@@ -221,6 +229,7 @@ impl BoundRelay {
             socket,
             identity,
             shown,
+            is_public,
             config,
             transport,
             public_origin,
@@ -253,6 +262,7 @@ impl BoundRelay {
         };
         let mut inbox = relay.connections.inbox();
         let (configs, mut new_configs) = mpsc::unbounded_channel();
+        let shown = shown.map(|shown| (shown, is_public));
         task::spawn_local(renew(identity, shown, configs, transport, end.offer));
         let mut timer = pin!(time::sleep(Duration::ZERO));
         let mut stopping = None;
@@ -542,7 +552,7 @@ impl Relay {
 /// Keeps the certificate fresh, until nobody takes one any more. Sessions that are open keep the one that they have.
 async fn renew(
     identity: Identity,
-    shown: Option<watch::Receiver<Shown>>,
+    shown: Option<(watch::Receiver<Shown>, IsPublic)>,
     configs: mpsc::UnboundedSender<ServerConfig>,
     transport: Arc<TransportConfig>,
     offers: watch::Sender<RelayOffer>,
@@ -557,31 +567,48 @@ async fn renew(
         }
         Identity::Own(own) => {
             let rotate = rotate(own, &configs, &transport, &offers);
-            let Some(mut shown) = shown else {
+            let Some((mut shown, is_public)) = shown else {
                 return rotate.await;
             };
+            shown.mark_changed();
             let issued = async {
-                // Whoever orders may have ended without one: then its own go on.
-                if shown.wait_for(Option::is_some).await.is_err() {
-                    std::future::pending().await
+                match next_public(&mut shown, is_public).await {
+                    Some(certificate) => certificate,
+                    // Whoever orders may have ended without one: then its own go on.
+                    None => std::future::pending().await,
                 }
             };
-            tokio::select! {
-                () = rotate => {}
-                () = issued => {}
-            }
+            let mut certificate = tokio::select! {
+                () = rotate => return,
+                certificate = issued => certificate,
+            };
             loop {
-                if let Some(certificate) = shown.borrow_and_update().clone() {
-                    let config = certificate::server_config(certificate, &transport);
-                    let _ = configs.send(config);
-                    offers.send_if_modified(|offer| {
-                        !std::mem::take(&mut offer.certificate_hashes).is_empty()
-                    });
-                }
-                if shown.changed().await.is_err() {
-                    return;
+                let config = certificate::server_config(certificate, &transport);
+                let _ = configs.send(config);
+                offers.send_if_modified(|offer| {
+                    !std::mem::take(&mut offer.certificate_hashes).is_empty()
+                });
+                match next_public(&mut shown, is_public).await {
+                    Some(next) => certificate = next,
+                    None => return,
                 }
             }
+        }
+    }
+}
+
+/// Waits for the next certificate that a public CA vouches for; `None` if no more come.
+async fn next_public(
+    shown: &mut watch::Receiver<Shown>,
+    is_public: IsPublic,
+) -> Option<Arc<CertifiedKey>> {
+    loop {
+        shown.changed().await.ok()?;
+        let certificate = shown.borrow_and_update().clone();
+        match certificate {
+            Some(certificate) if is_public(&certificate.cert) => return Some(certificate),
+            Some(_) => tracing::info!("{PRIVATE}"),
+            None => {}
         }
     }
 }
@@ -604,6 +631,18 @@ async fn rotate(
         offers.send_modify(|offer| offer.certificate_hashes = own.hashes());
         tracing::info!("the relay goes on to its next certificate");
     }
+}
+
+/// The web port's, if a public CA vouches for what is in them. What cannot be read has been said already.
+fn public_files(config: &Config) -> Option<&TlsFiles> {
+    let Some(Tls::Files(files)) = &config.tls else {
+        return None;
+    };
+    let is_public = Certificate::read(files).is_ok_and(|certificate| certificate.is_public());
+    if !is_public {
+        tracing::info!("{PRIVATE}");
+    }
+    is_public.then_some(files)
 }
 
 fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
@@ -686,6 +725,35 @@ mod tests {
         assert_eq!(next.len(), 2);
         assert_ne!(first, next);
         running.stop().await.expect("it ends in good order");
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_shown_that_a_public_ca_vouches_for_and_no_other() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (config, relay) = (Config::default(), RelayConfig::default());
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let key = made.signing_key.serialize_der().try_into().expect("a key");
+        let provider = rustls::crypto::ring::default_provider();
+        let issued = CertifiedKey::from_der(vec![made.cert.into()], key, &provider);
+        let issued = Some(Arc::new(issued.expect("a pair")));
+        for is_public in [true, false] {
+            let bound = BoundRelay::bind(&config, &relay, any, Lifetime::default());
+            let (mut relay, mut media) = bound.expect("binds");
+            if is_public {
+                relay.is_public = |_| true;
+            }
+            let orders = watch::Sender::default();
+            relay.show(orders.subscribe());
+            let running = relay.start().expect("starts");
+            let own = media.offer().certificate_hashes;
+            assert!(!own.is_empty(), "before there is another");
+            orders.send_replace(issued.clone());
+            let patience = Duration::from_secs(if is_public { 30 } else { 1 });
+            let changed = time::timeout(patience, media.offer_changed()).await;
+            assert_eq!(changed.is_ok(), is_public);
+            assert_eq!(media.offer().certificate_hashes.is_empty(), is_public);
+            running.stop().await.expect("it ends in good order");
+        }
     }
 
     #[test]

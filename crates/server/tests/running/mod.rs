@@ -9,6 +9,7 @@
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use antiphon_server::{Config, Server};
+use data_encoding::HEXLOWER;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::{
@@ -22,6 +23,7 @@ use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Error, Message, client::IntoClientRequest},
 };
+use web_transport_quinn::{ClientBuilder, Session, proto::ConnectRequest};
 
 pub const ROOM: &str = "k3J9x0aQbW2mT7uYpL5sNg";
 const SOON: Duration = Duration::from_secs(10);
@@ -238,4 +240,22 @@ pub async fn get(
             .collect(),
         body: body.to_owned(),
     }
+}
+
+/// A session for what a page was told in its `welcome`.
+pub async fn connect_as_told(relay: &Value) -> Session {
+    let hashes = relay["certificate_hashes"].as_array().expect("a list");
+    let hashes = hashes.iter().map(|hash| {
+        let digits = hash.as_str().expect("digits").as_bytes();
+        HEXLOWER.decode(digits).expect("hex digits")
+    });
+    let client = ClientBuilder::new().with_server_certificate_hashes(hashes.collect());
+    let token = relay["token"].as_str().expect("a token");
+    let url = format!("https://127.0.0.1:{}/relay/{token}", relay["port"]);
+    let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
+    client
+        .expect("a client")
+        .connect(request)
+        .await
+        .expect("connects")
 }
