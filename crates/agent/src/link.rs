@@ -29,6 +29,7 @@ impl std::str::FromStr for RoomLink {
         };
         let host = url.host_str().ok_or_else(|| bad("no host"))?;
         let room = (url.path().strip_prefix("/r/")).ok_or_else(|| bad("no /r/ in it"))?;
+        let room = room.strip_suffix('/').unwrap_or(room);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !(16..=64).contains(&room.len()) || !room.chars().all(is_name) {
             return Err(bad("a room has 16 to 64 letters, digits, - or _"));
@@ -76,7 +77,7 @@ mod tests {
             link.signalling_url(),
             "ws://localhost:8080/ws/abcdefghij0123456789-_"
         );
-        let link: RoomLink = "https://[2001:db8::1]/r/abcdefghijklmnop?autojoin=1"
+        let link: RoomLink = "https://[2001:db8::1]/r/abcdefghijklmnop/?autojoin=1"
             .parse()
             .expect("a link");
         assert_eq!((link.port, link.host_name()), (443, "2001:db8::1"));

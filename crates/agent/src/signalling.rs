@@ -382,8 +382,8 @@ pub async fn run(
     let mut server = None;
     loop {
         let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
-            Err(_) => End::Broken("the server does not answer".into()),
-            Ok(Err(error)) => End::Broken(error.to_string()),
+            Err(_) => End::Broken(unreachable(&link, "the server does not answer")),
+            Ok(Err(error)) => End::Broken(unreachable(&link, &explained(&error))),
             Ok(Ok((socket, address))) => {
                 server = Some(address);
                 let mut welcomed = false;
@@ -417,6 +417,24 @@ pub async fn run(
         }
         tokio::time::sleep(retry_after(failures)).await;
         failures = failures.saturating_add(1);
+    }
+}
+
+fn unreachable(link: &RoomLink, why: &str) -> String {
+    format!("{}:{}: {why}", link.host, link.port)
+}
+
+/// What a user may do about it, where that is known.
+fn explained(error: &io::Error) -> String {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match (error.kind(), tls) {
+        (io::ErrorKind::ConnectionRefused, _) => {
+            "nothing listens there: does the server run, and is this its port?".into()
+        }
+        (_, Some(rustls::Error::InvalidMessage(_))) => {
+            "no HTTPS there: does the room's link begin with http://?".into()
+        }
+        _ => error.to_string(),
     }
 }
 

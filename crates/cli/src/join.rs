@@ -51,7 +51,7 @@ Examples:
       A small band to play with. `--bots 2 --rooms 10` is load for a server:
       once a second it says what came and how long it took.
 
-  antiphon join --tone 440 --plain --json summary.json --seconds 60 LINK
+  antiphon join --tone --plain --json summary.json --seconds 60 LINK
       For tests: a tone for a minute, and figures at the end.")]
 pub(crate) struct Join {
     /// The room's link
@@ -84,11 +84,11 @@ pub(crate) struct Join {
     list_devices: bool,
 
     /// Use the card whose name, or whose ports' names, begin so; with JACK "none": connect no card, something else will
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["input", "tone", "output"])]
     device: Option<String>,
 
     /// ... and play on this one. Each card has a clock of its own: what one is ahead of the other is skipped now and then, or silent
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["input", "tone", "output"])]
     output_device: Option<String>,
 
     /// Which inputs of the card, separated by commas
@@ -96,6 +96,7 @@ pub(crate) struct Join {
         long,
         value_name = "NUMBERS",
         default_value = "1,2",
+        conflicts_with_all = ["input", "tone", "output"],
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
@@ -151,11 +152,13 @@ pub(crate) struct Join {
     #[arg(long = "loop", requires = "input")]
     is_loop: bool,
 
-    /// Play a sine into the room
+    /// Play a sine into the room, of 440 Hz if not given
     #[arg(
         long,
         value_name = "HZ",
         num_args = 0..=1,
+        // Otherwise it would take the room's link for a number.
+        require_equals = true,
         default_missing_value = "440",
         value_parser = clap::value_parser!(u16).range(20..=20_000)
     )]

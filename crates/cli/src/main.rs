@@ -18,6 +18,7 @@ use clap::{Parser, Subcommand};
 /// A music studio in browsers: people far apart play together, peer to peer, uncompressed.
 #[derive(Debug, Parser)]
 #[command(
+    name = "antiphon",
     version,
     propagate_version = true,
     arg_required_else_help = true,

@@ -60,9 +60,10 @@ pub(crate) struct Open {
     no_sandbox: bool,
 }
 
-/// `http(s)://HOST[:PORT]/r/ROOM` and nothing more: it becomes an argument of another program.
+/// `http(s)://HOST[:PORT]/r/ROOM`, perhaps with what `docs/automation.md` allows after it, and nothing more: it becomes an argument of another program.
 #[derive(Debug, Clone)]
 struct RoomLink {
+    /// Without a fragment.
     text: String,
     /// Whether browsers give a page from there the microphone.
     secure: bool,
@@ -77,9 +78,15 @@ impl FromStr for RoomLink {
             (_, Some(rest)) => (false, rest),
             _ => return Err("a room's link begins with https:// or http://"),
         };
-        let shape = "a room's link looks like https://HOST/r/ROOM, with nothing after it";
-        let (host, room) = rest.split_once("/r/").ok_or(shape)?;
-        room.parse::<RoomName>().map_err(|_| shape)?;
+        let shape = "a room's link looks like https://HOST/r/ROOM, with nothing after it but, perhaps, ?autojoin=1 and the like";
+        let rest = rest.strip_suffix(LAUNCHED).unwrap_or(rest);
+        let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"=&_.%+-".contains(&byte);
+        let (host, room) = address.split_once("/r/").ok_or(shape)?;
+        let room = room.strip_suffix('/').unwrap_or(room);
+        if room.parse::<RoomName>().is_err() || !query.bytes().all(is_plain) {
+            return Err(shape);
+        }
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.parse::<u16>().is_ok() => name,
             _ => host,
@@ -99,8 +106,10 @@ impl FromStr for RoomLink {
             || name.ends_with(".localhost")
             || name.starts_with("127.")
             || name == "[::1]";
+        let scheme = if https { "https" } else { "http" };
+        let question = if query.is_empty() { "" } else { "?" };
         Ok(Self {
-            text: text.to_owned(),
+            text: format!("{scheme}://{host}/r/{room}{question}{query}"),
             secure: https || local,
         })
     }
@@ -258,10 +267,17 @@ impl Open {
             child.try_wait().map_err(failed)?
         };
         match ended {
-            Some(status) if !status.success() => Err(Failure::running(format!(
-                "{} ended with {status}; run it with --wait to see its own messages",
-                launch.program.display()
-            ))),
+            Some(status) if !status.success() => {
+                let advice = if self.wait {
+                    ""
+                } else {
+                    "; run it with --wait to see its own messages"
+                };
+                let program = launch.program.display();
+                Err(Failure::running(format!(
+                    "{program} ended with {status}{advice}"
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -387,6 +403,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_page_reads_after_the_room_is_passed_on() {
+        for (after, passed_on) in [
+            ("/", ""),
+            ("#launched", ""),
+            ("?", ""),
+            ("?autojoin=1&name=A%20B", "?autojoin=1&name=A%20B"),
+            ("/?quantum=64#launched", "?quantum=64"),
+        ] {
+            let link = format!("https://music.example.org/r/{ROOM}");
+            let read: RoomLink = format!("{link}{after}").parse().expect(after);
+            assert_eq!(read.text, format!("{link}{passed_on}"), "{after}");
+        }
+    }
+
+    #[test]
     fn refuses_everything_else() {
         for link in [
             "",
@@ -404,7 +435,7 @@ mod tests {
             &format!("https://music.example.org /r/{ROOM}"),
             &format!("https://music.example.org\" --gpu-launcher=x /r/{ROOM}"),
             &format!("https://[::1 ]/r/{ROOM}"),
-            &format!("https://music.example.org/r/{ROOM}?q"),
+            &format!("https://music.example.org/r/{ROOM}?q=\" --gpu-launcher=x"),
             &format!("https://music.example.org/r/{ROOM}#f"),
             &format!("https://music.example.org/r/{ROOM}/r/{ROOM}"),
             &format!("https://music.example.org/r/{ROOM}\n"),

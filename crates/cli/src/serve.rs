@@ -52,7 +52,8 @@ Examples:
       The same behind a proxy on this machine that holds the certificate.
       The relay's UDP port is open to everyone: no web proxy passes it on.
 
-  ANTIPHON_TURN_SECRET=... antiphon serve --turn-url turn:turn.example.org:3478
+  ANTIPHON_TURN_SECRET=... antiphon serve \\
+      --turn-url 'turns:turn.example.org:443?transport=tcp'
       Relay through coturn (use-auth-secret) for those whose networks let
       nothing else through.
 
@@ -254,7 +255,7 @@ fn advise(error: &StartError) -> String {
         StartError::ListenMetrics { address, source } => ("--metrics-listen", *address, source),
         StartError::ListenRelay { .. } => {
             return format!(
-                "{error}. Take another address, --relay-listen ADDRESS:PORT, or do without: --no-relay"
+                "{error}. Take another address, --relay-listen IP:PORT, or do without: --no-relay"
             );
         }
         _ => return error.to_string(),

@@ -40,7 +40,8 @@ pub(crate) struct Settings {
     #[arg(
         long,
         env = "ANTIPHON_LISTEN",
-        value_name = "ADDRESS:PORT",
+        value_name = "IP:PORT",
+        value_parser = socket_address,
         hide_env = true
     )]
     listen: Option<SocketAddr>,
@@ -178,7 +179,8 @@ pub(crate) struct Settings {
     #[arg(
         long,
         env = "ANTIPHON_RELAY_LISTEN",
-        value_name = "ADDRESS:PORT",
+        value_name = "IP:PORT",
+        value_parser = socket_address,
         hide_env = true,
         help_heading = "Relay"
     )]
@@ -289,11 +291,12 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_bytes_per_s: Option<u32>,
 
-    /// Serve a live page for you at http://ADDRESS:PORT/ and Prometheus metrics at /metrics [default: nowhere]
+    /// Serve a live page for you at http://IP:PORT/ and Prometheus metrics at /metrics [default: nowhere]
     #[arg(
         long,
         env = "ANTIPHON_METRICS_LISTEN",
-        value_name = "ADDRESS:PORT",
+        value_name = "IP:PORT",
+        value_parser = socket_address,
         hide_env = true
     )]
     #[arg(help_heading = "Observing")]
@@ -592,6 +595,11 @@ impl TypedValueParser for IceServerParser {
         let text = value.to_str().ok_or_else(|| refuse(&"it is not UTF-8"))?;
         text.parse().map_err(|error: IceServerError| refuse(&error))
     }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
+    let expected = "expected an IP address and a port, such as 127.0.0.1:8080, or 0.0.0.0:443 for every address of this machine";
+    text.parse().map_err(|_| expected)
 }
 
 /// Why a file cannot be read, without the value that it is about, which may be a secret.

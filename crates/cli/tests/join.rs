@@ -102,7 +102,7 @@ fn a_closed_terminal_ends_it_unless_that_is_ignored_and_a_second_signal_ends_it_
         assert!(told.expect("kill runs").success());
     };
     let join = |hangup: libc::sighandler_t| {
-        let mut command = antiphon(&["join", "--tone", "440", "--plain", &link]);
+        let mut command = antiphon(&["join", "--tone=440", "--plain", &link]);
         on_hangup(&mut command, hangup);
         let child = command
             .stdin(theirs.try_clone().expect("the terminal"))
@@ -356,7 +356,7 @@ fn is_audio(bytes: &[u8]) -> bool {
 #[test]
 fn one_who_wants_nothing_directly_gets_it_through_the_server_alone_until_it_does() {
     let (_server, link) = serve();
-    let mut command = antiphon(&["join", "--plain", "--tone", "440", &link]);
+    let mut command = antiphon(&["join", "--plain", "--tone=440", &link]);
     let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut musician = Process(child);
     let lines = BufReader::new(musician.0.stdout.take().expect("piped")).lines();
@@ -399,7 +399,7 @@ fn a_recording_is_whole_when_the_terminal_is_closed() {
     let heard = folder.path().join("heard.wav");
     let (_server, link) = serve();
     let typed = format!(
-        "exec {} join --tone 440 --output {} {link}",
+        "exec {} join --tone=440 --output {} {link}",
         env!("CARGO_BIN_EXE_antiphon"),
         heard.display()
     );
@@ -474,7 +474,7 @@ fn a_terminal_that_nobody_types_at_gets_lines() {
     use std::os::unix::process::CommandExt;
     let (_server, link) = serve();
     let (ours, theirs) = terminal();
-    let mut command = antiphon(&["join", "--tone", "440", &link]);
+    let mut command = antiphon(&["join", "--tone=440", &link]);
     // SAFETY: between fork and exec nothing is done but to leave the terminal that these tests may have.
     unsafe {
         command.pre_exec(|| {
@@ -509,7 +509,7 @@ fn bots_that_nobody_lets_in_say_so() {
         (&["join", "--bots", "3", &link][..], "passphrase"),
         (
             &["join", "--bots", "1", "--seconds", "1", &nowhere],
-            "refused",
+            "nothing listens there",
         ),
     ] {
         let output = antiphon(arguments).output().expect("it runs");
@@ -541,7 +541,8 @@ fn a_locked_door_says_how_to_open_it() {
 #[test]
 fn who_never_got_in_is_told_why() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let link = format!("http://{}/r/abcdefghijklmnop", nobody.expect("a port"));
+    let address = nobody.expect("a port").to_string();
+    let link = format!("http://{address}/r/abcdefghijklmnop");
     let folder = tempfile::tempdir().expect("a folder");
     let heard = folder.path().join("heard.wav");
     let output = antiphon(&["join", "--tone", "--plain", "--seconds", "1", &link])
@@ -552,10 +553,36 @@ fn who_never_got_in_is_told_why() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(!heard.exists(), "a recording of nothing");
-    assert!(
-        stderr.contains("never got into the room: ") && stderr.contains("refused"),
-        "{stderr}"
-    );
+    for words in ["never got into the room: ", &address, "nothing listens"] {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+    let (_server, link) = serve();
+    let link = link.replace("http://", "https://");
+    let output = antiphon(&["join", "--tone", "--plain", "--seconds", "1", &link]).output();
+    let stderr = String::from_utf8(output.expect("it runs").stderr).expect("UTF-8");
+    assert!(stderr.contains("begin with http://?"), "{stderr}");
+}
+
+#[test]
+fn what_is_of_a_sound_card_is_refused_without_one() {
+    for option in [
+        ["--device", "x"],
+        ["--output-device", "x"],
+        ["--input-channels", "1"],
+    ] {
+        let arguments = [
+            &["join", "--tone", "http://localhost/r/abcdefghijklmnop"][..],
+            &option,
+        ]
+        .concat();
+        let output = antiphon(&arguments).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(
+            stderr.contains("--tone") && stderr.contains(option[0]),
+            "{stderr}"
+        );
+    }
 }
 
 #[test]

@@ -252,6 +252,7 @@ fn mistakes_are_explained_and_secrets_are_not_shown() {
         (vec!["--max-bytes-per-s", "0"], "--max-bytes-per-s 0"),
         (vec!["--turn-ttl-s", "0"], "--turn-ttl-s 0"),
         (vec!["--listen", "8080"], "--listen"),
+        (vec!["--listen", "localhost:8080"], "expected an IP address"),
         (vec!["--log", "loud"], "--log loud: expected"),
     ] {
         let (code, _, stderr) = run(antiphon(&["serve", "--print-config"]).args(&arguments));

@@ -473,7 +473,12 @@ async fn what_cannot_work_is_refused_before_anything_starts() {
         root_ca: Some(file.clone()),
         ..ca.config(folder.path())
     };
-    for (acme, named) in [(in_a_file, "file/cache"), (no_root, &*ca.host)] {
+    let no_root_file = file.display().to_string();
+    for (acme, named) in [
+        (in_a_file, "file/cache"),
+        (no_root.clone(), &*ca.host),
+        (no_root, &*no_root_file),
+    ] {
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             tls: Some(Tls::Acme(acme)),

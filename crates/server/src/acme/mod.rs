@@ -17,6 +17,7 @@ mod store;
 use std::{
     fmt, io,
     ops::Range,
+    path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -148,9 +149,11 @@ impl Acme {
         let store = Store::open(&config).map_err(unusable)?;
         let kept = store.certificate().map_err(unusable)?;
         if let Err(error) = order::client(config.root_ca.as_deref()) {
+            let of_root = |path: &Path| format!("its root certificate {}: ", path.display());
+            let root = config.root_ca.as_deref().map(of_root).unwrap_or_default();
             return Err(StartError::AcmeClient {
                 directory: config.directory,
-                reason: error.to_string(),
+                reason: format!("{root}{error}"),
             });
         }
         let now = SystemTime::now();
