@@ -64,7 +64,7 @@ export interface Budget {
   packetMs: number;
   /** From there to the other page's network thread. */
   networkMs: number;
-  /** What the jitter buffer aims at. */
+  /** What the jitter buffer aimed at while the pulses sounded. */
   bufferMs: number;
 }
 
@@ -196,6 +196,7 @@ export function during(
   /** Between them the counters grew. */
   ends: [PageStats, PageStats];
   counters: Counters;
+  /** What the jitter buffer aimed at, the middle of the looks. */
   targetFrames: number;
 } {
   if (beganMs === null) throw new Error("the device does not say when its takes began");
@@ -218,12 +219,13 @@ export function during(
     ];
   });
   const counters = increments(countersOf(before), countersOf(after));
+  const aims = sounding.flatMap((one) => heard(one)?.targetFrames ?? []);
   return {
     own,
     looks: sounding.map(({ stats }) => stats),
     ends: [first.stats, last.stats],
     counters,
-    targetFrames: after.targetFrames,
+    targetFrames: quantile(aims, 0.5) ?? after.targetFrames,
   };
 }
 

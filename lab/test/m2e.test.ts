@@ -1,8 +1,9 @@
 import { expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
 import type { KeptStats, PagePeer, PageStats } from "../src/antiphon.js";
-import { compareLooks } from "../src/experiments/m2e.js";
-import { during } from "../src/setups.js";
+import type { Outcome } from "../src/experiment.js";
+import { compareLooks, m2e } from "../src/experiments/m2e.js";
+import { type Budget, during, type SetupResult } from "../src/setups.js";
 import { framesPerMs } from "../src/units.js";
 
 /** A pulse every 125 ms for 8 s; after 4 s the delay goes from 20 to 40 ms, and one pulse is missed. */
@@ -57,6 +58,63 @@ it("takes of what a page kept what it said while pulses and tone sounded", () =>
     [4, 5],
     [5, 6],
   ]);
-  expect([counters.playedFrames, counters.concealedFrames, targetFrames]).toEqual([4 * 48_000, 4, 7]);
+  expect([counters.playedFrames, counters.concealedFrames, targetFrames]).toEqual([4 * 48_000, 4, 5]);
   expect(() => during(stage, { began_ms: 990_000 }, all)).toThrow("kept no stats");
+});
+
+/** What a run reports of which `measured` was measured, everything in chromium. */
+async function reported(
+  measured: { session: number; setup: string; result: SetupResult }[],
+  setups: string[],
+): Promise<Outcome> {
+  const sessions = Math.max(...measured.map(({ session }) => session));
+  const options = { quick: false, sessions, configs: ["chromium"], setups, seconds: undefined };
+  return m2e.plan(options).conclude(measured.map((one) => ({ config: "chromium", ...one })));
+}
+
+/** A measurement of one direction: how long each pulse took; null: not heard. */
+function heard(pulsesMs: (number | null)[], budget: Budget | null = null): SetupResult {
+  const pulses = pulsesMs.map((ms, n): Hit => {
+    const pulse = { frame: n * 125 * framesPerMs, side: 0, code: n } as const;
+    return { pulse, latencyFrames: ms === null ? null : ms * framesPerMs, likeness: 1, crosstalkDb: null };
+  });
+  const missed = pulsesMs.filter((ms) => ms === null).length;
+  const loop: Hit = {
+    pulse: { frame: 0, side: 0, code: 0 },
+    latencyFrames: 64,
+    likeness: 1,
+    crosstalkDb: -96,
+  };
+  const report = {
+    quantumFrames: null,
+    reportedBaseLatencyMs: null,
+    reportedOutputLatencyMs: null,
+    reportedInputLatencyMs: null,
+  };
+  const hearing = { hits: pulses, missed, crosstalkDb: null, steady: null };
+  return {
+    directions: [{ name: "A to B", hearing, counters: null, report, budget, own: [] }],
+    calibration: { hits: [loop], missed: 0, crosstalkDb: -96, steady: null },
+    summary: { quantum_frames: 64, xruns: 0, missed_frames: 0 } as SetupResult["summary"],
+    browserVersion: "1",
+    pageErrors: [],
+  };
+}
+
+it("draws no playout where the other stages come to more than the whole", async () => {
+  const budget = { blockFrames: 480, packetMs: 1, networkMs: 1, bufferMs: 8 };
+  for (const [bufferMs, label, playoutMs] of [
+    [8, "chromium", 5],
+    [14, "chromium, stages overlap", null],
+  ] as const) {
+    const result = heard([25, 25, 25], { ...budget, bufferMs });
+    const { sections } = await reported([{ session: 1, setup: "Antiphon", result }], ["Antiphon"]);
+    const waterfall = sections.flatMap(({ figures }) => figures).find(({ kind }) => kind === "waterfall");
+    expect(waterfall).toMatchObject({ rows: [{ label }] });
+    expect(waterfall?.kind === "waterfall" && waterfall.rows[0]!.stages.at(-1)).toEqual({
+      name: "playout",
+      ms: playoutMs,
+      measured: false,
+    });
+  }
 });

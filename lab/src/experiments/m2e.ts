@@ -496,15 +496,16 @@ function budgetSection(measured: readonly Measured[]): Section {
     const networkMs = middle((budget) => budget.networkMs);
     const bufferMs = middle((budget) => budget.bufferMs);
     const rest = total - captureMs - packetMs - networkMs - bufferMs;
+    const overlap = rest < 0;
     return [
       {
-        label: config,
+        label: overlap ? `${config}, stages overlap` : config,
         stages: [
           { name: "capture", ms: captureMs, measured: true },
           { name: "packet", ms: packetMs, measured: true },
           { name: "network", ms: networkMs, measured: true },
           { name: "buffer", ms: bufferMs, measured: false },
-          { name: "playout", ms: Math.max(0, rest), measured: false },
+          { name: "playout", ms: overlap ? null : rest, measured: false },
         ],
       },
     ];
@@ -512,9 +513,9 @@ function budgetSection(measured: readonly Measured[]): Section {
   return {
     heading: "Where the time goes",
     method:
-      "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aims at. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
+      "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aimed at, the middle of the looks while the pulses sounded. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
     uncertainty:
-      "Capture, packet and network are medians of 3 s of packets, traced after the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
+      "Capture, packet and network are medians of 3 s of packets, traced after the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The aim covers the bursts in which a browser's blocks come, so it overlaps with capture. Where the stages come to more than the measured median, playout is unknown; elsewhere it makes the sum the median.",
     figures: [
       {
         kind: "waterfall",
@@ -523,7 +524,7 @@ function budgetSection(measured: readonly Measured[]): Section {
         alt: rows
           .map(
             ({ label, stages }) =>
-              `${label}: ${stages.map(({ name, ms }) => `${name} ${ms.toFixed(1)} ms`).join(", ")}`,
+              `${label}: ${stages.map(({ name, ms }) => `${name} ${ms === null ? "unknown" : `${ms.toFixed(1)} ms`}`).join(", ")}`,
           )
           .join("; "),
         rows,
