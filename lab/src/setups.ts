@@ -329,9 +329,7 @@ export function delaysOfSent(sender: PageTrace, receiver: PageTrace, options: { 
 
 /** Infinite where the percentile falls among what never came; null of nothing. */
 export function delayQuantile({ arrivedMs, missing }: Delays, p: number): number | null {
-  const place = p * (arrivedMs.length + missing - 1);
-  if (missing > 0 && place > arrivedMs.length - 1) return Number.POSITIVE_INFINITY;
-  return quantile(arrivedMs, arrivedMs.length > 1 ? place / (arrivedMs.length - 1) : p);
+  return quantile([...arrivedMs, ...Array<number>(missing).fill(Number.POSITIVE_INFINITY)], p);
 }
 
 export function together(all: readonly Delays[]): Delays {

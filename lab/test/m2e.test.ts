@@ -1,4 +1,4 @@
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
 import type { KeptStats, PagePeer, PageStats } from "../src/antiphon.js";
 import type { Outcome } from "../src/experiment.js";
@@ -117,4 +117,62 @@ it("draws no playout where the other stages come to more than the whole", async 
       measured: false,
     });
   }
+});
+
+describe("what is not heard", () => {
+  const [whole, silent] = [heard(Array(8).fill(20)), heard(Array(8).fill(null))];
+  const goal = ({ sections }: Outcome, figure: string) =>
+    sections
+      .flatMap(({ tables }) => tables)
+      .find(({ caption }) => caption.startsWith("Against the goals"))!
+      .rows.find((row) => row[1] === figure)
+      ?.slice(2);
+
+  it("took longer than all that is, in medians, the raw data and doubts", async () => {
+    const half = heard([20, 20, 20, 20, null, null, null, null]);
+    const outcome = await reported([{ session: 1, setup: "A", result: half }], ["A"]);
+    expect(outcome.findings).toEqual([
+      "chromium: setup A never (medians).",
+      "Pulses missed: chromium, A 4 of 8.",
+    ]);
+    expect(outcome.doubts).toEqual(["chromium, A, A to B was silent for a time within session 1"]);
+    const { columns, rows } = outcome.tables["runs.csv"]!;
+    const cells = ["median_ms", "p05_ms", "p95_ms"].map((name) => [...rows][0]![columns.indexOf(name)]);
+    expect(cells).toEqual(["inf", "20.00", "inf"]);
+  });
+
+  it("makes a session the worst of all, whichever of the two was silent", async () => {
+    const sessions = (...results: [antiphon: SetupResult, a: SetupResult][]) =>
+      reported(
+        results.flatMap(([antiphon, a], index) => [
+          { session: index + 1, setup: "Antiphon", result: antiphon },
+          { session: index + 1, setup: "A", result: a },
+        ]),
+        ["Antiphon", "A"],
+      );
+    const better = heard(Array(8).fill(10));
+    const ratio = "Antiphon / setup A";
+    expect(goal(await sessions([better, whole], [silent, whole], [whole, whole]), ratio)).toEqual([
+      "1.00",
+      "0.70",
+      "no",
+    ]);
+    for (const pair of [
+      [silent, whole],
+      [whole, silent],
+      [silent, silent],
+    ] as const) {
+      const outcome = await sessions([...pair]);
+      expect(goal(outcome, ratio)).toEqual(["not measured", "0.70", "no"]);
+      expect(outcome.findings).toContainEqual(
+        expect.stringContaining("chromium: Antiphon / setup A not measured"),
+      );
+    }
+  });
+
+  it("is no goal missed if it was not to be measured", async () => {
+    const outcome = await reported([{ session: 1, setup: "Antiphon", result: whole }], ["Antiphon"]);
+    expect(goal(outcome, "Antiphon / setup A")).toBeUndefined();
+    expect(goal(outcome, "frames concealed")).toEqual(["not measured", "0.100 %", "no"]);
+  });
 });

@@ -8,7 +8,7 @@ import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
 import { type Delays, delayQuantile, delaysOfSent, during, together, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
-import { framesPerMs, percent, shown } from "../units.js";
+import { framesPerMs, percent, raw, shown } from "../units.js";
 import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Condition {
@@ -414,7 +414,7 @@ function conclude(
           one.droppedBacklog,
           one.lanesInUse,
           shown(one.copiedShare, 4),
-          shown(one.mouthToEarMs, 2),
+          raw(one.mouthToEarMs, 2),
         ]),
       },
     },
@@ -525,14 +525,12 @@ function arrivedShare(delays: Delays): number | null {
 
 /** For people. */
 function delayText(delays: Delays, p: number): string | null {
-  const ms = delayQuantile(delays, p);
-  return ms === Number.POSITIVE_INFINITY ? "never" : shown(ms, 1);
+  return shown(delayQuantile(delays, p), 1);
 }
 
 /** For programs. */
 function delayCell(delays: Delays, p: number): string | null {
-  const ms = delayQuantile(delays, p);
-  return ms === Number.POSITIVE_INFINITY ? "inf" : shown(ms, 2);
+  return raw(delayQuantile(delays, p), 2);
 }
 
 function arrivalWords(packets: Delays, copied: Delays): string {
