@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { offScheduleMs } from "../src/experiments/ifdv.js";
 import { most } from "../src/experiments/peers.js";
 import { pointsOf } from "../src/experiments/server.js";
 
@@ -34,4 +35,12 @@ it("says that so many peers had no late packet only if none had in any session",
   expect(most(measured, "port")).toBe(2);
   expect(most(measured, "shared")).toBe(8);
   expect(most([of("port", 3, 1)], "port")).toBeNull();
+});
+
+it("tells how far packets are off an even schedule, not how far they are from each other", () => {
+  const variations = (...ms: number[]) => ms.map((variationMs) => ({ variationMs }));
+  // Bursts of three packets of 2 ms: each burst in time, its packets 4, 2 and 0 ms early.
+  const burst = [4, -2, -2];
+  expect(offScheduleMs(variations(...burst, ...burst, ...burst))).toEqual([2, 0, -2, 2, 0, -2, 2, 0, -2]);
+  expect(offScheduleMs([])).toEqual([]);
 });
