@@ -30,6 +30,8 @@ export type PageParameters = Partial<
 /** What the lab reads of `window.antiphon.stats()`, version 2. Unknown is null. */
 export interface PageStats {
   version: 2;
+  /** Since the epoch. */
+  timeMs: number;
   /** One's own participant id; null before joining. */
   id: string | null;
   quantumFrames: number | null;

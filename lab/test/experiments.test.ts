@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
+import type { PageStats } from "../src/antiphon.js";
 import { offScheduleMs } from "../src/experiments/ifdv.js";
-import { most } from "../src/experiments/peers.js";
+import { growth, most } from "../src/experiments/peers.js";
 import { pointsOf } from "../src/experiments/server.js";
 
 it("draws the server's cost over the number of participants, one point for all sessions", () => {
@@ -19,22 +20,26 @@ it("draws the server's cost over the number of participants, one point for all s
   ]);
 });
 
-it("says that so many peers had no late packet only if none had in any session", () => {
-  const of = (transport: string, count: number, latePackets: number) => ({
-    transport,
-    peers: count,
-    latePackets,
-  });
-  const measured = [
-    of("port", 2, 0),
-    of("port", 5, 0),
-    of("port", 5, 1),
-    of("port", 2, 0),
-    of("shared", 8, 0),
-  ];
-  expect(most(measured, "port")).toBe(2);
-  expect(most(measured, "shared")).toBe(8);
-  expect(most([of("port", 3, 1)], "port")).toBeNull();
+it("says that up to so many peers were clean only if all fewer were, in every session", () => {
+  const numbers = [2, 5, 8];
+  const of = (...all: [peers: number, late: number][]) => all.map(([peers, late]) => ({ peers, late }));
+  const clean = ({ late }: { late: number }) => late === 0;
+  expect(most(numbers, of([2, 0], [5, 0], [8, 0]), clean)).toBe(8);
+  expect(most(numbers, of([2, 0], [5, 0], [8, 0], [5, 1]), clean)).toBe(2);
+  expect(most(numbers, of([2, 0], [8, 0]), clean)).toBe(2);
+  expect(most(numbers, of([2, 1], [5, 0]), clean)).toBeNull();
+});
+
+it("counts every peer, and how much of the time it was heard", () => {
+  const record = (timeMs: number, ...playedFrames: number[]) => {
+    const none = { receivedPackets: 0, latePackets: 0, lostPackets: 0, concealedFrames: 0 };
+    const peers = playedFrames.map((frames, n) => ({ ...none, id: String(n), playedFrames: frames }));
+    return { timeMs, peers } as unknown as PageStats;
+  };
+  const [before, after] = [record(0, 0, 0), record(2000, 96_000, 48_000)];
+  expect(growth(before, after, 2)).toMatchObject({ playedFrames: 144_000, seconds: 2, leastShare: 0.5 });
+  expect(() => growth(before, record(2000, 96_000), 2)).toThrow("1 of 2 peers");
+  expect(() => growth(before, after, 3)).toThrow("2 of 3 peers");
 });
 
 it("tells how far packets are off an even schedule, not how far they are from each other", () => {
