@@ -78,6 +78,22 @@ it("an undisturbed take counts, whatever share of it is missing, and else the on
   expect(isLessDisturbed(still, still)).toBe(false);
 });
 
+it("of disturbed takes that with fewer xruns counts, then that of which less is missing, at the device too", () => {
+  const take = (missingShare: number, trouble: Partial<DeviceSummary>) => ({
+    load: { longestMs: 30, missingShare },
+    device: { ...steady, ...trouble },
+  });
+  const ordered = [
+    take(0.002, { missed_frames: 480 }),
+    take(0.001, { missed_frames: -4_800 }),
+    take(0.2, { missed_frames: 0 }),
+    take(0.001, { quantum_changes: 1 }),
+    take(0.001, { xruns: 2 }),
+  ];
+  for (const [index, one] of ordered.entries())
+    for (const [other, two] of ordered.entries()) expect(isLessDisturbed(one, two)).toBe(index < other);
+});
+
 it("of no minutes takes everything as it comes", async () => {
   const patience = new Patience(watch, 0, said);
   disturbedUntil = Date.now() + 1e6;
