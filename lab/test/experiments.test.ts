@@ -2,7 +2,7 @@ import { expect, it } from "vitest";
 import type { PageStats } from "../src/antiphon.js";
 import { offScheduleMs } from "../src/experiments/ifdv.js";
 import { growth, most } from "../src/experiments/peers.js";
-import { pointsOf } from "../src/experiments/server.js";
+import { missingShare, pointsOf } from "../src/experiments/server.js";
 
 it("draws the server's cost over the number of participants, one point for all sessions", () => {
   const sessions = [
@@ -18,6 +18,14 @@ it("draws the server's cost over the number of participants, one point for all s
     { x: 8, y: 22.5 },
     { x: 20, y: 50 },
   ]);
+});
+
+it("misses a participant whom nobody hears", () => {
+  const bots = { sent_packets: 2_900, dropped_packets: 100, received_packets: 6_000 };
+  expect(missingShare(bots, { perRoom: 3, path: "relay" })).toBe(0);
+  expect(missingShare({ ...bots, received_packets: 4_500 }, { perRoom: 3, path: "relay" })).toBe(0.25);
+  expect(missingShare({ ...bots, received_packets: 3_000 }, { perRoom: 3, path: "mix" })).toBe(0);
+  expect(missingShare({ ...bots, received_packets: 0 }, { perRoom: 3, path: "mix" })).toBe(1);
 });
 
 it("says that up to so many peers were clean only if all fewer were, in every session", () => {
