@@ -65,7 +65,7 @@ experiments
 ${experiments.map(({ name, question }) => `  ${name.padEnd(10)} ${question}`).join("\n")}
 
 options
-  --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5)
+  --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5; server 1)
   --seconds N       length of each measurement
   --configs LIST    of ${Object.keys(configs).join(", ")}
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, mixed", "Antiphon, messages", "Antiphon, least" (m2e) · RTC, Antiphon

@@ -12,6 +12,7 @@ import { percent, shown } from "../units.js";
 
 /** What a server costs and how long it takes, with so many participants. */
 interface Measured {
+  session: number;
   program: string;
   participants: number;
   /** Share of one core that the server took. */
@@ -141,7 +142,7 @@ export const server: Experiment = {
             label: `session ${session}, ${program}, ${participants} participants`,
             seconds: seconds + 10,
             run: async (lab) => {
-              const measured = await measure(lab, program, participants, seconds);
+              const measured = { session, ...(await measure(lab, program, participants, seconds)) };
               return {
                 measured,
                 words: `${shown((measured.cpuShare / participants) * 100, 2)} % of a core each`,
@@ -159,7 +160,12 @@ export const server: Experiment = {
   },
 };
 
-async function measure(lab: Lab, program: string, participants: number, seconds: number): Promise<Measured> {
+async function measure(
+  lab: Lab,
+  program: string,
+  participants: number,
+  seconds: number,
+): Promise<Omit<Measured, "session">> {
   const folder = makeFolder("server");
   let running: Running | undefined;
   try {
@@ -472,10 +478,10 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
   const inStep = inTurns.map((program) => `${program}, in step`);
   // One sound system drives the clients of Jamulus and JackTrip, but one core computes them one after the other: wake-ups tell what that comes to.
   const pairs: [string, readonly string[]][] = [
-    ["Jamulus", [...inStep, ...inTurns]],
-    ["JackTrip", [...inStep, ...inTurns]],
-    ["Bare UDP, in step", inStep],
+    ["Jamulus", [...inTurns, ...inStep]],
+    ["JackTrip", [...inTurns, ...inStep]],
     ["Bare UDP", inTurns],
+    ["Bare UDP, in step", inStep],
   ];
   const comparisons = pairs.flatMap(([other, of]) =>
     of.flatMap((program) =>
@@ -587,6 +593,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     tables: {
       "raw.csv": {
         columns: [
+          "session",
           "program",
           "participants",
           "cpu_share",
@@ -603,6 +610,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           "lost",
         ],
         rows: measured.map((one) => [
+          one.session,
           one.program,
           one.participants,
           shown(one.cpuShare, 5),
