@@ -67,7 +67,7 @@ ${experiments.map(({ name, question }) => `  ${name.padEnd(10)} ${question}`).jo
 options
   --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5; server 1)
   --seconds N       length of each measurement
-  --configs LIST    of ${Object.keys(configs).join(", ")}
+  --configs LIST    of ${Object.keys(configs).join(", ")}; one of them in peers, loss, native and fidelity (default: chromium-128)
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, mixed", "Antiphon, messages", "Antiphon, least" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
                     "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", the first, third and

@@ -1,7 +1,7 @@
 import { rollup } from "d3-array";
 import { type Continuity, known, listen, quantile } from "../analysis.js";
 import { keepStats, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
-import { choose, configs } from "../configs.js";
+import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
@@ -59,7 +59,7 @@ export const loss: Experiment = {
   programs: ["ip", "nsenter", "socat"],
   missing: missingForNetworks,
   plan(options): Plan<Measured[]> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const chosenLanes = choose(options.setups, laneChoices).filter(
       (lanes) => options.setups !== undefined || !options.quick || lanes === "auto",
     );
@@ -83,7 +83,7 @@ export const loss: Experiment = {
           seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
           run: async (lab) => {
             const network = await lab.network({ ...condition, seed: 1 });
-            const browser = configs[config!]!;
+            const browser = configs[config]!;
             const taken = await overNetwork(lab, network, {
               browser,
               lanes,
@@ -94,7 +94,7 @@ export const loss: Experiment = {
             version = taken.version;
             const measured = taken.rows.map((row) => ({
               ...condition,
-              config: config!,
+              config,
               lanes,
               ...row,
             }));

@@ -2,7 +2,7 @@ import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Continuity, type Hearing, listen, quantile } from "../analysis.js";
 import { binary } from "../antiphon.js";
-import { choose, configs, describe } from "../configs.js";
+import { choose, chooseConfig, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
@@ -118,7 +118,7 @@ export const native: Experiment = {
   question: "How does a browser with Antiphon compare with JackTrip and Jamulus on the same sound system?",
   programs: ["jacktrip", "Jamulus", "pw-jack", "pw-link"],
   plan(options): Plan<Measured> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const chosen = choose(options.setups, [...Object.keys(natives), "Antiphon"]).filter(
       (name) => options.setups !== undefined || !options.quick || name === "JackTrip",
     );
@@ -156,7 +156,7 @@ export const native: Experiment = {
               };
               const result = await setups.Antiphon!({
                 ...lab,
-                browser: configs[config!]!,
+                browser: configs[config]!,
                 parameters,
                 ...timing,
               });

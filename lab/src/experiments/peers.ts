@@ -1,7 +1,7 @@
 import { quantile } from "../analysis.js";
 import { type PageStats, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch } from "../browsers.js";
-import { choose, configs } from "../configs.js";
+import { choose, chooseConfig, configs } from "../configs.js";
 import { openDoorway } from "../doorway.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
@@ -49,7 +49,7 @@ export const peers: Experiment = {
     "How many musicians can one browser listen to before packets come too late, with messages between its threads and with shared memory?",
   programs: [],
   plan(options): Plan<Measured> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const transports = choose(options.setups, ["port", "shared"]);
     const seconds = options.seconds ?? (options.quick ? 2 : 30);
     const sessions = options.sessions ?? (options.quick ? 1 : 2);
@@ -66,7 +66,7 @@ export const peers: Experiment = {
               const browsers: Browser[] = [];
               const doorway = await openDoorway(product.url);
               try {
-                const listener = await launch({ ...configs[config!]!, env: rig.cardEnv("A") });
+                const listener = await launch({ ...configs[config]!, env: rig.cardEnv("A") });
                 browsers.push(listener);
                 version = listener.version;
                 const room = product.newRoom();
@@ -117,7 +117,7 @@ export const peers: Experiment = {
         }
       }
     }
-    return { steps, conclude: (measured) => conclude(measured, config!, numbers, version) };
+    return { steps, conclude: (measured) => conclude(measured, config, numbers, version) };
   },
 };
 
