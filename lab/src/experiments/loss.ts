@@ -66,46 +66,48 @@ export const loss: Experiment = {
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
     const settleSeconds = options.quick ? 0.5 : startupSeconds;
     const leadSeconds = options.quick ? 2 : forgetSeconds;
-    const steps: Step<Measured[]>[] = [];
     let version = "";
-    for (const lanes of chosenLanes) {
-      const sweep = (options.quick ? [0.05] : losses).map((share) => ({
-        profile: sweepProfile,
-        loss: share,
-      }));
-      const others =
-        options.quick || lanes !== "auto"
-          ? []
-          : [{ profile: "rtt-100", loss: 0.05 }, ...profiles.map((profile) => ({ profile }))];
-      for (const condition of [...sweep, ...others]) {
-        steps.push({
-          label: `${lanes} lane(s), ${place(condition)}`,
-          seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
-          run: async (lab) => {
-            const network = await lab.network({ ...condition, seed: 1 });
-            const browser = configs[config]!;
-            const taken = await overNetwork(lab, network, {
-              browser,
-              lanes,
-              seconds,
-              settleSeconds,
-              leadSeconds,
-            });
-            version = taken.version;
-            const measured = taken.rows.map((row) => ({
-              ...condition,
-              config,
-              lanes,
-              ...row,
-            }));
-            const last = measured.at(-1)!;
-            const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
-            return { measured, words, device: taken.summary };
-          },
-        });
-      }
-    }
-    return { steps, conclude: (measured) => conclude(measured.flat(), { seconds, leadSeconds }, version) };
+    const sweep = (options.quick ? [0.05] : losses).map((share) => ({ profile: sweepProfile, loss: share }));
+    const others =
+      options.quick || !chosenLanes.includes("auto")
+        ? []
+        : [{ profile: "rtt-100", loss: 0.05 }, ...profiles.map((profile) => ({ profile }))];
+    // Lanes take turns at each loss, so that a busy machine is busy for all.
+    const measurements = [
+      ...sweep.flatMap((condition) => chosenLanes.map((lanes) => ({ condition, lanes }))),
+      ...others.map((condition) => ({ condition, lanes: "auto" })),
+    ];
+    const steps = measurements.map(
+      ({ condition, lanes }): Step<Measured[]> => ({
+        label: `${lanes} lane(s), ${place(condition)}`,
+        seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
+        run: async (lab) => {
+          const network = await lab.network({ ...condition, seed: 1 });
+          const browser = configs[config]!;
+          const taken = await overNetwork(lab, network, {
+            browser,
+            lanes,
+            seconds,
+            settleSeconds,
+            leadSeconds,
+          });
+          version = taken.version;
+          const measured = taken.rows.map((row) => ({
+            ...condition,
+            config,
+            lanes,
+            ...row,
+          }));
+          const last = measured.at(-1)!;
+          const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
+          return { measured, words, device: taken.summary };
+        },
+      }),
+    );
+    return {
+      steps,
+      conclude: (measured) => conclude(measured.flat(), { seconds, leadSeconds }, config, version),
+    };
   },
 };
 
@@ -213,6 +215,7 @@ function place({ profile, loss: share }: Condition): string {
 function conclude(
   measured: Measured[],
   { seconds, leadSeconds }: Pick<Conditions, "seconds" | "leadSeconds">,
+  config: string,
   version: string,
 ): Outcome {
   const swept = measured.filter((one) => one.profile === sweepProfile);
@@ -270,7 +273,7 @@ function conclude(
         ]
       : []),
     ...(single.length > 0
-      ? [`With one lane at the same loss ${arrivalWords(itself(single), orCopy(single))}.`]
+      ? [`With one lane at 5 % loss ${arrivalWords(itself(single), orCopy(single))}.`]
       : []),
     ...gapWords(measured),
   ];
@@ -279,7 +282,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -368,7 +371,7 @@ function conclude(
     tables: {
       // Hundreds of thousands of packets: counted in steps of a tenth of a millisecond.
       "delays.csv": {
-        columns: ["profile", "loss_share", "lanes", "direction", "delay_ms", "packets"],
+        columns: ["config", "profile", "loss_share", "lanes", "direction", "delay_ms", "packets"],
         rows: measured.flatMap((one) =>
           [
             ...rollup(
@@ -379,6 +382,7 @@ function conclude(
           ]
             .sort(([a], [b]) => a - b)
             .map(([tenths, packets]) => [
+              one.config,
               one.profile,
               one.loss ?? null,
               one.lanes,
@@ -390,10 +394,11 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
+          one.config,
           one.profile,
           one.loss ?? null,
           one.lanes,
