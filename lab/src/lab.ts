@@ -130,10 +130,10 @@ async function main(): Promise<number> {
   const queues = new Queues();
   const shared = { rig, pages, product };
   const patience = new Patience(stalls, patienceMinutes ?? 0, say);
-  say(await calibrate(rig));
-  const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
   let failed = false;
   try {
+    say(await calibrate(rig));
+    const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
     for (const { experiment, plan } of plans) {
       const date = new Date().toISOString();
       const began = Date.now();
@@ -202,7 +202,7 @@ async function main(): Promise<number> {
   return failed ? 1 : 0;
 }
 
-/** The device, looped on itself: what it reads there, in words. */
+/** The device, looped on itself: what it reads there, in words. *Errors* if nothing. */
 async function calibrate(rig: Rig): Promise<string> {
   const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 1, steadySeconds: 0.1, tailSeconds: 0.3 });
   const { heard } = await rig.pass({
@@ -212,7 +212,7 @@ async function calibrate(rig: Rig): Promise<string> {
   const { hits, missed } = listen(heard[0]!, score, { maxLatencyFrames: 4096 });
   const frames = known(hits.map(({ latencyFrames }) => latencyFrames));
   const [least, most] = [quantile(frames, 0), quantile(frames, 1)];
-  if (least === null || most === null) return "The device does not hear its own loop.\n";
+  if (least === null || most === null) throw new Error("the device does not hear its own loop");
   return `The device's own loop: ${least} frames (${(least / framesPerMs).toFixed(2)} ms), spread ${most - least}, ${missed} of ${hits.length} pulses missed; right is one quantum, ${rig.quantumFrames}, without spread.\n`;
 }
 

@@ -119,6 +119,13 @@ it("draws no playout where the other stages come to more than the whole", async 
   }
 });
 
+it("doubts a device that does not hear all of its own loop", async () => {
+  const result = heard(Array(8).fill(20));
+  result.calibration = { ...result.calibration, missed: 1 };
+  const { doubts } = await reported([{ session: 1, setup: "A", result }], ["A"]);
+  expect(doubts).toEqual(["the device's own loop missed 1 of 2 pulses"]);
+});
+
 describe("what is not heard", () => {
   const [whole, silent] = [heard(Array(8).fill(20)), heard(Array(8).fill(null))];
   const goal = ({ sections }: Outcome, figure: string) =>

@@ -195,7 +195,7 @@ function conclude(
   };
 }
 
-/** Against the device: its own loop must be one quantum without spread. What the loop cannot show, frames that it missed, is judged step by step. */
+/** Against the device: its own loop must be one quantum without spread, and whole. What the loop cannot show, frames that it missed, is judged step by step. */
 export function calibrationDoubts(results: readonly Instrument[]): string[] {
   const doubts: string[] = [];
   const frames = known(
@@ -206,6 +206,8 @@ export function calibrationDoubts(results: readonly Instrument[]): string[] {
     doubts.push(
       `the device's own loop read ${quantile(frames, 0) ?? "nothing"} to ${quantile(frames, 1) ?? "nothing"} frames instead of one quantum`,
     );
+  const missed = results.reduce((total, { calibration }) => total + calibration.missed, 0);
+  if (missed > 0) doubts.push(`the device's own loop missed ${missed} of ${missed + frames.length} pulses`);
   return doubts;
 }
 
