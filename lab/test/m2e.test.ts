@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
-import type { KeptStats, PagePeer, PageStats } from "../src/antiphon.js";
+import type { Kept, PagePeer, PageStats } from "../src/antiphon.js";
 import type { Outcome } from "../src/experiment.js";
 import { compareLooks, m2e } from "../src/experiments/m2e.js";
 import { type Budget, during, type SetupResult } from "../src/setups.js";
@@ -35,7 +35,7 @@ it("leaves out looks that know only a part, and those without a pulse", () => {
 });
 
 /** A page that plays 48,000 frames a second from 1,000 s on, of which it conceals one. */
-const kept = (second: number): KeptStats => {
+const kept = (second: number): Kept<PageStats> => {
   const delay = { ms: second, knownMs: second, errorMs: 1, offsetErrorMs: 0.5, stages: [] };
   const peer = {
     playedFrames: 48_000 * second,
@@ -45,7 +45,7 @@ const kept = (second: number): KeptStats => {
   };
   return {
     atMs: (1_000 + second) * 1_000,
-    stats: { peers: [peer as unknown as PagePeer] } as PageStats,
+    said: { peers: [peer as unknown as PagePeer] } as PageStats,
   };
 };
 

@@ -1,6 +1,6 @@
 import { rollup } from "d3-array";
 import { type Continuity, known, listen, quantile } from "../analysis.js";
-import { keepStats, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
+import { keep, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
@@ -144,7 +144,7 @@ async function overNetwork(
     await untilPlaying([a!, b!]);
     rig.favourSound();
     await sleep(settleSeconds * 1000);
-    const handOver = await Promise.all([a!, b!].map((page) => keepStats(page, { everyMs: lookMs })));
+    const handOver = await Promise.all([a!, b!].map((page) => keep<PageStats>(page, { everyMs: lookMs })));
     const scores = ([0, 1] as const).map((voice) =>
       writeScore({
         voice,

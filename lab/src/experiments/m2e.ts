@@ -553,7 +553,8 @@ function budgetSection(measured: readonly Measured[]): Section {
 function playedSection(measured: readonly Measured[], places: { config: string; setup: string }[]): Section {
   return {
     heading: "What was played",
-    method: "Counters of the receiving end over pulses and tone, all sessions and directions together.",
+    method:
+      "Counters of the receiving end, which its page kept once a second, over pulses and tone, all sessions and directions together.",
     uncertainty:
       "Exact for what each end counts; RTC media counts in its own way. Empty: it counts no such thing.",
     figures: [],
