@@ -274,6 +274,9 @@ export interface PageTrace {
   dropped: number;
 }
 
+/** The page refuses longer ones. */
+export const longestTraceSeconds = 60;
+
 export async function readTrace(page: Browser, seconds: number): Promise<PageTrace> {
   // As text: the drivers take minutes over so many numbers.
   const text = await page.evaluate(async (length) => {

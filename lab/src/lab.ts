@@ -107,7 +107,7 @@ async function main(): Promise<number> {
   const chosen = experiments.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
   const options: Options = {
     quick: values.quick,
-    sessions: positive(values.sessions, "--sessions"),
+    sessions: whole(values.sessions, "--sessions"),
     seconds: positive(values.seconds, "--seconds"),
     configs: list(values.configs),
     setups: list(values.setups),
@@ -429,6 +429,13 @@ function positive(text: string | undefined, option: string): number | undefined 
   if (text === undefined) return undefined;
   const value = Number(text);
   if (!(value > 0)) throw new Error(`${option} takes a number above 0, not ${text}`);
+  return value;
+}
+
+function whole(text: string | undefined, option: string): number | undefined {
+  const value = positive(text, option);
+  if (value !== undefined && !Number.isInteger(value))
+    throw new Error(`${option} takes a whole number, not ${text}`);
   return value;
 }
 

@@ -3,6 +3,7 @@ import type { PageStats } from "../src/antiphon.js";
 import { offScheduleMs } from "../src/experiments/ifdv.js";
 import { growth, most } from "../src/experiments/peers.js";
 import { missingShare, pointsOf } from "../src/experiments/server.js";
+import { lookTimes } from "../src/experiments/soak.js";
 
 it("draws the server's cost over the number of participants, one point for all sessions", () => {
   const sessions = [
@@ -26,6 +27,12 @@ it("misses a participant whom nobody hears", () => {
   expect(missingShare({ ...bots, received_packets: 4_500 }, { perRoom: 3, path: "relay" })).toBe(0.25);
   expect(missingShare({ ...bots, received_packets: 3_000 }, { perRoom: 3, path: "mix" })).toBe(0);
   expect(missingShare({ ...bots, received_packets: 0 }, { perRoom: 3, path: "mix" })).toBe(1);
+});
+
+it("looks at the server at least once, and at the end", () => {
+  expect(lookTimes(5, 10)).toEqual([5]);
+  expect(lookTimes(25, 10)).toEqual([10, 20, 25]);
+  expect(lookTimes(30, 10)).toEqual([10, 20, 30]);
 });
 
 it("says that up to so many peers were clean only if all fewer were, in every session", () => {

@@ -1,6 +1,6 @@
 import { cumsum } from "d3-array";
 import { quantile } from "../analysis.js";
-import { type PageTrace, readTrace, untilPlaying } from "../antiphon.js";
+import { longestTraceSeconds, type PageTrace, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
@@ -35,7 +35,7 @@ export const ifdv: Experiment = {
     const chosen = choose(options.configs, Object.keys(configs)).filter(
       (name) => options.configs !== undefined || !options.quick || name === "chromium-128",
     );
-    const seconds = options.seconds ?? (options.quick ? 2 : 20);
+    const seconds = Math.min(longestTraceSeconds, options.seconds ?? (options.quick ? 2 : 20));
     const steps: Step<Measured[]>[] = [];
     const versions = new Set<string>();
     for (const config of chosen) {

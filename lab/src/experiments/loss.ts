@@ -1,6 +1,6 @@
 import { rollup } from "d3-array";
 import { type Continuity, known, listen, quantile } from "../analysis.js";
-import { keep, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
+import { keep, longestTraceSeconds, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
@@ -80,7 +80,7 @@ export const loss: Experiment = {
     const steps = measurements.map(
       ({ condition, lanes }): Step<Measured[]> => ({
         label: `${lanes} lane(s), ${place(condition)}`,
-        seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
+        seconds: settleSeconds + leadSeconds + pulseSeconds + seconds + traceSeconds(seconds) + 10,
         run: async (lab) => {
           const network = await lab.network({ ...condition, seed: 1 });
           const browser = configs[config]!;
@@ -164,7 +164,7 @@ async function overNetwork(
     });
     const kept = await Promise.all(handOver.map((hand) => hand()));
     // Afterwards: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
-    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, seconds)));
+    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, traceSeconds(seconds))));
     const rows = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
@@ -195,6 +195,11 @@ async function overNetwork(
     });
     return { rows, summary, version: a!.version };
   });
+}
+
+/** As long as the tone, if a page traces for so long. */
+function traceSeconds(seconds: number): number {
+  return Math.min(longestTraceSeconds, seconds);
 }
 
 /** From the sender's network thread to the listener's audio graph, as the listening page says; null before it knows. */
@@ -282,7 +287,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [

@@ -53,7 +53,7 @@ export const soak: Experiment = {
           await sleep(5000);
           const looks: Look[] = [];
           const began = performance.now();
-          for (let at = every; at <= seconds; at += every) {
+          for (const at of lookTimes(seconds, every)) {
             await sleep(began + at * 1000 - performance.now());
             const { transitUs, mixUs, aged, overRate } = await running.look();
             looks.push({
@@ -79,6 +79,11 @@ export const soak: Experiment = {
     return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
+
+/** When to look, s: every so often, and at the end. */
+export function lookTimes(seconds: number, every: number): number[] {
+  return Array.from({ length: Math.ceil(seconds / every) }, (_, n) => Math.min((n + 1) * every, seconds));
+}
 
 /** Medians of the first and the last tenth. */
 function growth(looks: readonly Look[]): [number | null, number | null] {
