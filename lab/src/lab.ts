@@ -149,48 +149,56 @@ async function main(): Promise<number> {
         if (least) kept.push({ ...least, label: step.label });
         (least ? repeated : failures).push(...failed.slice(-1).map((failure) => `${step.label}: ${failure}`));
       }
-      const loads = kept.map(({ load }) => load);
-      const outcome = await plan.conclude(kept.map(({ measured }) => measured));
-      const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
-      const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
-      const report: Report = {
-        title: experiment.title,
-        topic: experiment.name,
-        question: experiment.question,
-        run: {
-          command,
-          date,
-          commit: await commit(),
-          quick: options.quick,
-          noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
-          versions: {
-            ...outcome.versions,
-            PipeWire: (await lastLine(["pipewire", "--version"])).replace("Linked with libpipewire ", ""),
-            Node: process.version,
-          },
-          machine: {
-            ...describeMachine(),
-            ...loadWords(loads),
-            ...(patienceMinutes ? { patience: patience.words } : {}),
-          },
-          seconds: Math.round((Date.now() - began) / 1000),
-        },
-        findings: [
-          ...outcome.findings,
-          ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
-          ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
-        ],
-        sections: [...outcome.sections, ...(devices.length > 0 ? [deviceSection(devices)] : [])],
-      };
-      const tables = {
-        ...outcome.tables,
-        ...(devices.length > 0 ? { "device.csv": deviceCsv(devices) } : {}),
-      };
-      const folder = write(path.resolve(root, values.out), report, tables);
       failed ||= failures.length > 0;
-      say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
-      if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
-      say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
+      try {
+        const loads = kept.map(({ load }) => load);
+        const outcome = await plan.conclude(kept.map(({ measured }) => measured));
+        const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
+        const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
+        const report: Report = {
+          title: experiment.title,
+          topic: experiment.name,
+          question: experiment.question,
+          run: {
+            command,
+            date,
+            commit: await commit(),
+            quick: options.quick,
+            noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
+            versions: {
+              ...outcome.versions,
+              PipeWire: (await lastLine(["pipewire", "--version"])).replace("Linked with libpipewire ", ""),
+              Node: process.version,
+            },
+            machine: {
+              ...describeMachine(),
+              ...loadWords(loads),
+              ...(patienceMinutes ? { patience: patience.words } : {}),
+            },
+            seconds: Math.round((Date.now() - began) / 1000),
+          },
+          findings: [
+            ...outcome.findings,
+            ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
+            ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
+          ],
+          sections: [...outcome.sections, ...(devices.length > 0 ? [deviceSection(devices)] : [])],
+        };
+        const tables = {
+          ...outcome.tables,
+          ...(devices.length > 0 ? { "device.csv": deviceCsv(devices) } : {}),
+        };
+        const folder = write(path.resolve(root, values.out), report, tables);
+        say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
+        if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
+        say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
+      } catch (error) {
+        // The experiments to come are not to suffer from it.
+        failed = true;
+        say(
+          `\n${experiment.name} has no report: ${error instanceof Error ? error.stack : String(error)}\n\n`,
+        );
+      }
     }
   } finally {
     queues.stop();
