@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
 import type { PageStats } from "../src/antiphon.js";
 import { offScheduleMs } from "../src/experiments/ifdv.js";
+import { netem } from "../src/experiments/netem.js";
 import { growth, most } from "../src/experiments/peers.js";
 import { missingShare, pointsOf } from "../src/experiments/server.js";
 import { lookTimes } from "../src/experiments/soak.js";
@@ -33,6 +34,30 @@ it("looks at the server at least once, and at the end", () => {
   expect(lookTimes(5, 10)).toEqual([5]);
   expect(lookTimes(25, 10)).toEqual([10, 20, 25]);
   expect(lookTimes(30, 10)).toEqual([10, 20, 30]);
+});
+
+it("says of the emulator only what was measured", async () => {
+  const { plan } = netem;
+  const options = {
+    quick: true,
+    sessions: undefined,
+    seconds: undefined,
+    configs: undefined,
+    setups: undefined,
+  };
+  const row = { case: "lan", direction: "up", quantity: "loss", residual: 0, ok: true, canTell: true };
+  const [virtual, real] = ["virtual", "tun"].map((driver) => ({ driver, rows: [row] }));
+  const findingsOf = async (...measured: unknown[]) => {
+    const { findings, doubts } = await plan(options).conclude(measured);
+    return [...findings, ...doubts];
+  };
+  const result =
+    "figures of the emulator are what its model says, within what chance and the driver's own error allow.";
+  expect(await findingsOf(virtual, real)).toEqual([`In virtual and real time, all 2 ${result}`]);
+  const notReal = ["Not measured in real time.", "the network emulator was not measured in real time"];
+  expect(await findingsOf(virtual)).toEqual([`In virtual time, all 1 ${result}`, ...notReal]);
+  expect(await findingsOf()).toEqual(expect.arrayContaining(["Not measured in virtual time.", ...notReal]));
+  expect(await findingsOf()).toHaveLength(4);
 });
 
 it("says that up to so many peers were clean only if all fewer were, in every session", () => {
