@@ -137,6 +137,7 @@ async function main(): Promise<number> {
     for (const { experiment, plan } of plans) {
       const date = new Date().toISOString();
       const began = Date.now();
+      const waited = patience.watch();
       const failures: string[] = [];
       const repeated: string[] = [];
       const kept: (Kept & { label: string })[] = [];
@@ -173,7 +174,7 @@ async function main(): Promise<number> {
             machine: {
               ...describeMachine(),
               ...loadWords(loads),
-              ...(patienceMinutes ? { patience: patience.words } : {}),
+              ...(patienceMinutes ? { patience: waited() } : {}),
             },
             seconds: Math.round((Date.now() - began) / 1000),
           },

@@ -80,10 +80,13 @@ export class Patience {
     return true;
   }
 
-  /** What it came to, for the report. */
-  get words(): string {
-    const minutes = (this.#waitedMs / 60_000).toFixed(0);
-    return `waited ${minutes} min for it, ${this.#retaken} disturbed takes among that`;
+  /** What it comes to from now on, in words for a report. */
+  watch(): () => string {
+    const [waitedMs, retaken] = [this.#waitedMs, this.#retaken];
+    return () => {
+      const minutes = ((this.#waitedMs - waitedMs) / 60_000).toFixed(0);
+      return `waited ${minutes} min for it, ${this.#retaken - retaken} disturbed takes among that`;
+    };
   }
 
   #spend(ms: number): void {

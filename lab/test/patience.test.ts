@@ -48,11 +48,14 @@ it("waits until ten seconds have passed undisturbed, while it lasts", async () =
 
 it("takes anew what was disturbed, while it lasts for another take", () => {
   const patience = new Patience(watch, 1, said);
+  const inAll = patience.watch();
   expect(patience.again({ load: noStall }, 20_000)).toBe(false);
   expect(patience.again({ load: stall }, 20_000)).toBe(true);
+  const sinceThen = patience.watch();
   expect(patience.again({ load: { longestMs: 5, missingShare: 0.02 } }, 20_000)).toBe(true);
   expect(patience.again({ load: stall }, 20_000)).toBe(false);
-  expect(patience.words).toContain("2 disturbed takes");
+  expect(inAll()).toBe("waited 1 min for it, 2 disturbed takes among that");
+  expect(sinceThen()).toBe("waited 0 min for it, 1 disturbed takes among that");
 });
 
 it.each([{ missed_frames: 481 }, { missed_frames: -481 }, { xruns: 1 }, { quantum_changes: 1 }])(
