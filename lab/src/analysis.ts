@@ -122,9 +122,14 @@ export function continuity(tone: Float32Array, step: number): Continuity {
   return { frames: tone.length, breaks, hardGaps, silentFrames };
 }
 
-/** Linear interpolation between order statistics; null of nothing. */
+/** Linear interpolation between order statistics; null of nothing. Infinite where the place falls among what is infinite, because it never came. */
 export function quantile(values: readonly number[], p: number): number | null {
-  return d3quantile(values, p) ?? null;
+  const finite = values.filter((value) => value !== Number.POSITIVE_INFINITY);
+  if (finite.length === values.length) return d3quantile(values, p) ?? null;
+  // Interpolated with what is infinite, the last finite value would be no number.
+  const place = p * (values.length - 1);
+  if (place > finite.length - 1) return Number.POSITIVE_INFINITY;
+  return d3quantile(finite, finite.length > 1 ? place / (finite.length - 1) : p) ?? null;
 }
 
 export function known<T>(values: readonly (T | null)[]): T[] {

@@ -30,6 +30,8 @@ export type PageParameters = Partial<
 /** What the lab reads of `window.antiphon.stats()`, version 2. Unknown is null. */
 export interface PageStats {
   version: 2;
+  /** Since the epoch. */
+  timeMs: number;
   /** One's own participant id; null before joining. */
   id: string | null;
   quantumFrames: number | null;
@@ -232,30 +234,35 @@ export async function readStats(page: Browser): Promise<PageStats> {
   return stats;
 }
 
-/** A page's stats, and when it was asked, in ms since the epoch. */
-export interface KeptStats {
+/** What a page said of itself, and when, in ms since the epoch. */
+export interface Kept<T> {
   atMs: number;
-  stats: PageStats;
+  said: T;
 }
 
 /**
- * Has a page keep its stats, one every `everyMs`, until it is asked to hand them over. To be asked for them from outside delays its sound: the
- * browser's processes and ours then work on both processors for some 0.1 s, the first time most of all.
+ * Has a page keep its stats, or one of lab/pages its counters, once every `everyMs`, until it is asked to hand them over; it keeps nothing if it
+ * has none. To be asked for them from outside delays its sound: the browser's processes and ours then work on both processors for some 0.1 s,
+ * the first time most of all.
  */
-export async function keepStats(page: Browser, { everyMs = 1000 } = {}): Promise<() => Promise<KeptStats[]>> {
-  await readStats(page);
+export async function keep<T>(page: Browser, { everyMs = 1000 } = {}): Promise<() => Promise<Kept<T>[]>> {
   await page.evaluate((intervalMs) => {
-    const { antiphon } = window as unknown as { antiphon: { stats(): PageStats } };
-    const kept: KeptStats[] = [];
-    const timer = setInterval(() => kept.push({ atMs: Date.now(), stats: antiphon.stats() }), intervalMs);
+    const { antiphon, page } = window as unknown as {
+      antiphon?: { stats(): T };
+      page?(): { counters?(): Promise<T> };
+    };
+    const say = antiphon ? () => antiphon.stats() : page?.().counters;
+    const kept: Kept<T>[] = [];
+    const timer =
+      say && setInterval(async () => kept.push({ atMs: Date.now(), said: await say() }), intervalMs);
     Object.assign(window, {
-      handOverStats: () => {
+      handOver: () => {
         clearInterval(timer);
         return kept;
       },
     });
   }, everyMs);
-  return () => page.evaluate(() => (window as unknown as { handOverStats(): KeptStats[] }).handOverStats());
+  return () => page.evaluate(() => (window as unknown as { handOver(): Kept<T>[] }).handOver());
 }
 
 /** What the lab reads of `window.antiphon.trace()`, version 1: columns, times in ms since the epoch. */
@@ -266,6 +273,9 @@ export interface PageTrace {
   received: { timeMs: number[]; sequence: number[]; firstFrame: number[]; peer: string[]; isCopy: boolean[] };
   dropped: number;
 }
+
+/** The page refuses longer ones. */
+export const longestTraceSeconds = 60;
 
 export async function readTrace(page: Browser, seconds: number): Promise<PageTrace> {
   // As text: the drivers take minutes over so many numbers.

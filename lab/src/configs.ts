@@ -16,6 +16,16 @@ export function choose(chosen: readonly string[] | undefined, known: readonly st
   return known.filter((name) => chosen === undefined || chosen.includes(name));
 }
 
+/** The one configuration that an experiment takes. *Errors* if it is unknown, or not alone. */
+export function chooseConfig(chosen: readonly string[] = ["chromium-128"]): string {
+  const [config, ...others] = choose(chosen, Object.keys(configs));
+  if (config === undefined || others.length > 0)
+    throw new Error(
+      `peers, loss, native and fidelity take one of --configs at a time, not ${chosen.join(", ")}`,
+    );
+  return config;
+}
+
 /** What each of them is, in a sentence each: for a report's method. */
 export function describe(known: Record<string, { about: string }>): string {
   return Object.entries(known)

@@ -65,9 +65,9 @@ experiments
 ${experiments.map(({ name, question }) => `  ${name.padEnd(10)} ${question}`).join("\n")}
 
 options
-  --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5)
+  --sessions N      repetitions, interleaved (m2e, native 3; peers 2; restart 5; server 1)
   --seconds N       length of each measurement
-  --configs LIST    of ${Object.keys(configs).join(", ")}
+  --configs LIST    of ${Object.keys(configs).join(", ")}; one of them in peers, loss, native and fidelity (default: chromium-128)
   --setups LIST     of A, B0, B1, C0, C1, RTC, Antiphon, "Antiphon, relayed", "Antiphon, mixed", "Antiphon, messages", "Antiphon, least" (m2e) · RTC, Antiphon
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
                     "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", the first, third and
@@ -107,7 +107,7 @@ async function main(): Promise<number> {
   const chosen = experiments.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
   const options: Options = {
     quick: values.quick,
-    sessions: positive(values.sessions, "--sessions"),
+    sessions: whole(values.sessions, "--sessions"),
     seconds: positive(values.seconds, "--seconds"),
     configs: list(values.configs),
     setups: list(values.setups),
@@ -130,13 +130,14 @@ async function main(): Promise<number> {
   const queues = new Queues();
   const shared = { rig, pages, product };
   const patience = new Patience(stalls, patienceMinutes ?? 0, say);
-  say(await calibrate(rig));
-  const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
   let failed = false;
   try {
+    say(await calibrate(rig));
+    const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
     for (const { experiment, plan } of plans) {
       const date = new Date().toISOString();
       const began = Date.now();
+      const waited = patience.watch();
       const failures: string[] = [];
       const repeated: string[] = [];
       const kept: (Kept & { label: string })[] = [];
@@ -149,48 +150,56 @@ async function main(): Promise<number> {
         if (least) kept.push({ ...least, label: step.label });
         (least ? repeated : failures).push(...failed.slice(-1).map((failure) => `${step.label}: ${failure}`));
       }
-      const loads = kept.map(({ load }) => load);
-      const outcome = await plan.conclude(kept.map(({ measured }) => measured));
-      const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
-      const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
-      const report: Report = {
-        title: experiment.title,
-        topic: experiment.name,
-        question: experiment.question,
-        run: {
-          command,
-          date,
-          commit: await commit(),
-          quick: options.quick,
-          noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
-          versions: {
-            ...outcome.versions,
-            PipeWire: (await lastLine(["pipewire", "--version"])).replace("Linked with libpipewire ", ""),
-            Node: process.version,
-          },
-          machine: {
-            ...describeMachine(),
-            ...loadWords(loads),
-            ...(patienceMinutes ? { patience: patience.words } : {}),
-          },
-          seconds: Math.round((Date.now() - began) / 1000),
-        },
-        findings: [
-          ...outcome.findings,
-          ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
-          ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
-        ],
-        sections: [...outcome.sections, ...(devices.length > 0 ? [deviceSection(devices)] : [])],
-      };
-      const tables = {
-        ...outcome.tables,
-        ...(devices.length > 0 ? { "device.csv": deviceCsv(devices) } : {}),
-      };
-      const folder = write(path.resolve(root, values.out), report, tables);
       failed ||= failures.length > 0;
-      say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
-      if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
-      say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
+      try {
+        const loads = kept.map(({ load }) => load);
+        const outcome = await plan.conclude(kept.map(({ measured }) => measured));
+        const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
+        const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
+        const report: Report = {
+          title: experiment.title,
+          topic: experiment.name,
+          question: experiment.question,
+          run: {
+            command,
+            date,
+            commit: await commit(),
+            quick: options.quick,
+            noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
+            versions: {
+              ...outcome.versions,
+              PipeWire: (await lastLine(["pipewire", "--version"])).replace("Linked with libpipewire ", ""),
+              Node: process.version,
+            },
+            machine: {
+              ...describeMachine(),
+              ...loadWords(loads),
+              ...(patienceMinutes ? { patience: waited() } : {}),
+            },
+            seconds: Math.round((Date.now() - began) / 1000),
+          },
+          findings: [
+            ...outcome.findings,
+            ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
+            ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
+          ],
+          sections: [...outcome.sections, ...(devices.length > 0 ? [deviceSection(devices)] : [])],
+        };
+        const tables = {
+          ...outcome.tables,
+          ...(devices.length > 0 ? { "device.csv": deviceCsv(devices) } : {}),
+        };
+        const folder = write(path.resolve(root, values.out), report, tables);
+        say(`\n${report.title}\n${report.findings.map((finding) => `  ${finding}\n`).join("")}`);
+        if (report.run.noisy) say(`  The machine was too noisy: ${report.run.noisy}\n`);
+        say(`  → ${path.relative(process.cwd(), folder)}/index.html\n\n`);
+      } catch (error) {
+        // The experiments to come are not to suffer from it.
+        failed = true;
+        say(
+          `\n${experiment.name} has no report: ${error instanceof Error ? error.stack : String(error)}\n\n`,
+        );
+      }
     }
   } finally {
     queues.stop();
@@ -202,7 +211,7 @@ async function main(): Promise<number> {
   return failed ? 1 : 0;
 }
 
-/** The device, looped on itself: what it reads there, in words. */
+/** The device, looped on itself: what it reads there, in words. *Errors* if nothing. */
 async function calibrate(rig: Rig): Promise<string> {
   const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 1, steadySeconds: 0.1, tailSeconds: 0.3 });
   const { heard } = await rig.pass({
@@ -212,7 +221,7 @@ async function calibrate(rig: Rig): Promise<string> {
   const { hits, missed } = listen(heard[0]!, score, { maxLatencyFrames: 4096 });
   const frames = known(hits.map(({ latencyFrames }) => latencyFrames));
   const [least, most] = [quantile(frames, 0), quantile(frames, 1)];
-  if (least === null || most === null) return "The device does not hear its own loop.\n";
+  if (least === null || most === null) throw new Error("the device does not hear its own loop");
   return `The device's own loop: ${least} frames (${(least / framesPerMs).toFixed(2)} ms), spread ${most - least}, ${missed} of ${hits.length} pulses missed; right is one quantum, ${rig.quantumFrames}, without spread.\n`;
 }
 
@@ -429,6 +438,13 @@ function positive(text: string | undefined, option: string): number | undefined 
   if (text === undefined) return undefined;
   const value = Number(text);
   if (!(value > 0)) throw new Error(`${option} takes a number above 0, not ${text}`);
+  return value;
+}
+
+function whole(text: string | undefined, option: string): number | undefined {
+  const value = positive(text, option);
+  if (value !== undefined && !Number.isInteger(value))
+    throw new Error(`${option} takes a whole number, not ${text}`);
   return value;
 }
 

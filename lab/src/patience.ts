@@ -17,10 +17,24 @@ export interface Conditions {
   device?: DeviceSummary | undefined;
 }
 
-/** Whether a take counts rather than another of the same step: an undisturbed one always, else the one of which less is missing. */
+/**
+ * Whether a take counts rather than another of the same step: an undisturbed one always, else the one with fewer xruns and changes of
+ * quantum, else the one of which less is missing, by the machine's standstills and the device's missed frames together.
+ */
 export function isLessDisturbed(one: Conditions, other: Conditions): boolean {
-  const [first, second] = [one, other].map(isTakeDisturbed);
-  return first === second ? one.load.missingShare < other.load.missingShare : !first;
+  const [first, second] = [one, other].map(disturbance) as [number[], number[]];
+  const worst = first.findIndex((figure, index) => figure !== second[index]);
+  return worst >= 0 && first[worst]! < second[worst]!;
+}
+
+/** What disturbed a take, the weightiest first. */
+function disturbance(take: Conditions): number[] {
+  const { load, device } = take;
+  return [
+    Number(isTakeDisturbed(take)),
+    device ? device.xruns + device.quantum_changes : 0,
+    load.missingShare + (device ? Math.abs(device.missed_frames) / device.frames : 0),
+  ];
 }
 
 function isTakeDisturbed({ load, device }: Conditions): boolean {
@@ -66,10 +80,13 @@ export class Patience {
     return true;
   }
 
-  /** What it came to, for the report. */
-  get words(): string {
-    const minutes = (this.#waitedMs / 60_000).toFixed(0);
-    return `waited ${minutes} min for it, ${this.#retaken} disturbed takes among that`;
+  /** What it comes to from now on, in words for a report. */
+  watch(): () => string {
+    const [waitedMs, retaken] = [this.#waitedMs, this.#retaken];
+    return () => {
+      const minutes = ((this.#waitedMs - waitedMs) / 60_000).toFixed(0);
+      return `waited ${minutes} min for it, ${this.#retaken - retaken} disturbed takes among that`;
+    };
   }
 
   #spend(ms: number): void {

@@ -14,7 +14,6 @@ import {
   requirePrograms,
   run,
   Service,
-  sleep,
   threadsNamed,
   ungroupSessions,
 } from "./processes.js";
@@ -211,21 +210,6 @@ export class Rig {
     for (const service of this.services) await service.stop();
     removeFolder(this.folder);
   }
-}
-
-/** Reads counters twice: when a score's lead is over, and when its tone is. Neither while the device starts nor while it ends. */
-export async function readAround<T>(
-  {
-    leadSeconds,
-    pulseSeconds,
-    steadySeconds,
-  }: Record<"leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
-  read: () => Promise<T>,
-): Promise<[before: T, after: T]> {
-  await sleep(leadSeconds * 1000);
-  const before = await read();
-  await sleep((pulseSeconds + steadySeconds) * 1000);
-  return [before, await read()];
 }
 
 /** Ports into a card's microphone. */

@@ -2,8 +2,8 @@
 
 import { type Hearing, listen, quantile } from "./analysis.js";
 import {
-  type KeptStats,
-  keepStats,
+  type Kept,
+  keep,
   type PageParameters,
   type PageStats,
   type PageStream,
@@ -16,7 +16,7 @@ import {
 import { type Browser, type LaunchOptions, launch } from "./browsers.js";
 import type { PageServer } from "./pages.js";
 import { sleep } from "./processes.js";
-import { type DeviceSummary, mic, playback, type Rig, readAround, sampleRateHz, speaker } from "./rig.js";
+import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } from "./rig.js";
 import { type Score, writeScore } from "./signal.js";
 import { framesPerMs } from "./units.js";
 
@@ -64,7 +64,7 @@ export interface Budget {
   packetMs: number;
   /** From there to the other page's network thread. */
   networkMs: number;
-  /** What the jitter buffer aims at. */
+  /** What the jitter buffer aimed at while the pulses sounded. */
   bufferMs: number;
 }
 
@@ -131,15 +131,12 @@ async function onePage(stage: Stage, address: string): Promise<SetupResult> {
   return withBrowsers(stage, [card], async ([a]) => {
     await a!.open(`${stage.pages.url}${address}`);
     await a!.evaluate(() => page().start());
+    const handOver = await keep<Counters>(a!);
     await sleep(stage.settleSeconds * 1000);
     const [score] = scores(stage);
-    const count = () => a!.evaluate(() => page().counters?.() ?? null);
-    const [{ heard, calibration, summary }, [before, after]] = await Promise.all([
-      pass(stage, [{ score: score!, from: card, to: card }]),
-      readAround(stage, count),
-    ]);
+    const { heard, calibration, summary } = await pass(stage, [{ score: score!, from: card, to: card }]);
+    const counters = counted(stage, summary, await handOver());
     const report = await a!.evaluate(() => page().report());
-    const counters = before && after && increments(before, after);
     return {
       directions: [
         { name: `${card} to ${card}`, hearing: heard[0]!, counters, report, budget: null, own: [] },
@@ -153,30 +150,28 @@ async function onePage(stage: Stage, address: string): Promise<SetupResult> {
 
 async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
   return withPages(stage, address, async ([a, b]) => {
-    await sleep(stage.settleSeconds * 1000);
-    return bothWays(stage, a, b, {
-      count: (end) => end.evaluate(() => page().counters!()),
-      report: (end) => end.evaluate(() => page().report()),
-    });
+    const { result, kept } = await bothWays<Counters>(stage, a, b, (end) =>
+      end.evaluate(() => page().report()),
+    );
+    for (const [index, direction] of result.directions.entries())
+      direction.counters = counted(stage, result.summary, kept[index]!);
+    return result;
   });
 }
 
 async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
   return withRoom({ ...stage, parameters }, async ([a, b]) => {
-    const handOver = await Promise.all([a, b].map((end) => keepStats(end)));
-    await sleep(stage.settleSeconds * 1000);
-    const result = await bothWays(stage, a, b, { report: readStats });
-    const [keptA, keptB] = await Promise.all(handOver.map((kept) => kept()));
+    const { result, kept } = await bothWays<PageStats>(stage, a, b, readStats);
     // After the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
     const [traceA, traceB] = await Promise.all(
       [a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds))),
     );
     const [ab, ba] = result.directions;
-    for (const [direction, kept, sent, received] of [
-      [ab!, keptB!, traceA!, traceB!],
-      [ba!, keptA!, traceB!, traceA!],
+    for (const [direction, keptThere, sent, received] of [
+      [ab!, kept[0]!, traceA!, traceB!],
+      [ba!, kept[1]!, traceB!, traceA!],
     ] as const) {
-      const { own, counters, targetFrames } = during(stage, result.summary, kept);
+      const { own, counters, targetFrames } = during(stage, result.summary, keptThere);
       // Packets of a mix are not those that were sent.
       const budget = parameters.path === "mix" ? null : budgetOf(sent, received, targetFrames);
       Object.assign(direction, { own, counters, budget });
@@ -185,52 +180,77 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
   });
 }
 
+type Lengths = Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">;
+
+/** Of what a page kept: the last before pulses and tone sounded, the last while they did, and all while pulses did, each with its place in the take. */
+function cut<T>(
+  { leadSeconds, pulseSeconds, steadySeconds }: Lengths,
+  { began_ms: beganMs }: Pick<DeviceSummary, "began_ms">,
+  kept: readonly Kept<T>[],
+) {
+  if (beganMs === null) throw new Error("the device does not say when its takes began");
+  const placed = kept.map(({ atMs, said }) => ({ seconds: (atMs - beganMs) / 1000, said }));
+  const before = (end: number) => placed.findLast(({ seconds }) => seconds <= end)?.said;
+  return {
+    first: before(leadSeconds),
+    last: before(leadSeconds + pulseSeconds + steadySeconds),
+    sounding: placed.filter(({ seconds }) => seconds > leadSeconds && seconds <= leadSeconds + pulseSeconds),
+  };
+}
+
+/** By how much a page's counters grew while pulses and tone sounded; null of a page that counts nothing. */
+export function counted(
+  stage: Lengths,
+  summary: Pick<DeviceSummary, "began_ms">,
+  kept: readonly Kept<Counters>[],
+): Counters | null {
+  if (kept.length === 0) return null;
+  const { first, last } = cut(stage, summary, kept);
+  if (!first || !last) throw new Error("the page kept no counters from before the pulses");
+  return increments(first, last);
+}
+
 /** What a page said of its peer while pulses and tone sounded. */
 export function during(
-  { leadSeconds, pulseSeconds, steadySeconds }: Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">,
-  { began_ms: beganMs }: Pick<DeviceSummary, "began_ms">,
-  kept: readonly KeptStats[],
+  stage: Lengths,
+  summary: Pick<DeviceSummary, "began_ms">,
+  kept: readonly Kept<PageStats>[],
 ): {
   own: OwnLook[];
   looks: PageStats[];
   /** Between them the counters grew. */
   ends: [PageStats, PageStats];
   counters: Counters;
+  /** What the jitter buffer aimed at, the middle of the looks. */
   targetFrames: number;
 } {
-  if (beganMs === null) throw new Error("the device does not say when its takes began");
-  const seconds = ({ atMs }: KeptStats) => (atMs - beganMs) / 1000;
-  const tonesEnd = leadSeconds + pulseSeconds + steadySeconds;
-  const first = kept.findLast((one) => seconds(one) <= leadSeconds);
-  const last = kept.findLast((one) => seconds(one) <= tonesEnd);
+  const { first, last, sounding } = cut(stage, summary, kept);
   const [before, after] = [heard(first), heard(last)];
   if (!first || !last || !before || !after) throw new Error("the page kept no stats of its peer");
-  const sounding = kept.filter(
-    (one) => seconds(one) > leadSeconds && seconds(one) <= leadSeconds + pulseSeconds,
-  );
-  const own = sounding.flatMap(({ atMs, stats }): OwnLook[] => {
-    const delay = stats.peers[0]?.mouthToEar;
+  const own = sounding.flatMap(({ seconds, said }): OwnLook[] => {
+    const delay = said.peers[0]?.mouthToEar;
     if (!delay) return [];
     const { ms, knownMs, errorMs, offsetErrorMs, stages } = delay;
-    const frame = (atMs - beganMs) * framesPerMs;
+    const frame = seconds * sampleRateHz;
     return [
       { frame, knownMs, errorMs, offsetErrorMs, isWhole: ms !== null, stagesMs: stages.map((one) => one.ms) },
     ];
   });
   const counters = increments(countersOf(before), countersOf(after));
+  const aims = sounding.flatMap(({ said }) => heard(said)?.targetFrames ?? []);
   return {
     own,
-    looks: sounding.map(({ stats }) => stats),
-    ends: [first.stats, last.stats],
+    looks: sounding.map(({ said }) => said),
+    ends: [first, last],
     counters,
-    targetFrames: after.targetFrames,
+    targetFrames: quantile(aims, 0.5) ?? after.targetFrames,
   };
 }
 
 /** The stream in which a page's peer is heard. */
-function heard(kept: KeptStats | undefined): PageStream | undefined {
-  const peer = kept?.stats.peers[0];
-  return (peer?.path === "mix" ? kept?.stats.mix : peer) ?? undefined;
+function heard(said: PageStats | undefined): PageStream | undefined {
+  const peer = said?.peers[0];
+  return (peer?.path === "mix" ? said?.mix : peer) ?? undefined;
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -327,9 +347,7 @@ export function delaysOfSent(sender: PageTrace, receiver: PageTrace, options: { 
 
 /** Infinite where the percentile falls among what never came; null of nothing. */
 export function delayQuantile({ arrivedMs, missing }: Delays, p: number): number | null {
-  const place = p * (arrivedMs.length + missing - 1);
-  if (missing > 0 && place > arrivedMs.length - 1) return Number.POSITIVE_INFINITY;
-  return quantile(arrivedMs, arrivedMs.length > 1 ? place / (arrivedMs.length - 1) : p);
+  return quantile([...arrivedMs, ...Array<number>(missing).fill(Number.POSITIVE_INFINITY)], p);
 }
 
 export function together(all: readonly Delays[]): Delays {
@@ -350,35 +368,35 @@ declare function page(): {
   counters?(): Promise<Counters>;
 };
 
-async function bothWays(
+/** `kept`: by each direction's receiving page, for what counts to be told from it. */
+async function bothWays<T>(
   stage: Stage,
   a: Browser,
   b: Browser,
-  read: { count?(end: Browser): Promise<Counters>; report(end: Browser): Promise<Report> },
-): Promise<SetupResult> {
+  readReport: (end: Browser) => Promise<Report>,
+): Promise<{ result: SetupResult; kept: Kept<T>[][] }> {
+  const handOver = await Promise.all([b, a].map((end) => keep<T>(end)));
+  await sleep(stage.settleSeconds * 1000);
   const [ab, ba] = scores(stage);
-  const { count } = read;
-  const [{ heard, calibration, summary }, counted] = await Promise.all([
-    pass(stage, [
-      { score: ab!, from: "A", to: "B" },
-      { score: ba!, from: "B", to: "A" },
-    ]),
-    count ? readAround(stage, () => Promise.all([count(b), count(a)])) : null,
+  const { heard, calibration, summary } = await pass(stage, [
+    { score: ab!, from: "A", to: "B" },
+    { score: ba!, from: "B", to: "A" },
   ]);
+  const kept = await Promise.all(handOver.map((hand) => hand()));
   const directions: Direction[] = [];
   for (const [index, end] of [b, a].entries()) {
     const { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs } =
-      await read.report(end);
+      await readReport(end);
     directions.push({
       name: index === 0 ? "A to B" : "B to A",
       hearing: heard[index]!,
-      counters: counted && increments(counted[0][index]!, counted[1][index]!),
+      counters: null,
       report: { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs },
       budget: null,
       own: [],
     });
   }
-  return { directions, calibration, summary, ...about(a, b) };
+  return { result: { directions, calibration, summary, ...about(a, b) }, kept };
 }
 
 /** Plays every score at once, and the first one through the idle card too: the run's own calibration. */

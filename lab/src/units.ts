@@ -4,9 +4,20 @@ import { sampleRateHz } from "./rig.js";
 
 export const framesPerMs = sampleRateHz / 1000;
 
-/** Rounded to so many places; unknown stays null. */
+/** Rounded to so many places, for people; unknown stays null, and what never came took for "never". */
 export function shown(value: number | null, places: number): string | null {
-  return value === null ? null : value.toFixed(places);
+  return value === Number.POSITIVE_INFINITY ? "never" : (value?.toFixed(places) ?? null);
+}
+
+/** The same with its unit. */
+export function shownMs(ms: number | null): string | null {
+  const text = shown(ms, 1);
+  return ms === null || ms === Number.POSITIVE_INFINITY ? text : `${text} ms`;
+}
+
+/** The same for programs: "inf". */
+export function raw(value: number | null, places: number): string | null {
+  return value === Number.POSITIVE_INFINITY ? "inf" : shown(value, places);
 }
 
 /** A share as a percentage, small ones with three places. */

@@ -121,3 +121,12 @@ describe("continuity", () => {
     });
   });
 });
+
+it("a quantile that falls among what never came is infinite", () => {
+  const never = Number.POSITIVE_INFINITY;
+  expect([0, 0.5, 0.75].map((p) => quantile([4, never, 1, 3, 2], p))).toEqual([1, 3, 4]);
+  expect(quantile([4, never, 1, 3, 2], 0.8)).toBe(never);
+  expect(quantile([never, never], 0)).toBe(never);
+  expect(quantile([5, never], 0)).toBe(5);
+  expect(quantile([], 0.5)).toBeNull();
+});

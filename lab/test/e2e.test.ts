@@ -7,7 +7,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext 
 import { type PagePeer, readStats, readTrace, untilPlaying } from "../src/antiphon.js";
 import type { Browser, BrowserName } from "../src/browsers.js";
 import { sleep } from "../src/processes.js";
-import { readAround, sampleRateHz } from "../src/rig.js";
+import { sampleRateHz } from "../src/rig.js";
 import { framesPerMs } from "../src/units.js";
 import {
   closeBrowsers,
@@ -20,6 +20,7 @@ import {
   parameters,
   playBothWays,
   product,
+  readAround,
   settled,
   setUp,
   start,

@@ -1,6 +1,10 @@
 import { expect, it } from "vitest";
-import { most } from "../src/experiments/peers.js";
-import { pointsOf } from "../src/experiments/server.js";
+import type { PageStats } from "../src/antiphon.js";
+import { offScheduleMs } from "../src/experiments/ifdv.js";
+import { netem } from "../src/experiments/netem.js";
+import { growth, most } from "../src/experiments/peers.js";
+import { missingShare, pointsOf } from "../src/experiments/server.js";
+import { lookTimes } from "../src/experiments/soak.js";
 
 it("draws the server's cost over the number of participants, one point for all sessions", () => {
   const sessions = [
@@ -18,20 +22,70 @@ it("draws the server's cost over the number of participants, one point for all s
   ]);
 });
 
-it("says that so many peers had no late packet only if none had in any session", () => {
-  const of = (transport: string, count: number, latePackets: number) => ({
-    transport,
-    peers: count,
-    latePackets,
-  });
-  const measured = [
-    of("port", 2, 0),
-    of("port", 5, 0),
-    of("port", 5, 1),
-    of("port", 2, 0),
-    of("shared", 8, 0),
-  ];
-  expect(most(measured, "port")).toBe(2);
-  expect(most(measured, "shared")).toBe(8);
-  expect(most([of("port", 3, 1)], "port")).toBeNull();
+it("misses a participant whom nobody hears", () => {
+  const bots = { sent_packets: 2_900, dropped_packets: 100, received_packets: 6_000 };
+  expect(missingShare(bots, { perRoom: 3, path: "relay" })).toBe(0);
+  expect(missingShare({ ...bots, received_packets: 4_500 }, { perRoom: 3, path: "relay" })).toBe(0.25);
+  expect(missingShare({ ...bots, received_packets: 3_000 }, { perRoom: 3, path: "mix" })).toBe(0);
+  expect(missingShare({ ...bots, received_packets: 0 }, { perRoom: 3, path: "mix" })).toBe(1);
+});
+
+it("looks at the server at least once, and at the end", () => {
+  expect(lookTimes(5, 10)).toEqual([5]);
+  expect(lookTimes(25, 10)).toEqual([10, 20, 25]);
+  expect(lookTimes(30, 10)).toEqual([10, 20, 30]);
+});
+
+it("says of the emulator only what was measured", async () => {
+  const { plan } = netem;
+  const options = {
+    quick: true,
+    sessions: undefined,
+    seconds: undefined,
+    configs: undefined,
+    setups: undefined,
+  };
+  const row = { case: "lan", direction: "up", quantity: "loss", residual: 0, ok: true, canTell: true };
+  const [virtual, real] = ["virtual", "tun"].map((driver) => ({ driver, rows: [row] }));
+  const findingsOf = async (...measured: unknown[]) => {
+    const { findings, doubts } = await plan(options).conclude(measured);
+    return [...findings, ...doubts];
+  };
+  const result =
+    "figures of the emulator are what its model says, within what chance and the driver's own error allow.";
+  expect(await findingsOf(virtual, real)).toEqual([`In virtual and real time, all 2 ${result}`]);
+  const notReal = ["Not measured in real time.", "the network emulator was not measured in real time"];
+  expect(await findingsOf(virtual)).toEqual([`In virtual time, all 1 ${result}`, ...notReal]);
+  expect(await findingsOf()).toEqual(expect.arrayContaining(["Not measured in virtual time.", ...notReal]));
+  expect(await findingsOf()).toHaveLength(4);
+});
+
+it("says that up to so many peers were clean only if all fewer were, in every session", () => {
+  const numbers = [2, 5, 8];
+  const of = (...all: [peers: number, late: number][]) => all.map(([peers, late]) => ({ peers, late }));
+  const clean = ({ late }: { late: number }) => late === 0;
+  expect(most(numbers, of([2, 0], [5, 0], [8, 0]), clean)).toBe(8);
+  expect(most(numbers, of([2, 0], [5, 0], [8, 0], [5, 1]), clean)).toBe(2);
+  expect(most(numbers, of([2, 0], [8, 0]), clean)).toBe(2);
+  expect(most(numbers, of([2, 1], [5, 0]), clean)).toBeNull();
+});
+
+it("counts every peer, and how much of the time it was heard", () => {
+  const record = (timeMs: number, ...playedFrames: number[]) => {
+    const none = { receivedPackets: 0, latePackets: 0, lostPackets: 0, concealedFrames: 0 };
+    const peers = playedFrames.map((frames, n) => ({ ...none, id: String(n), playedFrames: frames }));
+    return { timeMs, peers } as unknown as PageStats;
+  };
+  const [before, after] = [record(0, 0, 0), record(2000, 96_000, 48_000)];
+  expect(growth(before, after, 2)).toMatchObject({ playedFrames: 144_000, seconds: 2, leastShare: 0.5 });
+  expect(() => growth(before, record(2000, 96_000), 2)).toThrow("1 of 2 peers");
+  expect(() => growth(before, after, 3)).toThrow("2 of 3 peers");
+});
+
+it("tells how far packets are off an even schedule, not how far they are from each other", () => {
+  const variations = (...ms: number[]) => ms.map((variationMs) => ({ variationMs }));
+  // Bursts of three packets of 2 ms: each burst in time, its packets 4, 2 and 0 ms early.
+  const burst = [4, -2, -2];
+  expect(offScheduleMs(variations(...burst, ...burst, ...burst))).toEqual([2, 0, -2, 2, 0, -2, 2, 0, -2]);
+  expect(offScheduleMs([])).toEqual([]);
 });

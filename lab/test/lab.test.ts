@@ -116,6 +116,8 @@ it("leaves no process, namespace or folder behind when it is interrupted", async
 it.each([
   [["nonsense"], /no experiment nonsense: there are m2e, /],
   [["m2e", "--sessions=-1"], /--sessions takes a number above 0/],
+  [["m2e", "--sessions", "0.5"], /--sessions takes a whole number/],
+  [["peers", "--configs", "chromium,firefox"], /take one of --configs at a time, not chromium, firefox/],
   [["m2e", "--configs", "safari"], /there is no safari here, but: chromium/],
   [["--nonsense"], /Unknown option '--nonsense'/],
 ])("refuses %j and says why", async (args, reason) => {

@@ -7,8 +7,9 @@ import { type Browser, launch } from "../src/browsers.js";
 import { type Doorway, openDoorway } from "../src/doorway.js";
 import { type PageServer, servePages } from "../src/pages.js";
 import { sleep } from "../src/processes.js";
-import { mic, Rig, readAround, sampleRateHz, speaker } from "../src/rig.js";
+import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
+import { readAround } from "./stage.js";
 
 const packetFrames = 128;
 /** Places of the paper's circular buffer. */

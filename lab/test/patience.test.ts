@@ -48,11 +48,14 @@ it("waits until ten seconds have passed undisturbed, while it lasts", async () =
 
 it("takes anew what was disturbed, while it lasts for another take", () => {
   const patience = new Patience(watch, 1, said);
+  const inAll = patience.watch();
   expect(patience.again({ load: noStall }, 20_000)).toBe(false);
   expect(patience.again({ load: stall }, 20_000)).toBe(true);
+  const sinceThen = patience.watch();
   expect(patience.again({ load: { longestMs: 5, missingShare: 0.02 } }, 20_000)).toBe(true);
   expect(patience.again({ load: stall }, 20_000)).toBe(false);
-  expect(patience.words).toContain("2 disturbed takes");
+  expect(inAll()).toBe("waited 1 min for it, 2 disturbed takes among that");
+  expect(sinceThen()).toBe("waited 0 min for it, 1 disturbed takes among that");
 });
 
 it.each([{ missed_frames: 481 }, { missed_frames: -481 }, { xruns: 1 }, { quantum_changes: 1 }])(
@@ -76,6 +79,22 @@ it("an undisturbed take counts, whatever share of it is missing, and else the on
   expect(isLessDisturbed(still, worse)).toBe(true);
   expect(isLessDisturbed(worse, still)).toBe(false);
   expect(isLessDisturbed(still, still)).toBe(false);
+});
+
+it("of disturbed takes that with fewer xruns counts, then that of which less is missing, at the device too", () => {
+  const take = (missingShare: number, trouble: Partial<DeviceSummary>) => ({
+    load: { longestMs: 30, missingShare },
+    device: { ...steady, ...trouble },
+  });
+  const ordered = [
+    take(0.002, { missed_frames: 480 }),
+    take(0.001, { missed_frames: -4_800 }),
+    take(0.2, { missed_frames: 0 }),
+    take(0.001, { quantum_changes: 1 }),
+    take(0.001, { xruns: 2 }),
+  ];
+  for (const [index, one] of ordered.entries())
+    for (const [other, two] of ordered.entries()) expect(isLessDisturbed(one, two)).toBe(index < other);
 });
 
 it("of no minutes takes everything as it comes", async () => {

@@ -10,7 +10,7 @@ import { binary, type PagePeer, readStats } from "../src/antiphon.js";
 import { type Browser, type BrowserName, networkServices } from "../src/browsers.js";
 import { Correlator } from "../src/correlator.js";
 import { makeFolder, removeFolder, Service, sleep } from "../src/processes.js";
-import { mic, readAround, sampleRateHz, speaker } from "../src/rig.js";
+import { mic, sampleRateHz, speaker } from "../src/rig.js";
 import { pulseFrames, pulseShape, type Score, writeScore } from "../src/signal.js";
 import { readWav, type Take, writeWav } from "../src/wav.js";
 import {
@@ -21,6 +21,7 @@ import {
   parameters,
   playBothWays,
   product,
+  readAround,
   rig,
   settled,
   setUp,

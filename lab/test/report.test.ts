@@ -254,6 +254,7 @@ describe("a box", () => {
     const summary = boxSummary(values)!;
     expect(summary).toEqual({
       count: 8,
+      never: 0,
       min: 1,
       q1: quantile(values, 0.25),
       median: 3.5,
@@ -275,9 +276,43 @@ describe("a box", () => {
     expect(number(box, "width")).toBeCloseTo((summary.q3 - summary.q1) * pxPerMs, 6);
   });
 
+  it("says how many never came, and draws no end of them", () => {
+    const never = Number.POSITIVE_INFINITY;
+    const { root, labels } = drawn({
+      kind: "box",
+      ...text,
+      xLabel: "ms",
+      rows: [
+        { group: "", label: "some", values: [1, 2, 3, 4, never] },
+        { group: "", label: "most", values: [1, never, never] },
+        { group: "", label: "all", values: [never] },
+      ],
+    });
+    for (const note of [
+      "median 3, n = 5, 1 never",
+      "median never, n = 3, 2 never",
+      "median never, n = 1, 1 never",
+    ])
+      expect(labels).toContain(note);
+    expect(root.querySelectorAll('[aria-label="rule"] line')).toHaveLength(2);
+    // The least of each, and a median.
+    expect(root.querySelectorAll('[aria-label="tick"] line')).toHaveLength(3);
+  });
+
   it("of nothing has no summary", () => {
     expect(boxSummary([])).toBeNull();
   });
+});
+
+it("a tail ends at the share of what never came", () => {
+  const points = (values: number[]) => {
+    const series = [{ label: "one", values }];
+    const { root } = drawn({ kind: "cdf", ...text, xLabel: "ms", probability: "log", series });
+    return root.querySelector('[aria-label="line"] path')!.getAttribute("d");
+  };
+  const never = Number.POSITIVE_INFINITY;
+  // A tenth of all are above the last, whether they came later or never.
+  expect(points([1, 2, 3, 4, 5, 6, 7, 8, 9, 9])).toContain(points([1, 2, 3, 4, 5, 6, 7, 8, 9, never]));
 });
 
 it("a waterfall's stages follow each other", () => {

@@ -1,6 +1,15 @@
+import { createContext, runInContext } from "node:vm";
 import { expect, it } from "vitest";
-import type { PageTrace } from "../src/antiphon.js";
-import { delayQuantile, delaysMs, delaysOfSent, firstArrivals } from "../src/setups.js";
+import { keep, type PageTrace } from "../src/antiphon.js";
+import type { Browser } from "../src/browsers.js";
+import {
+  type Counters,
+  counted,
+  delayQuantile,
+  delaysMs,
+  delaysOfSent,
+  firstArrivals,
+} from "../src/setups.js";
 
 /** Sends a packet of 128 frames every 100 ms, for 3 s. */
 const sender: PageTrace = {
@@ -51,4 +60,28 @@ it("what never came is later than all that did", () => {
   expect(delayQuantile({ arrivedMs: [], missing: 2 }, 0)).toBe(Number.POSITIVE_INFINITY);
   expect(delayQuantile({ arrivedMs: [5], missing: 0 }, 0.99)).toBe(5);
   expect(delayQuantile({ arrivedMs: [], missing: 0 }, 0.5)).toBeNull();
+});
+
+it("counts of a page only while pulses and tone sound, by the device's clock", () => {
+  const stage = { leadSeconds: 2.5, pulseSeconds: 3, steadySeconds: 1 };
+  const said = (playedFrames: number) => ({ playedFrames, lostPackets: null, bufferFrames: 64 }) as Counters;
+  const kept = Array.from({ length: 12 }, (_, n) => ({ atMs: 1_000 * n, said: said(100 * n) }));
+  expect(counted(stage, { began_ms: 1_000 }, kept)).toEqual(said(400));
+  expect(counted(stage, { began_ms: 1_000 }, [])).toBeNull();
+  expect(() => counted(stage, { began_ms: -10_000 }, kept)).toThrow("kept no counters");
+});
+
+it("a page keeps what it counts until it is asked, and nothing if it counts nothing", async () => {
+  const keptBy = async (window: object) => {
+    const context = createContext({ window, Date, setInterval, clearInterval });
+    const evaluate = async (fn: unknown, ...args: unknown[]) =>
+      runInContext(`(${fn})(...${JSON.stringify(args)})`, context);
+    const handOver = await keep({ evaluate } as Browser, { everyMs: 5 });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    return (await handOver()).map(({ said }) => said);
+  };
+  let frames = 0;
+  expect((await keptBy({ page: () => ({ counters: async () => ++frames }) })).slice(0, 2)).toEqual([1, 2]);
+  expect((await keptBy({ antiphon: { stats: () => ++frames } })).length).toBeGreaterThan(0);
+  expect(await keptBy({ page: () => ({}) })).toEqual([]);
 });

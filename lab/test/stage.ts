@@ -39,6 +39,21 @@ export async function setUp(cards: string[]): Promise<void> {
   queues = new Queues();
 }
 
+/** Reads counters twice: when a score's lead is over, and when its tone is. Neither while the device starts nor while it ends. */
+export async function readAround<T>(
+  {
+    leadSeconds,
+    pulseSeconds,
+    steadySeconds,
+  }: Record<"leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
+  read: () => Promise<T>,
+): Promise<[before: T, after: T]> {
+  await sleep(leadSeconds * 1000);
+  const before = await read();
+  await sleep((pulseSeconds + steadySeconds) * 1000);
+  return [before, await read()];
+}
+
 /** Asks the sound system. */
 export async function pactl(...command: string[]): Promise<string> {
   return (await run(["pactl", ...command], rig.env)).trim();

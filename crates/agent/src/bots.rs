@@ -385,7 +385,10 @@ impl Band {
             return;
         };
         let sent_ns = self.bots[sender].sent_ns.borrow()[header.sequence as usize % REMEMBERED];
-        let delay_ns = now.saturating_sub(sent_ns);
+        self.count_delay(now.saturating_sub(sent_ns));
+    }
+
+    fn count_delay(&self, delay_ns: u64) {
         self.longest_ns.set(self.longest_ns.get().max(delay_ns));
         let bucket = ((delay_ns / BUCKET_NS) as usize).min(BUCKETS - 1);
         self.delays.borrow_mut()[bucket] += 1;
@@ -401,8 +404,13 @@ impl Band {
                 below += bucket;
                 below >= wanted
             })?;
-            // The bucket's upper end: no shorter than the truth.
-            (count > 0).then(|| ((bucket as u64 + 1) * BUCKET_NS) as f64 / 1e3)
+            // No shorter than the truth: the bucket's upper end, which the last one has not.
+            let end_ns = if bucket == BUCKETS - 1 {
+                self.longest_ns.get()
+            } else {
+                (bucket as u64 + 1) * BUCKET_NS
+            };
+            (count > 0).then_some(end_ns as f64 / 1e3)
         };
         let sum = |of: fn(&Counts) -> u64| self.bots.iter().map(|bot| of(&bot.counts.get())).sum();
         let since = |start: u64| (now_ns() - start) as f64 / 1e9;
@@ -641,6 +649,19 @@ mod tests {
             turns: 1,
         };
         Rc::new(Band::new(&config, SampleRate::Hz48000))
+    }
+
+    #[test]
+    fn delays_beyond_the_last_bucket_are_as_long_as_the_longest() {
+        let link = "http://localhost/r/abcdefghijklmnop".parse();
+        let band = band(link.expect("a link"));
+        assert_eq!(band.summary().delay_p50_us, None);
+        for delay_ns in [1_000_000, 2_000_001, 150_000_000, 300_000_000] {
+            band.count_delay(delay_ns);
+        }
+        let summary = band.summary();
+        assert_eq!(summary.delay_p50_us, Some(2_005.0));
+        assert_eq!(summary.delay_p99_us, Some(300_000.0));
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 import { known, listen, quantile } from "../analysis.js";
-import { choose, configs } from "../configs.js";
+import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan } from "../experiment.js";
 import { powerSpectrum } from "../fft.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
@@ -34,7 +34,7 @@ export const fidelity: Experiment = {
   question: "Is what leaves B's speaker what entered A's microphone, in level, spectrum, and bit for bit?",
   programs: [],
   plan(options): Plan<Measured> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const chosen = choose(options.setups, ["RTC", "Antiphon"]).filter(
       (setup) => options.setups !== undefined || !options.quick || setup === "Antiphon",
     );
@@ -47,7 +47,7 @@ export const fidelity: Experiment = {
       run: async ({ rig, pages, product }: Lab) => {
         // A fixed buffer: what the automatic one skips to be shorter is no question of fidelity.
         const parameters = { packet: 128, buffer: 4096, lanes: 1, bits: 16, channels: 2 };
-        const stage = { rig, pages, product, browser: configs[config!]!, parameters };
+        const stage = { rig, pages, product, browser: configs[config]!, parameters };
         return meet(stage, setup, async ([a]) => {
           const score = scoreWith(material, { voice: 0, sampleRateHz, leadSeconds: 2, pulseSeconds: 2 });
           rig.favourSound();
@@ -62,7 +62,7 @@ export const fidelity: Experiment = {
           const from = score.steady.from + Math.round(latency);
           const cut = heard[0]!.map((side) => side.subarray(from, from + material[0]!.length));
           const measured = {
-            config: config!,
+            config,
             setup,
             heard: cut,
             latencyFrames: Math.round(latency),

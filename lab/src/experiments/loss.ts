@@ -1,14 +1,14 @@
 import { rollup } from "d3-array";
 import { type Continuity, known, listen, quantile } from "../analysis.js";
-import { keepStats, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
-import { choose, configs } from "../configs.js";
+import { keep, longestTraceSeconds, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
+import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
 import { type Delays, delayQuantile, delaysOfSent, during, together, withBrowsers } from "../setups.js";
 import { writeScore } from "../signal.js";
-import { framesPerMs, percent, shown } from "../units.js";
+import { framesPerMs, percent, raw, shown } from "../units.js";
 import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Condition {
@@ -59,53 +59,55 @@ export const loss: Experiment = {
   programs: ["ip", "nsenter", "socat"],
   missing: missingForNetworks,
   plan(options): Plan<Measured[]> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const chosenLanes = choose(options.setups, laneChoices).filter(
       (lanes) => options.setups !== undefined || !options.quick || lanes === "auto",
     );
     const seconds = options.seconds ?? (options.quick ? 2 : 10);
     const settleSeconds = options.quick ? 0.5 : startupSeconds;
     const leadSeconds = options.quick ? 2 : forgetSeconds;
-    const steps: Step<Measured[]>[] = [];
     let version = "";
-    for (const lanes of chosenLanes) {
-      const sweep = (options.quick ? [0.05] : losses).map((share) => ({
-        profile: sweepProfile,
-        loss: share,
-      }));
-      const others =
-        options.quick || lanes !== "auto"
-          ? []
-          : [{ profile: "rtt-100", loss: 0.05 }, ...profiles.map((profile) => ({ profile }))];
-      for (const condition of [...sweep, ...others]) {
-        steps.push({
-          label: `${lanes} lane(s), ${place(condition)}`,
-          seconds: settleSeconds + leadSeconds + pulseSeconds + 2 * seconds + 10,
-          run: async (lab) => {
-            const network = await lab.network({ ...condition, seed: 1 });
-            const browser = configs[config!]!;
-            const taken = await overNetwork(lab, network, {
-              browser,
-              lanes,
-              seconds,
-              settleSeconds,
-              leadSeconds,
-            });
-            version = taken.version;
-            const measured = taken.rows.map((row) => ({
-              ...condition,
-              config: config!,
-              lanes,
-              ...row,
-            }));
-            const last = measured.at(-1)!;
-            const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
-            return { measured, words, device: taken.summary };
-          },
-        });
-      }
-    }
-    return { steps, conclude: (measured) => conclude(measured.flat(), { seconds, leadSeconds }, version) };
+    const sweep = (options.quick ? [0.05] : losses).map((share) => ({ profile: sweepProfile, loss: share }));
+    const others =
+      options.quick || !chosenLanes.includes("auto")
+        ? []
+        : [{ profile: "rtt-100", loss: 0.05 }, ...profiles.map((profile) => ({ profile }))];
+    // Lanes take turns at each loss, so that a busy machine is busy for all.
+    const measurements = [
+      ...sweep.flatMap((condition) => chosenLanes.map((lanes) => ({ condition, lanes }))),
+      ...others.map((condition) => ({ condition, lanes: "auto" })),
+    ];
+    const steps = measurements.map(
+      ({ condition, lanes }): Step<Measured[]> => ({
+        label: `${lanes} lane(s), ${place(condition)}`,
+        seconds: settleSeconds + leadSeconds + pulseSeconds + seconds + traceSeconds(seconds) + 10,
+        run: async (lab) => {
+          const network = await lab.network({ ...condition, seed: 1 });
+          const browser = configs[config]!;
+          const taken = await overNetwork(lab, network, {
+            browser,
+            lanes,
+            seconds,
+            settleSeconds,
+            leadSeconds,
+          });
+          version = taken.version;
+          const measured = taken.rows.map((row) => ({
+            ...condition,
+            config,
+            lanes,
+            ...row,
+          }));
+          const last = measured.at(-1)!;
+          const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
+          return { measured, words, device: taken.summary };
+        },
+      }),
+    );
+    return {
+      steps,
+      conclude: (measured) => conclude(measured.flat(), { seconds, leadSeconds }, config, version),
+    };
   },
 };
 
@@ -142,7 +144,7 @@ async function overNetwork(
     await untilPlaying([a!, b!]);
     rig.favourSound();
     await sleep(settleSeconds * 1000);
-    const handOver = await Promise.all([a!, b!].map((page) => keepStats(page, { everyMs: lookMs })));
+    const handOver = await Promise.all([a!, b!].map((page) => keep<PageStats>(page, { everyMs: lookMs })));
     const scores = ([0, 1] as const).map((voice) =>
       writeScore({
         voice,
@@ -162,7 +164,7 @@ async function overNetwork(
     });
     const kept = await Promise.all(handOver.map((hand) => hand()));
     // Afterwards: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
-    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, seconds)));
+    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, traceSeconds(seconds))));
     const rows = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
@@ -195,6 +197,11 @@ async function overNetwork(
   });
 }
 
+/** As long as the tone, if a page traces for so long. */
+function traceSeconds(seconds: number): number {
+  return Math.min(longestTraceSeconds, seconds);
+}
+
 /** From the sender's network thread to the listener's audio graph, as the listening page says; null before it knows. */
 function wayAndBufferMs({ peers }: PageStats): number | null {
   const stages = peers[0]?.mouthToEar?.stages ?? [];
@@ -213,6 +220,7 @@ function place({ profile, loss: share }: Condition): string {
 function conclude(
   measured: Measured[],
   { seconds, leadSeconds }: Pick<Conditions, "seconds" | "leadSeconds">,
+  config: string,
   version: string,
 ): Outcome {
   const swept = measured.filter((one) => one.profile === sweepProfile);
@@ -270,7 +278,7 @@ function conclude(
         ]
       : []),
     ...(single.length > 0
-      ? [`With one lane at the same loss ${arrivalWords(itself(single), orCopy(single))}.`]
+      ? [`With one lane at 5 % loss ${arrivalWords(itself(single), orCopy(single))}.`]
       : []),
     ...gapWords(measured),
   ];
@@ -279,7 +287,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for so long again, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -368,7 +376,7 @@ function conclude(
     tables: {
       // Hundreds of thousands of packets: counted in steps of a tenth of a millisecond.
       "delays.csv": {
-        columns: ["profile", "loss_share", "lanes", "direction", "delay_ms", "packets"],
+        columns: ["config", "profile", "loss_share", "lanes", "direction", "delay_ms", "packets"],
         rows: measured.flatMap((one) =>
           [
             ...rollup(
@@ -379,6 +387,7 @@ function conclude(
           ]
             .sort(([a], [b]) => a - b)
             .map(([tenths, packets]) => [
+              one.config,
               one.profile,
               one.loss ?? null,
               one.lanes,
@@ -390,10 +399,11 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
+          one.config,
           one.profile,
           one.loss ?? null,
           one.lanes,
@@ -414,7 +424,7 @@ function conclude(
           one.droppedBacklog,
           one.lanesInUse,
           shown(one.copiedShare, 4),
-          shown(one.mouthToEarMs, 2),
+          raw(one.mouthToEarMs, 2),
         ]),
       },
     },
@@ -525,14 +535,12 @@ function arrivedShare(delays: Delays): number | null {
 
 /** For people. */
 function delayText(delays: Delays, p: number): string | null {
-  const ms = delayQuantile(delays, p);
-  return ms === Number.POSITIVE_INFINITY ? "never" : shown(ms, 1);
+  return shown(delayQuantile(delays, p), 1);
 }
 
 /** For programs. */
 function delayCell(delays: Delays, p: number): string | null {
-  const ms = delayQuantile(delays, p);
-  return ms === Number.POSITIVE_INFINITY ? "inf" : shown(ms, 2);
+  return raw(delayQuantile(delays, p), 2);
 }
 
 function arrivalWords(packets: Delays, copied: Delays): string {

@@ -1,11 +1,11 @@
 import { type Hit, known, quantile } from "../analysis.js";
 import type { PageParameters } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
-import type { Experiment, Options, Outcome, Plan, Step } from "../experiment.js";
+import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import type { CsvTable } from "../report/csv.js";
 import type { Cell, Section, Table } from "../report/model.js";
 import { type Budget, type Direction, type OwnLook, type SetupResult, setups } from "../setups.js";
-import { framesPerMs, percent, shown } from "../units.js";
+import { framesPerMs, percent, raw, shown, shownMs } from "../units.js";
 
 const parameters: PageParameters = {
   quantum: 64,
@@ -95,10 +95,10 @@ export const m2e: Experiment = {
               const words = result.directions
                 .map((direction) => {
                   const { name, hearing } = direction;
-                  const ms = shown(quantile(latenciesMs(hearing.hits), 0.5), 1);
+                  const ms = shownMs(quantile(latenciesMs(hearing.hits), 0.5));
                   const own = summarise(direction);
                   const page = own && `, its page says ${ownWords(own.middle)}`;
-                  return `${name} ${ms === null ? "nothing heard" : `${ms} ms`}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
+                  return `${name} ${ms ?? "–"}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
                 })
                 .join(" · ");
               return { measured: { session, config, setup, result }, words, device: result.summary };
@@ -107,24 +107,33 @@ export const m2e: Experiment = {
         }
       }
     }
-    return { steps, conclude: (measured) => conclude(measured, timing, options) };
+    const planned = { quick: options.quick, sessions, configs: chosenConfigs, setups: chosenSetups };
+    return { steps, conclude: (measured) => conclude(measured, timing, planned) };
   },
 };
+
+/** What was to be measured, whether or not it was. */
+interface Planned {
+  quick: boolean;
+  sessions: number;
+  configs: readonly string[];
+  setups: readonly string[];
+}
 
 function conclude(
   measured: Measured[],
   timing: Record<"settleSeconds" | "leadSeconds" | "pulseSeconds" | "steadySeconds", number>,
-  options: Options,
+  planned: Planned,
 ): Outcome {
   const places = [...new Set(measured.map(({ config }) => config))].flatMap((config) =>
     setupsOf(measured, config).map((setup) => ({ config, setup })),
   );
-  const goalTable = goalsOf(measured);
+  const goalTable = goalsOf(measured, planned);
   const latency: Section = {
     heading: "Latency",
     method:
       "Setups A, B0, B1, C0, C1 are those of the JackTrip-WebRTC paper: A connects microphone and speaker by the audio graph, B adds the paper's two worklets and its fixed de-jitter buffer of eight blocks (21.34 ms), C a data channel between two browsers; 0 hands audio between threads by messages, 1 by shared memory. A device plays coded pulses, 4 a second on each side, into a virtual microphone and finds them in what the virtual speaker plays, in one callback with one clock. " +
-      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of quiet noise, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved; setups of one page have card A in the first, then B and A in turns. Nothing is subtracted.`,
+      `In each measurement ${timing.settleSeconds} s of settling, ${timing.leadSeconds} s of quiet noise, ${timing.pulseSeconds} s of pulses, ${timing.steadySeconds} s of steady tone. Sessions are interleaved; setups of one page have card A in the first, then B and A in turns. Nothing is subtracted. A pulse that was missed took longer than any that was heard; a percentile that falls among those is "never".`,
     uncertainty:
       "Each pulse is exact to one frame (0.02 ms) by calibration. What varies is the browser: it starts its streams at a phase of its own, so the medians of sessions differ by milliseconds, most of all in setup A. Both browsers, the rig and the server share this machine's processors; converters and drivers of real sound cards are not in the figures.",
     figures: [
@@ -132,7 +141,7 @@ function conclude(
         kind: "box",
         title: "From mouth to ear",
         caption:
-          "All pulses of all sessions and directions: minimum, quartiles, maximum, as in the paper's figures 6 and 7.",
+          "All pulses of all sessions and directions, the missed ones as the longest: minimum, quartiles, maximum, as in the paper's figures 6 and 7.",
         alt: `Box plot of latency in milliseconds. Medians: ${places
           .map(
             ({ config, setup }) =>
@@ -174,7 +183,7 @@ function conclude(
     instrumentSection(measured.map(({ result }) => result)),
   ];
   return {
-    findings: findingsOf(measured, goalTable),
+    findings: findingsOf(measured, places, goalTable),
     sections,
     tables: {
       "raw.csv": rawCsv(measured),
@@ -182,11 +191,11 @@ function conclude(
       "runs.csv": runsCsv(measured),
     },
     versions: { browsers: [...new Set(measured.map(({ result }) => result.browserVersion))].join(", ") },
-    doubts: [...calibrationDoubts(measured.map(({ result }) => result)), ...halvesDoubts(measured, options)],
+    doubts: [...calibrationDoubts(measured.map(({ result }) => result)), ...halvesDoubts(measured, planned)],
   };
 }
 
-/** Against the device: its own loop must be one quantum without spread. What the loop cannot show, frames that it missed, is judged step by step. */
+/** Against the device: its own loop must be one quantum without spread, and whole. What the loop cannot show, frames that it missed, is judged step by step. */
 export function calibrationDoubts(results: readonly Instrument[]): string[] {
   const doubts: string[] = [];
   const frames = known(
@@ -197,6 +206,8 @@ export function calibrationDoubts(results: readonly Instrument[]): string[] {
     doubts.push(
       `the device's own loop read ${quantile(frames, 0) ?? "nothing"} to ${quantile(frames, 1) ?? "nothing"} frames instead of one quantum`,
     );
+  const missed = results.reduce((total, { calibration }) => total + calibration.missed, 0);
+  if (missed > 0) doubts.push(`the device's own loop missed ${missed} of ${missed + frames.length} pulses`);
   return doubts;
 }
 
@@ -238,18 +249,18 @@ export function instrumentSection(results: readonly Instrument[]): Section {
   };
 }
 
-function halvesDoubts(measured: readonly Measured[], options: Options): string[] {
-  if (options.quick) return [];
+function halvesDoubts(measured: readonly Measured[], { quick }: Planned): string[] {
+  if (quick) return [];
   return measured.flatMap(({ session, config, setup, result }) =>
     result.directions.flatMap(({ name, hearing }) => {
       const middle = hearing.hits.length >> 1;
-      const [first, second] = [hearing.hits.slice(0, middle), hearing.hits.slice(middle)].map((hits) =>
-        quantile(latenciesMs(hits), 0.5),
+      const [first, second] = [hearing.hits.slice(0, middle), hearing.hits.slice(middle)].map(
+        (hits) => quantile(latenciesMs(hits), 0.5) ?? Number.NaN,
       );
-      const apart = first != null && second != null ? Math.abs(first - second) : 0;
-      return apart > agreementMs
-        ? [`${config}, ${setup}, ${name} moved by ${apart.toFixed(1)} ms within session ${session}`]
-        : [];
+      const apart = Math.abs(first! - second!);
+      if (apart <= agreementMs) return [];
+      const what = Number.isFinite(apart) ? `moved by ${apart.toFixed(1)} ms` : "was silent for a time";
+      return [`${config}, ${setup}, ${name} ${what} within session ${session}`];
     }),
   );
 }
@@ -288,19 +299,22 @@ function latencyTable(measured: readonly Measured[], places: { config: string; s
   };
 }
 
-function goalsOf(measured: readonly Measured[]): Table {
+function goalsOf(measured: readonly Measured[], { sessions, configs: chosen, setups }: Planned): Table {
   const rows: Cell[][] = [];
-  for (const config of new Set(measured.map((one) => one.config))) {
+  for (const config of setups.includes("Antiphon") ? chosen : []) {
     const goal = goals[config] ?? {};
-    const against = (other: string, compare: (ours: number, theirs: number) => number) =>
-      quantile(
-        of(measured, config, "Antiphon").flatMap((one) => {
-          const reference = of(measured, config, other).filter(({ session }) => session === one.session);
-          const [ours, theirs] = [median([one]), median(reference)];
-          return ours !== null && theirs !== null ? [compare(ours, theirs)] : [];
-        }),
-        0.5,
-      );
+    /** Null where it was not to be measured. A session in which one of the two was not heard is worse than any. */
+    const against = (other: string, compare: (ours: number, theirs: number) => number) => {
+      if (!setups.includes(other)) return null;
+      const compared = Array.from({ length: sessions }, (_, index) => {
+        const [ours, theirs] = ["Antiphon", other].map((setup) =>
+          median(of(measured, config, setup).filter(({ session }) => session === index + 1)),
+        );
+        const isHeard = Number.isFinite(ours) && Number.isFinite(theirs);
+        return isHeard ? compare(ours!, theirs!) : Number.POSITIVE_INFINITY;
+      });
+      return quantile(compared, 0.5);
+    };
     const row = (
       figure: string,
       value: number | null,
@@ -309,7 +323,8 @@ function goalsOf(measured: readonly Measured[]): Table {
     ) => {
       if (value === null) return;
       const met = most === undefined ? null : value <= most ? "yes" : "no";
-      rows.push([config, figure, write(value), most === undefined ? null : write(most), met]);
+      const text = Number.isFinite(value) ? write(value) : "not measured";
+      rows.push([config, figure, text, most === undefined ? null : write(most), met]);
     };
     const ratio = (value: number) => value.toFixed(2);
     row(
@@ -338,13 +353,14 @@ function goalsOf(measured: readonly Measured[]): Table {
     );
     row(
       "frames concealed",
-      shareOf(of(measured, config, "Antiphon"), "concealedFrames"),
+      shareOf(of(measured, config, "Antiphon"), "concealedFrames") ?? Number.POSITIVE_INFINITY,
       concealedGoal,
       percent,
     );
   }
   return {
-    caption: "Against the goals: medians of the same session compared, shown is the median over the sessions",
+    caption:
+      "Against the goals: medians of the same session compared, shown is the median over the sessions. One in which a setup was not heard is the worst",
     columns: [
       { name: "browser" },
       { name: "figure" },
@@ -396,7 +412,7 @@ export function compareLooks(looks: readonly OwnLook[], hits: readonly Hit[]): C
 /** What the device heard about when the take's `frame` was played; null: nothing. */
 function heardAround(frame: number, hits: readonly Hit[]): number | null {
   const around = hits.filter(({ pulse }) => Math.abs(pulse.frame - frame) <= aroundMs * framesPerMs);
-  return quantile(latenciesMs(around), 0.5);
+  return quantile(latenciesMs(around).filter(Number.isFinite), 0.5);
 }
 
 /** All looks of a direction in one. */
@@ -496,15 +512,16 @@ function budgetSection(measured: readonly Measured[]): Section {
     const networkMs = middle((budget) => budget.networkMs);
     const bufferMs = middle((budget) => budget.bufferMs);
     const rest = total - captureMs - packetMs - networkMs - bufferMs;
+    const playoutMs = rest >= 0 && Number.isFinite(rest) ? rest : null;
     return [
       {
-        label: config,
+        label: rest < 0 ? `${config}, stages overlap` : config,
         stages: [
           { name: "capture", ms: captureMs, measured: true },
           { name: "packet", ms: packetMs, measured: true },
           { name: "network", ms: networkMs, measured: true },
           { name: "buffer", ms: bufferMs, measured: false },
-          { name: "playout", ms: Math.max(0, rest), measured: false },
+          { name: "playout", ms: playoutMs, measured: false },
         ],
       },
     ];
@@ -512,9 +529,9 @@ function budgetSection(measured: readonly Measured[]): Section {
   return {
     heading: "Where the time goes",
     method:
-      "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aims at. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
+      "Antiphon's page records when blocks were captured, datagrams sent and received (window.antiphon.trace). Capture is the length of the browser's block: its first frame waits for its last. Packet is from the block to the datagram, network from one page's network thread to the other's (the system's and the browser's own threads included). Buffer is what the jitter buffer aimed at, the middle of the looks while the pulses sounded. Playout is the rest of the measured mouth-to-ear latency: the browser's output queue, the sound system and the rig's own quantum.",
     uncertainty:
-      "Capture, packet and network are medians of 3 s of packets, traced after the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The sum is the measured median.",
+      "Capture, packet and network are medians of 3 s of packets, traced after the pulses; clocks of two processes on one machine agree within 0.1 ms. Buffer is an aim, and playout a remainder: both are drawn as estimates. The aim covers the bursts in which a browser's blocks come, so it overlaps with capture. Where the stages come to more than the measured median, playout is unknown; elsewhere it makes the sum the median.",
     figures: [
       {
         kind: "waterfall",
@@ -523,7 +540,7 @@ function budgetSection(measured: readonly Measured[]): Section {
         alt: rows
           .map(
             ({ label, stages }) =>
-              `${label}: ${stages.map(({ name, ms }) => `${name} ${ms.toFixed(1)} ms`).join(", ")}`,
+              `${label}: ${stages.map(({ name, ms }) => `${name} ${ms === null ? "unknown" : `${ms.toFixed(1)} ms`}`).join(", ")}`,
           )
           .join("; "),
         rows,
@@ -536,7 +553,8 @@ function budgetSection(measured: readonly Measured[]): Section {
 function playedSection(measured: readonly Measured[], places: { config: string; setup: string }[]): Section {
   return {
     heading: "What was played",
-    method: "Counters of the receiving end over pulses and tone, all sessions and directions together.",
+    method:
+      "Counters of the receiving end, which its page kept once a second, over pulses and tone, all sessions and directions together.",
     uncertainty:
       "Exact for what each end counts; RTC media counts in its own way. Empty: it counts no such thing.",
     figures: [],
@@ -589,13 +607,17 @@ function playedSection(measured: readonly Measured[], places: { config: string; 
   };
 }
 
-function findingsOf(measured: readonly Measured[], goalTable: Table): string[] {
+function findingsOf(
+  measured: readonly Measured[],
+  places: { config: string; setup: string }[],
+  goalTable: Table,
+): string[] {
   const findings: string[] = [];
   for (const config of new Set(measured.map((one) => one.config))) {
     const figures = ["Antiphon", "A", "C1", "RTC"].flatMap((setup) => {
-      const ms = shown(median(of(measured, config, setup)), 1);
+      const ms = shownMs(median(of(measured, config, setup)));
       const name = { A: "setup A", C1: "the paper's own way", RTC: "RTC media" }[setup] ?? setup;
-      return ms === null ? [] : [`${name} ${ms} ms`];
+      return ms === null ? [] : [`${name} ${ms}`];
     });
     if (figures.length > 0) findings.push(`${config}: ${figures.join(", ")} (medians).`);
   }
@@ -603,6 +625,12 @@ function findingsOf(measured: readonly Measured[], goalTable: Table): string[] {
     .filter((row) => row[4] === "no")
     .map((row) => `${row[0]}: ${row[1]} ${row[2]} (goal ${row[3]})`);
   if (missed.length > 0) findings.push(`Goals missed: ${missed.join("; ")}.`);
+  const unheard = places.flatMap(({ config, setup }) => {
+    const pulses = of(measured, config, setup).flatMap(({ result }) => allMs(result));
+    const count = pulses.filter((ms) => ms === Number.POSITIVE_INFINITY).length;
+    return count > 0 ? [`${config}, ${setup} ${count} of ${pulses.length}`] : [];
+  });
+  if (unheard.length > 0) findings.push(`Pulses missed: ${unheard.join("; ")}.`);
   return findings;
 }
 
@@ -678,7 +706,7 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
           config,
           setup,
           name,
-          ...[0.5, 0.05, 0.95].map((p) => shown(quantile(ms, p), 2)),
+          ...[0.5, 0.05, 0.95].map((p) => raw(quantile(ms, p), 2)),
           hearing.hits.length,
           hearing.missed,
           shown(hearing.crosstalkDb, 1),
@@ -750,8 +778,9 @@ function setupsOf(measured: readonly Measured[], config: string): string[] {
   return Object.keys(setups).filter((name) => there.has(name));
 }
 
+/** Infinite of a pulse that was missed. */
 export function latenciesMs(hits: readonly { latencyFrames: number | null }[]): number[] {
-  return known(hits.map((hit) => hit.latencyFrames)).map((frames) => frames / framesPerMs);
+  return hits.map(({ latencyFrames }) => (latencyFrames ?? Number.POSITIVE_INFINITY) / framesPerMs);
 }
 
 function allMs(result: SetupResult): number[] {

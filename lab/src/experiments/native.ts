@@ -2,14 +2,14 @@ import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Continuity, type Hearing, listen, quantile } from "../analysis.js";
 import { binary } from "../antiphon.js";
-import { choose, configs, describe } from "../configs.js";
+import { choose, chooseConfig, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
 import { type DeviceSummary, mic, playback, type Rig, sampleRateHz, speaker } from "../rig.js";
 import { setups } from "../setups.js";
 import { writeScore } from "../signal.js";
-import { shown } from "../units.js";
+import { shown, shownMs } from "../units.js";
 import { calibrationDoubts, forgetSeconds, instrumentSection, latenciesMs, startupSeconds } from "./m2e.js";
 
 interface Measured {
@@ -118,7 +118,7 @@ export const native: Experiment = {
   question: "How does a browser with Antiphon compare with JackTrip and Jamulus on the same sound system?",
   programs: ["jacktrip", "Jamulus", "pw-jack", "pw-link"],
   plan(options): Plan<Measured> {
-    const [config] = choose(options.configs ?? ["chromium-128"], Object.keys(configs));
+    const config = chooseConfig(options.configs);
     const chosen = choose(options.setups, [...Object.keys(natives), "Antiphon"]).filter(
       (name) => options.setups !== undefined || !options.quick || name === "JackTrip",
     );
@@ -143,7 +143,7 @@ export const native: Experiment = {
             const one = (heard: Omit<Measured, "session" | "program">, name = program) => ({
               measured: { session, program: name, ...heard },
               device: heard.summary,
-              words: `${shown(quantile(latenciesMs(heard.hearing.hits), 0.5), 1) ?? "–"} ms`,
+              words: shownMs(quantile(latenciesMs(heard.hearing.hits), 0.5)) ?? "–",
             });
             if (program === "Antiphon") {
               const parameters = {
@@ -156,7 +156,7 @@ export const native: Experiment = {
               };
               const result = await setups.Antiphon!({
                 ...lab,
-                browser: configs[config!]!,
+                browser: configs[config]!,
                 parameters,
                 ...timing,
               });
@@ -258,7 +258,7 @@ function conclude(
   return {
     findings: programs.map(
       (program) =>
-        `${program}: ${shown(quantile(all(program), 0.5), 1) ?? "–"} ms from mouth to ear (median); ${tone(program).breaks} breaks in ${shown(tone(program).seconds, 0)} s of a tone.`,
+        `${program}: ${shownMs(quantile(all(program), 0.5)) ?? "–"} from mouth to ear (median); ${tone(program).breaks} breaks in ${shown(tone(program).seconds, 0)} s of a tone.`,
     ),
     sections: [
       {
@@ -270,9 +270,10 @@ function conclude(
           {
             kind: "box",
             title: "From mouth to ear",
-            caption: "All pulses of all sessions: minimum, quartiles, maximum.",
+            caption:
+              "All pulses of all sessions: minimum, quartiles, maximum. One that was missed took longer than any.",
             alt: programs
-              .map((program) => `${program}: median ${shown(quantile(all(program), 0.5), 1) ?? "unknown"} ms`)
+              .map((program) => `${program}: median ${shownMs(quantile(all(program), 0.5)) ?? "unknown"}`)
               .join("; "),
             xLabel: "mouth to ear, ms",
             rows: programs.map((program) => ({ group: "", label: program, values: all(program) })),

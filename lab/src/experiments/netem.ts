@@ -34,7 +34,7 @@ export const netem: Experiment = {
     const packets = options.quick ? 5_000 : 100_000;
     const cases = options.quick ? ["--profile", "wifi"] : [];
     const steps = drivers.map((driver) => ({
-      label: `${driver === "tun" ? "real" : "virtual"} time, ${packets} packets a case`,
+      label: `${timeOf(driver)} time, ${packets} packets a case`,
       seconds: driver === "virtual" ? 20 : options.quick ? 6 : 500,
       run: async () => {
         const text = await run(
@@ -60,11 +60,16 @@ function conclude(measured: Calibration[], packets: number): Outcome {
   const off = all.filter(({ ok }) => !ok);
   const compared = all.filter(({ residual, canTell, ok }) => residual !== null && (canTell || !ok));
   const untold = all.filter(({ residual, canTell, ok }) => residual !== null && !canTell && ok).length;
+  const times = measured.map(({ driver }) => timeOf(driver)).join(" and ");
+  const result =
+    off.length === 0
+      ? `all ${compared.length} figures of the emulator are what its model says, within what chance and the driver's own error allow`
+      : `${off.length} of ${compared.length} figures of the emulator are off: ${off.map((row) => `${row.case} ${row.quantity} (${row.driver})`).join(", ")}`;
+  const missing = drivers.filter((one) => !measured.some(({ driver }) => driver === one)).map(timeOf);
   return {
     findings: [
-      off.length === 0
-        ? `All ${compared.length} figures of the emulator are what its model says, within what chance and the driver's own error allow.`
-        : `${off.length} of ${compared.length} figures of the emulator are off: ${off.map((row) => `${row.case} ${row.quantity} (${row.driver})`).join(", ")}.`,
+      ...(all.length > 0 ? [`In ${times} time, ${result}.`] : []),
+      ...missing.map((time) => `Not measured in ${time} time.`),
       ...(untold > 0 ? [`Of ${untold} late percentiles a stream this short cannot tell.`] : []),
     ],
     sections: measured.map(({ driver, rows }) => ({
@@ -129,8 +134,15 @@ function conclude(measured: Calibration[], packets: number): Outcome {
       },
     },
     versions: {},
-    doubts: off.length > 0 ? ["the network emulator is out of calibration"] : [],
+    doubts: [
+      ...(off.length > 0 ? ["the network emulator is out of calibration"] : []),
+      ...missing.map((time) => `the network emulator was not measured in ${time} time`),
+    ],
   };
+}
+
+function timeOf(driver: Calibration["driver"]): string {
+  return driver === "tun" ? "real" : "virtual";
 }
 
 function verdict({ ok, canTell }: Row): string {

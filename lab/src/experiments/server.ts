@@ -12,6 +12,7 @@ import { percent, shown } from "../units.js";
 
 /** What a server costs and how long it takes, with so many participants. */
 interface Measured {
+  session: number;
   program: string;
   participants: number;
   /** Share of one core that the server took. */
@@ -46,7 +47,9 @@ interface Running {
   /** What the server says of the last second. */
   look?: () => Promise<Pick<Measured, "transitUs" | "mixUs">>;
   /** What the clients say, at the end. */
-  figures?: () => Promise<Pick<Measured, "oneWayUs" | "sent" | "received" | "lost">>;
+  figures?: () => Promise<
+    Pick<Measured, "oneWayUs" | "sent" | "received" | "lost"> & { missingShare: number }
+  >;
 }
 
 interface Program {
@@ -139,7 +142,7 @@ export const server: Experiment = {
             label: `session ${session}, ${program}, ${participants} participants`,
             seconds: seconds + 10,
             run: async (lab) => {
-              const measured = await measure(lab, program, participants, seconds);
+              const measured = { session, ...(await measure(lab, program, participants, seconds)) };
               return {
                 measured,
                 words: `${shown((measured.cpuShare / participants) * 100, 2)} % of a core each`,
@@ -157,7 +160,12 @@ export const server: Experiment = {
   },
 };
 
-async function measure(lab: Lab, program: string, participants: number, seconds: number): Promise<Measured> {
+async function measure(
+  lab: Lab,
+  program: string,
+  participants: number,
+  seconds: number,
+): Promise<Omit<Measured, "session">> {
   const folder = makeFolder("server");
   let running: Running | undefined;
   try {
@@ -180,9 +188,14 @@ async function measure(lab: Lab, program: string, participants: number, seconds:
     const wakesPerS = (wakes() - wakesBefore) / passed;
     const memoryKib = sum(running.server.map(residentKib));
     // Ends the bots.
-    const figures = (await running.figures?.()) ?? { oneWayUs: null, sent: null, received: null, lost: null };
-    // Each sends and hears one datagram for a packet. Bots count their own: QUIC has datagrams besides, and may put two packets into one.
-    const missingShare = lostShare(figures) ?? 1 - arrivedPerS / (2 * participants * packetsPerS);
+    const { missingShare, ...figures } = (await running.figures?.()) ?? {
+      oneWayUs: null,
+      sent: null,
+      received: null,
+      lost: null,
+      // Each sends and hears one datagram for a packet. Bots count their own: QUIC has datagrams besides, and may put two packets into one.
+      missingShare: 1 - arrivedPerS / (2 * participants * packetsPerS),
+    };
     if (missingShare > mostMissingShare)
       throw new Error(`${percent(missingShare)} of the packets did not arrive: not everyone takes part`);
     return {
@@ -293,7 +306,8 @@ export async function startAntiphon(
         oneWayUs: said.delay_p50_us === null ? null : { p50: said.delay_p50_us, p99: said.delay_p99_us! },
         sent: said.sent_packets,
         received: said.received_packets,
-        lost: said.lost_packets + said.dropped_packets,
+        lost: lostPackets(said, load.path),
+        missingShare: missingShare(said, load),
       };
     },
   };
@@ -319,6 +333,24 @@ export interface BotsSummary {
   delay_p999_us: number | null;
   delay_max_us: number | null;
   trouble: string | null;
+}
+
+/** Packets that were not heard. Forwarded, what its sender had no room for is a number that never came; a mix has numbers of its own. */
+export function lostPackets({ lost_packets, dropped_packets }: BotsSummary, path: string): number {
+  return lost_packets + (path === "mix" ? dropped_packets : 0);
+}
+
+/** Of all that was to be heard. A stream that nobody ever heard is missing too, though no number of it is lost. */
+export function missingShare(
+  {
+    sent_packets,
+    dropped_packets,
+    received_packets,
+  }: Pick<BotsSummary, "sent_packets" | "dropped_packets" | "received_packets">,
+  { perRoom, path }: { perRoom: number; path: string },
+): number {
+  const listeners = path === "mix" ? 1 : perRoom - 1;
+  return 1 - received_packets / Math.max(1, (sent_packets + dropped_packets) * listeners);
 }
 
 async function startFloor(folder: string, participants: number, turns: number): Promise<Running> {
@@ -446,10 +478,10 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
   const inStep = inTurns.map((program) => `${program}, in step`);
   // One sound system drives the clients of Jamulus and JackTrip, but one core computes them one after the other: wake-ups tell what that comes to.
   const pairs: [string, readonly string[]][] = [
-    ["Jamulus", [...inStep, ...inTurns]],
-    ["JackTrip", [...inStep, ...inTurns]],
-    ["Bare UDP, in step", inStep],
+    ["Jamulus", [...inTurns, ...inStep]],
+    ["JackTrip", [...inTurns, ...inStep]],
     ["Bare UDP", inTurns],
+    ["Bare UDP, in step", inStep],
   ];
   const comparisons = pairs.flatMap(([other, of]) =>
     of.flatMap((program) =>
@@ -561,6 +593,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
     tables: {
       "raw.csv": {
         columns: [
+          "session",
           "program",
           "participants",
           "cpu_share",
@@ -577,6 +610,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
           "lost",
         ],
         rows: measured.map((one) => [
+          one.session,
           one.program,
           one.participants,
           shown(one.cpuShare, 5),

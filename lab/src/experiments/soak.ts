@@ -3,7 +3,7 @@ import { choose, describe } from "../configs.js";
 import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
 import { shown } from "../units.js";
-import { type BotsSummary, residentKib, startAntiphon } from "./server.js";
+import { type BotsSummary, lostPackets, residentKib, startAntiphon } from "./server.js";
 
 const participants = 20;
 const lookSeconds = 10;
@@ -53,7 +53,7 @@ export const soak: Experiment = {
           await sleep(5000);
           const looks: Look[] = [];
           const began = performance.now();
-          for (let at = every; at <= seconds; at += every) {
+          for (const at of lookTimes(seconds, every)) {
             await sleep(began + at * 1000 - performance.now());
             const { transitUs, mixUs, aged, overRate } = await running.look();
             looks.push({
@@ -68,7 +68,7 @@ export const soak: Experiment = {
           const bots = await running.summary();
           return {
             measured: { load, looks, bots },
-            words: `${bots.lost_packets + bots.dropped_packets} of ${bots.sent_packets} lost`,
+            words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost`,
           };
         } finally {
           for (const service of running.services) await service.stop();
@@ -79,6 +79,11 @@ export const soak: Experiment = {
     return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
+
+/** When to look, s: every so often, and at the end. */
+export function lookTimes(seconds: number, every: number): number[] {
+  return Array.from({ length: Math.ceil(seconds / every) }, (_, n) => Math.min((n + 1) * every, seconds));
+}
 
 /** Medians of the first and the last tenth. */
 function growth(looks: readonly Look[]): [number | null, number | null] {
@@ -102,7 +107,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     sections: [
       {
         heading: "Half an hour with 20 participants",
-        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did. Dropped: by the server, because the listener's sessions had no room or the sender was over its rate, as it says itself at the last look; by the sender, because the bot's own session had no room. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
+        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did; forwarded, what its sender dropped is among them. Dropped: by the server, because the listener's sessions had no room or the sender was over its rate, as it says itself at the last look; by the sender, because the bot's own session had no room. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
         uncertainty: "Where this machine stands still, the bots do too.",
         figures: [
           {

@@ -1,8 +1,9 @@
 /** Draws the figures of a report as SVG, legible in light and dark: lines and text take the colour of the text around. */
 
 import * as Plot from "@observablehq/plot";
-import { bin, extent, greatest, groups, least, max, quantileSorted, sort, sum, ticks, union } from "d3-array";
+import { bin, extent, greatest, groups, least, max, sort, sum, ticks, union } from "d3-array";
 import { parseHTML } from "linkedom";
+import { quantile } from "../analysis.js";
 import {
   type BoxFigure,
   type CdfFigure,
@@ -119,17 +120,20 @@ function draw(figure: Figure, width: number): Drawing | null {
   }
 }
 
-/** Of finite values; quartiles interpolate linearly between order statistics (R's type 7). Null of none. */
+/** Quartiles interpolate linearly between order statistics (R's type 7); infinite ones fall among what never came. Null of nothing. */
 export function boxSummary(values: readonly number[]): BoxSummary | null {
-  const sorted = sort(finite(values));
-  if (sorted.length === 0) return null;
-  const [low, q1, middle, q3, high] = [0, 0.25, 0.5, 0.75, 1].map((p) => quantileSorted(sorted, p)!);
-  return { count: sorted.length, min: low!, q1: q1!, median: middle!, q3: q3!, max: high! };
+  const counted = countable(values);
+  if (counted.length === 0) return null;
+  const [low, q1, middle, q3, high] = [0, 0.25, 0.5, 0.75, 1].map((p) => quantile(counted, p)!);
+  const never = counted.length - finite(counted).length;
+  return { count: counted.length, never, min: low!, q1: q1!, median: middle!, q3: q3!, max: high! };
 }
 
 /** What a row of a box figure draws. */
 export interface BoxSummary {
   count: number;
+  /** Of them infinite. */
+  never: number;
   min: number;
   q1: number;
   median: number;
@@ -144,13 +148,18 @@ function box({ rows, xLabel }: BoxFigure, width: number): Drawing | null {
   const drawn = lines.rows.map(({ row, y }) => {
     const summary = boxSummary(row.values);
     const color = seriesColor(labels.indexOf(row.label));
-    const note = summary
-      ? `median ${numberText(summary.median)}, n = ${summary.count}`
-      : "nothing was measured";
-    return { row, y, label: row.label, note, color, ...summary };
+    const note = summary ? boxNote(summary) : "nothing was measured";
+    return { row, y, label: row.label, note, color, summary };
   });
-  const boxes = drawn.filter((row) => row.count !== undefined);
-  if (boxes.length === 0) return null;
+  const longest = max(rows.flatMap(({ values }) => finite(values)));
+  if (longest === undefined) return null;
+  const boxes = drawn.flatMap(({ y, color, summary }) => {
+    if (!summary || !Number.isFinite(summary.min)) return [];
+    const { min, q1, median, q3, max } = summary;
+    // What never came is drawn as far as the figure goes, and has no end there.
+    const [low, high, whisker] = [q1, q3, max].map((value) => Math.min(value, longest));
+    return [{ y, color, min, low, high, whisker, ends: finite([min, max]), middle: finite([median]) }];
+  });
   const references = drawn.flatMap(({ y, row }) => (row.references ?? []).map((one) => ({ ...one, y })));
   const symbolOf = ({ label }: { label: string }) => symbols[(3 + sources.indexOf(label)) % symbols.length]!;
   return {
@@ -168,14 +177,24 @@ function box({ rows, xLabel }: BoxFigure, width: number): Drawing | null {
       x: { label: xLabel, grid: true, zero: true },
       marks: [
         ...lines.marks(drawn, width),
-        Plot.ruleY(boxes, { y: "y", x1: "min", x2: "max", stroke: "color", strokeWidth: 1.5 }),
+        Plot.ruleY(boxes, { y: "y", x1: "min", x2: "whisker", stroke: "color", strokeWidth: 1.5 }),
         Plot.tickX(
-          boxes.flatMap(({ y, min, max, color }) => [min, max].map((x) => ({ x, y, color }))),
+          boxes.flatMap(({ y, ends, color }) => ends.map((x) => ({ x, y, color }))),
           { x: "x", y: "y", stroke: "color", strokeWidth: 1.5, inset: 4 },
         ),
-        Plot.barX(boxes, { y: "y", x1: "q1", x2: "q3", fill: background, stroke: "none" }),
-        Plot.barX(boxes, { y: "y", x1: "q1", x2: "q3", fill: "color", fillOpacity: 0.45, stroke: "color" }),
-        Plot.tickX(boxes, { y: "y", x: "median", stroke: "currentColor", strokeWidth: 2.5 }),
+        Plot.barX(boxes, { y: "y", x1: "low", x2: "high", fill: background, stroke: "none" }),
+        Plot.barX(boxes, {
+          y: "y",
+          x1: "low",
+          x2: "high",
+          fill: "color",
+          fillOpacity: 0.45,
+          stroke: "color",
+        }),
+        Plot.tickX(
+          boxes.flatMap(({ y, middle }) => middle.map((x) => ({ x, y }))),
+          { x: "x", y: "y", stroke: "currentColor", strokeWidth: 2.5 },
+        ),
         Plot.dot(references, {
           x: "value",
           y: "y",
@@ -190,6 +209,11 @@ function box({ rows, xLabel }: BoxFigure, width: number): Drawing | null {
       symbol: { type: "identity" } as never,
     },
   };
+}
+
+function boxNote({ median, count, never }: BoxSummary): string {
+  const middle = Number.isFinite(median) ? numberText(median) : "never";
+  return `median ${middle}, n = ${count}${never > 0 ? `, ${never} never` : ""}`;
 }
 
 function waterfall({ rows }: WaterfallFigure, width: number): Drawing | null {
@@ -324,12 +348,11 @@ function cdf({ series, xLabel, probability }: CdfFigure): Drawing | null {
   const measured = observed(series);
   if (measured.length === 0) return null;
   const log = probability === "log";
-  const points = measured.flatMap(({ values, color, n }) => {
+  const points = measured.flatMap(({ values, count, color, n }) => {
     const sorted = sort(values);
-    const count = sorted.length;
     // The last step of a tail is drawn down to one observation, for a logarithm has no 0.
     const share = (i: number) => (log ? Math.max(count - 1 - i, 1) / count : (i + 1) / count);
-    const steps = stepIndices(count).map((i) => ({ x: sorted[i]!, share: share(i), color, n }));
+    const steps = stepIndices(sorted.length).map((i) => ({ x: sorted[i]!, share: share(i), color, n }));
     return [{ x: sorted[0]!, share: log ? 1 : 0, color, n }, ...steps];
   });
   const percent = (share: number) => `${numberText(share * 100)} %`;
@@ -550,9 +573,10 @@ function colored<Series extends { label: string }>(series: readonly Series[]): (
   return series.map((one, n) => ({ ...one, color: seriesColor(n), n }));
 }
 
-function observed(series: readonly Observations[]): (Observations & Colored)[] {
+/** With the finite values, which can be drawn, and the count of all. */
+function observed(series: readonly Observations[]): (Observations & Colored & { count: number })[] {
   return colored(series)
-    .map((one) => ({ ...one, values: finite(one.values) }))
+    .map((one) => ({ ...one, values: finite(one.values), count: countable(one.values).length }))
     .filter(({ values }) => values.length > 0);
 }
 
@@ -588,6 +612,11 @@ function thinned(points: Points<number>["points"], widthPx: number, place = (x: 
 
 function finite(values: readonly number[]): number[] {
   return values.filter(Number.isFinite);
+}
+
+/** What never came included. */
+function countable(values: readonly number[]): number[] {
+  return values.filter((value) => value > Number.NEGATIVE_INFINITY);
 }
 
 function seriesColor(n: number): string {

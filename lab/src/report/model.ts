@@ -74,13 +74,17 @@ export interface BoxFigure extends FigureText {
   rows: {
     group: string;
     label: string;
+    /** Infinite: it never came. */
     values: readonly number[];
     /** Published figures to compare with. */
     references?: readonly { label: string; value: number }[];
   }[];
 }
 
-/** Share of observations at or below x; "log" draws the share above x on a logarithmic axis, which shows the tail. */
+/**
+ * Share of observations at or below x; "log" draws the share above x on a logarithmic axis, which shows the tail. What never came, infinite,
+ * is above every x.
+ */
 export interface CdfFigure extends FigureText {
   kind: "cdf";
   xLabel: string;
