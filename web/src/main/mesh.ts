@@ -115,6 +115,8 @@ export class Peer {
   #again: ReturnType<typeof setTimeout> | undefined;
   /** When all that it had made would have been made at the rate that it may. */
   #offeredUntilMs = 0;
+  /** The greatest of any lane that this end offered, of those that it has closed, too. */
+  #newestEpoch = 0;
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
@@ -241,9 +243,9 @@ export class Peer {
   }
 
   #offerAnew(number: number, old: Slot | undefined): void {
-    // Greater than of any lane before, of one that this page has forgotten, too.
-    const epoch = Math.max(Date.now(), (old?.lane.epoch ?? 0) + 1);
-    this.#make(number, epoch, old?.attempts ?? 0);
+    // Greater than of any lane before, of one that this page has forgotten, too; and the clock may have been put back.
+    this.#newestEpoch = Math.max(Date.now(), this.#newestEpoch + 1);
+    this.#make(number, this.#newestEpoch, old?.attempts ?? 0);
   }
 
   /** The peer has no use for the lane, whatever this end thinks of it. */

@@ -331,6 +331,17 @@ it("makes no connections as fast as a peer may ask for them, and none for what i
   peer.close();
 });
 
+it("is found again by one that has not forgotten it though its clock was put back", async () => {
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await converse([offers, answers]);
+  vi.setSystemTime(Date.now() - 3_600_000);
+  offers.peer.meetAgain();
+  await converse([offers, answers]);
+  expect(offers.made).toHaveLength(2);
+  expect(answers.made).toEqual(offers.made);
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
 it("says again how many lanes it wants, which may have been lost, unless it makes them itself", async () => {
   const [offers, answers] = [end("b", "a", 3), end("a", "b", 3)];
   await converse([offers, answers]);
