@@ -1,9 +1,6 @@
 /** One lane: a peer connection whose only content is the audio data channel, which lives in the worker. */
 
-/** Messages between the two ends of a lane: docs/protocol.md, "Between two pages". */
-export type LaneSignal =
-  | { kind: "description"; lane: number; epoch: number; description: RTCSessionDescriptionInit }
-  | { kind: "candidate"; lane: number; epoch: number; candidate: RTCIceCandidateInit | null };
+import type { Description, LaneSignal } from "./peer-signal";
 
 /** As in docs/protocol.md, "Lanes". */
 const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
@@ -82,12 +79,14 @@ export class Lane {
     clearTimeout(this.#lookTimer);
   }
 
-  async #handleDescription(description: RTCSessionDescriptionInit): Promise<void> {
-    await this.connection.setRemoteDescription(description);
+  async #handleDescription({ type, sdp }: Description): Promise<void> {
+    // An offer of ours has one answer.
+    if (type === "answer" && this.connection.signalingState !== "have-local-offer") return;
+    await this.connection.setRemoteDescription({ type, sdp });
     const early = this.#early ?? [];
     this.#early = null;
     for (const candidate of early) await this.#handleCandidate(candidate);
-    if (description.type === "offer") {
+    if (type === "offer") {
       await this.connection.setLocalDescription(await this.connection.createAnswer());
       this.#sendDescription();
     }

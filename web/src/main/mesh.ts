@@ -1,8 +1,9 @@
 /** Every participant connected with every other, by lanes. */
 
 import type { WayName } from "../shared/messages";
-import { Lane, type LaneSignal } from "./lane";
+import { Lane } from "./lane";
 import type { Participant } from "./model";
+import { type LaneSignal, MAX_LANES, type PeerSignal, parsePeerSignal } from "./peer-signal";
 
 /** What the mesh asks of whoever holds the worker and the signalling. */
 export interface MeshHost {
@@ -13,14 +14,6 @@ export interface MeshHost {
   changed(): void;
 }
 
-export type PeerSignal =
-  | LaneSignal
-  | { kind: "lanes"; count: number }
-  | { kind: "restart"; lane: number }
-  | { kind: WayName; wanted: boolean }
-  | { kind: "close"; lane: number };
-
-const MAX_LANES = 16;
 /** Lanes at first when their number is automatic: one is enough until a packet is lost, and then it is too late to add one. */
 const FIRST_LANES = 2;
 /** A path may come back by itself for so long. */
@@ -161,14 +154,16 @@ export class Peer {
     this.#adjust();
   }
 
-  handle(signal: PeerSignal): void {
-    switch (signal.kind) {
+  /** `data`: whatever the peer said. Nonsense is passed over. */
+  handle(data: unknown): void {
+    const signal = parsePeerSignal(data);
+    switch (signal?.kind) {
       case "description":
       case "candidate":
         this.#handleLane(signal);
         break;
       case "lanes":
-        this.#wantedByPeer = clampLanes(signal.count);
+        this.#wantedByPeer = signal.count;
         if (this.#offers) this.#adjust();
         break;
       case "restart":
@@ -179,7 +174,7 @@ export class Peer {
         break;
       case "direct":
       case "relayed":
-        this.#wants = { ...this.#wants, [signal.kind]: signal.wanted !== false };
+        this.#wants = { ...this.#wants, [signal.kind]: signal.wanted };
         this.#host.changed();
         break;
     }
@@ -291,13 +286,14 @@ export class Peer {
   }
 
   #handleLane(signal: LaneSignal): void {
-    if (!Number.isInteger(signal.lane) || signal.lane < 0 || signal.lane >= MAX_LANES) return;
     let lane = this.#slots.get(signal.lane)?.lane;
     // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
-    const isOffer = signal.kind === "description" && signal.description?.type === "offer";
-    const isNewer = lane === undefined || signal.epoch > lane.epoch;
-    if (isOffer && isNewer && !this.#offers && this.#mayMake())
-      lane = this.#make(signal.lane, signal.epoch, 0);
+    if (signal.kind === "description") {
+      const isOffer = signal.description.type === "offer";
+      if (isOffer === this.#offers) return;
+      const isNewer = lane === undefined || signal.epoch > lane.epoch;
+      if (isOffer && isNewer && this.#mayMake()) lane = this.#make(signal.lane, signal.epoch, 0);
+    }
     if (lane?.epoch === signal.epoch) lane.handle(signal);
   }
 

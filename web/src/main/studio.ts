@@ -25,7 +25,7 @@ import { accepted } from "./ice";
 import { wasLaunched } from "./launcher";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
-import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
+import { Loop, type MeshHost, Peer } from "./mesh";
 import { Microphone } from "./microphone";
 import { type Mix, Mixes } from "./mixes";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
@@ -831,7 +831,7 @@ export class Studio implements StudioApi {
         this.#setRelay(message.relay);
         break;
       case "signal":
-        this.#memberPeer(message.from)?.handle(message.data as PeerSignal);
+        this.#memberPeer(message.from)?.handle(message.data);
         break;
       case "error":
         this.#handleServerError(message.code, message.message);

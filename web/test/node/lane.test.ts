@@ -69,6 +69,7 @@ it("says by which path it goes, relayed if it is at either end, and looks again 
 it("keeps 64 candidates for a description that has not come, and takes all that come after it", async () => {
   const taken: string[] = [];
   class Connection {
+    signalingState = "have-local-offer";
     createDataChannel() {}
     async setRemoteDescription() {}
     async addIceCandidate({ candidate }: RTCIceCandidateInit) {

@@ -1,5 +1,9 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { Loop, type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh";
+import { Loop, type MeshHost, Peer } from "../../src/main/mesh";
+import type { PeerSignal } from "../../src/main/peer-signal";
+
+/** As much of it as is looked at. */
+const SDP = "v=0\r\nm=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\na=ice-ufrag:abcd\r\n";
 
 /** Connects when the test says so. */
 class Connection {
@@ -7,8 +11,12 @@ class Connection {
   /** As a browser that has made enough. */
   static refuses = false;
   connectionState: RTCPeerConnectionState = "new";
+  signalingState: RTCSignalingState = "stable";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
+  /** What it was told of the peer. */
+  described = 0;
+  readonly candidates: RTCIceCandidateInit[] = [];
   /** Offers made with an ICE restart. */
   restarts = 0;
   constructor() {
@@ -20,15 +28,22 @@ class Connection {
   }
   async createOffer({ iceRestart }: RTCOfferOptions = {}) {
     if (iceRestart) this.restarts++;
-    return { type: "offer", sdp: "" };
+    return { type: "offer", sdp: SDP };
   }
   async createAnswer() {
-    return { type: "answer", sdp: "" };
+    return { type: "answer", sdp: SDP };
   }
   async setLocalDescription(description: RTCSessionDescriptionInit) {
     this.localDescription = description;
+    this.signalingState = description.type === "offer" ? "have-local-offer" : "stable";
   }
-  async setRemoteDescription() {}
+  async setRemoteDescription({ type }: RTCSessionDescriptionInit) {
+    this.described++;
+    this.signalingState = type === "offer" ? "have-remote-offer" : "stable";
+  }
+  async addIceCandidate(candidate: RTCIceCandidateInit) {
+    this.candidates.push(candidate);
+  }
   async getStats() {
     return new Map();
   }
@@ -318,16 +333,104 @@ it("restores at once what was connected and has failed, at both ends' word", asy
 
 it("makes no connections as fast as a peer may ask for them, and none for what is no offer", async () => {
   const { peer } = end("a", "b");
-  const description = (type: RTCSdpType) => ({ type, sdp: "" });
-  peer.handle({ kind: "description", lane: 0, epoch: 1, description: description("answer") });
+  peer.handle(description("answer"));
   expect(Connection.made).toHaveLength(0);
-  for (let epoch = 1; epoch <= 1_000; epoch++)
-    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  for (let epoch = 1; epoch <= 1_000; epoch++) peer.handle(description("offer", epoch));
   expect(Connection.made).toHaveLength(64);
   await vi.advanceTimersByTimeAsync(1_000);
-  for (let epoch = 1_001; epoch <= 1_010; epoch++)
-    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  for (let epoch = 1_001; epoch <= 1_010; epoch++) peer.handle(description("offer", epoch));
   expect(Connection.made).toHaveLength(65);
+  peer.close();
+});
+
+/** The time of the first offer in what follows. */
+const EPOCH = 1e12;
+const description = (type: RTCSdpType, epoch: unknown = EPOCH, sdp: unknown = SDP, lane: unknown = 0) => ({
+  kind: "description",
+  lane,
+  epoch,
+  description: { type, sdp },
+});
+const candidate = (given: unknown, epoch: unknown = EPOCH) => ({
+  kind: "candidate",
+  lane: 0,
+  epoch,
+  candidate: given,
+});
+const long = "x".repeat(60_000);
+
+it("passes over what is no signal, and goes on with what is", async () => {
+  vi.setSystemTime(EPOCH);
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  const noNumber = { valueOf: 0, toString: 0 };
+  const lanes = [16, -1, 0.5, "0", null, noNumber];
+  const nonsense: unknown[] = [
+    ...[null, "lanes", [], {}, { kind: noNumber }, { kind: "toString" }],
+    ...[0, 17, 1.5, -1, "2", null, noNumber].map((count) => ({ kind: "lanes", count })),
+    ...["restart", "close"].flatMap((kind) => lanes.map((lane) => ({ kind, lane }))),
+    ...(["offer", "answer"] as const).flatMap((type) => [
+      ...[-1, 1.5, 2 ** 53, "9", null, [1e20], noNumber].map((epoch) => description(type, epoch)),
+      ...lanes.map((lane) => description(type, EPOCH, SDP, lane)),
+      ...[
+        null,
+        noNumber,
+        "",
+        SDP + SDP,
+        SDP.replace("application", "audio"),
+        `${SDP}m=audio 9 UDP/TLS/RTP/SAVPF 111\r\n`,
+        `${SDP}a=mid:${long}\r\n`,
+        `${SDP}${"a=x\r\n".repeat(10_000)}`,
+      ].map((sdp) => description(type, EPOCH, sdp)),
+      { ...description(type), description: SDP },
+      { ...description(type), description: null },
+    ]),
+    ...(["pranswer", "rollback"] as const).map((type) => description(type)),
+    ...[undefined, "", 1, {}, { candidate: 1 }, { candidate: long }].map((given) => candidate(given)),
+    ...[long, noNumber].map((sdpMid) => candidate({ candidate: "", sdpMid })),
+    candidate({ candidate: "", sdpMLineIndex: -1 }),
+    candidate({ candidate: "", usernameFragment: long }),
+    candidate({ candidate: "" }, [1e20]),
+  ];
+  for (const { peer } of [offers, answers]) for (const data of nonsense) peer.handle(data);
+  await vi.advanceTimersByTimeAsync(100);
+  expect(Connection.made).toHaveLength(1);
+  expect(offers.said.map(({ kind }) => kind)).toEqual(["description"]);
+  expect(answers.said.map(({ kind }) => kind)).toEqual(["lanes"]);
+  // As the native participant says it.
+  const given = { candidate: "candidate:1", sdpMid: null, sdpMLineIndex: 0, usernameFragment: null };
+  offers.peer.handle(candidate({ ...given, more: long }));
+  offers.peer.handle(candidate(null));
+  offers.peer.handle(description("answer"));
+  await vi.advanceTimersByTimeAsync(0);
+  const [{ described, candidates }] = Connection.made as [Connection];
+  expect({ described, candidates }).toEqual({ described: 1, candidates: [given] });
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
+it("takes no description but an offer at one end, and its answer, once, at the other", async () => {
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await converse([offers, answers]);
+  const described = () => Connection.made.map((connection) => connection.described);
+  expect(described()).toEqual([1, 1]);
+  const epoch = offers.made[0]!;
+  for (let n = 0; n < 10; n++) {
+    for (const type of ["offer", "answer"] as const) offers.peer.handle(description(type, epoch));
+    answers.peer.handle(description("answer", epoch));
+  }
+  await vi.advanceTimersByTimeAsync(0);
+  expect(described()).toEqual([1, 1]);
+  expect(Connection.made).toHaveLength(2);
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
+it("says no more than its own descriptions and candidates, whatever the peer says", async () => {
+  const { peer, said } = end("a", "b");
+  const extra = { more: long };
+  const odd = { ...description("offer", Number.MAX_SAFE_INTEGER), ...extra };
+  peer.handle({ ...odd, description: { ...odd.description, ...extra } });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(said.map(({ kind }) => kind)).toEqual(["lanes", "description"]);
+  for (const signal of said) expect(JSON.stringify(signal).length).toBeLessThan(SDP.length + 1_000);
   peer.close();
 });
 
