@@ -43,7 +43,13 @@ export class Lane {
     this.epoch = epoch;
     this.#signal = signal;
     this.connection = new RTCPeerConnection({ iceServers });
-    open(this.connection.createDataChannel("audio", CHANNEL));
+    try {
+      open(this.connection.createDataChannel("audio", CHANNEL));
+    } catch (error) {
+      // Nobody else could.
+      this.connection.close();
+      throw error;
+    }
     this.connection.onicecandidate = ({ candidate }) => {
       signal({ kind: "candidate", lane: number, epoch, candidate: candidate?.toJSON() ?? null });
     };

@@ -69,12 +69,20 @@ afterEach(() => {
 });
 
 /** One end of a pair, with one lane or as many as are wanted, and what it did. */
-function end(own: string, other: string, lanes: number | "auto" = 1) {
+function end(
+  own: string,
+  other: string,
+  lanes: number | "auto" = 1,
+  { addLane = () => {} }: Partial<MeshHost> = {},
+) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
   const changed = vi.fn();
   const host: MeshHost = {
-    addLane: (_stream, _lane, epoch) => made.push(epoch),
+    addLane(...lane) {
+      addLane(...lane);
+      made.push(lane[2]);
+    },
     closeLane() {},
     signal: (_to, signal) => said.push(signal) > 0,
     changed,
@@ -431,6 +439,18 @@ it("says no more than its own descriptions and candidates, whatever the peer say
   await vi.advanceTimersByTimeAsync(0);
   expect(said.map(({ kind }) => kind)).toEqual(["lanes", "description"]);
   for (const signal of said) expect(JSON.stringify(signal).length).toBeLessThan(SDP.length + 1_000);
+  peer.close();
+});
+
+it("leaves no connection open whose channel could not be handed over", async () => {
+  const addLane = vi.fn<MeshHost["addLane"]>(() => {
+    throw new DOMException("it could not be cloned");
+  });
+  const { peer } = end("b", "a", 1, { addLane });
+  expect(Connection.made.map(({ connectionState }) => connectionState)).toEqual(["closed"]);
+  addLane.mockImplementation(() => {});
+  await vi.advanceTimersByTimeAsync(16_000);
+  expect(Connection.made).toHaveLength(2);
   peer.close();
 });
 
