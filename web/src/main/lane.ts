@@ -50,6 +50,11 @@ export class Lane {
       this.connection.close();
       throw error;
     }
+    // Both ends know the one channel beforehand: who opens another does not speak the protocol.
+    this.connection.ondatachannel = () => {
+      this.close();
+      changed(this);
+    };
     this.connection.onicecandidate = ({ candidate }) => {
       signal({ kind: "candidate", lane: number, epoch, candidate: candidate?.toJSON() ?? null });
     };

@@ -14,6 +14,7 @@ class Connection {
   signalingState: RTCSignalingState = "stable";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
+  ondatachannel = () => {};
   /** What it was told of the peer. */
   described = 0;
   readonly candidates: RTCIceCandidateInit[] = [];
@@ -451,6 +452,18 @@ it("leaves no connection open whose channel could not be handed over", async () 
   addLane.mockImplementation(() => {});
   await vi.advanceTimersByTimeAsync(16_000);
   expect(Connection.made).toHaveLength(2);
+  peer.close();
+});
+
+it("closes the connection of a peer that opens a channel of its own", () => {
+  const { peer, changed } = end("b", "a");
+  const [connection] = Connection.made;
+  connection!.becomes("connected");
+  changed.mockClear();
+  connection!.ondatachannel();
+  expect(connection!.connectionState).toBe("closed");
+  expect(peer.connection).toBe("interrupted");
+  expect(changed).toHaveBeenCalled();
   peer.close();
 });
 
