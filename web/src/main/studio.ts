@@ -30,6 +30,7 @@ import { Microphone } from "./microphone";
 import { type Mix, Mixes } from "./mixes";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
+import { Negotiations } from "./negotiations";
 import { Output } from "./output";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
@@ -1087,6 +1088,7 @@ export class Studio implements StudioApi {
   }
 
   readonly #host: MeshHost = {
+    negotiations: Negotiations.ofPage(),
     addLane: (...lane) => this.#sound?.addLane(...lane),
     closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
     signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,

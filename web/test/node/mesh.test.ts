@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Loop, type MeshHost, Peer } from "../../src/main/mesh";
+import { Negotiations } from "../../src/main/negotiations";
 import type { PeerSignal } from "../../src/main/peer-signal";
 
 /** As much of it as is looked at. */
@@ -74,7 +75,7 @@ function end(
   own: string,
   other: string,
   lanes: number | "auto" = 1,
-  { addLane = () => {} }: Partial<MeshHost> = {},
+  { negotiations = Negotiations.ofPage(), addLane = () => {} }: Partial<MeshHost> = {},
 ) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
@@ -87,6 +88,7 @@ function end(
     closeLane() {},
     signal: (_to, signal) => said.push(signal) > 0,
     changed,
+    negotiations,
   };
   return { peer: new Peer(own, other, 1, lanes, [], host), made, said, changed };
 }
@@ -429,6 +431,10 @@ it("takes no description but an offer at one end, and its answer, once, at the o
   await vi.advanceTimersByTimeAsync(0);
   expect(described()).toEqual([1, 1]);
   expect(Connection.made).toHaveLength(2);
+  // Offers of one epoch, too, are so many.
+  for (let n = 0; n < 1_000; n++) answers.peer.handle(description("offer", epoch));
+  await vi.advanceTimersByTimeAsync(0);
+  expect(described()).toEqual([1, 64]);
   for (const { peer } of [offers, answers]) peer.close();
 });
 
@@ -440,6 +446,18 @@ it("says no more than its own descriptions and candidates, whatever the peer say
   await vi.advanceTimersByTimeAsync(0);
   expect(said.map(({ kind }) => kind)).toEqual(["lanes", "description"]);
   for (const signal of said) expect(JSON.stringify(signal).length).toBeLessThan(SDP.length + 1_000);
+  peer.close();
+});
+
+it("closes the connection of a peer that opens a channel of its own", () => {
+  const { peer, changed } = end("b", "a");
+  const [connection] = Connection.made;
+  connection!.becomes("connected");
+  changed.mockClear();
+  connection!.ondatachannel();
+  expect(connection!.connectionState).toBe("closed");
+  expect(peer.connection).toBe("interrupted");
+  expect(changed).toHaveBeenCalled();
   peer.close();
 });
 
@@ -455,16 +473,100 @@ it("leaves no connection open whose channel could not be handed over", async () 
   peer.close();
 });
 
-it("closes the connection of a peer that opens a channel of its own", () => {
-  const { peer, changed } = end("b", "a");
-  const [connection] = Connection.made;
-  connection!.becomes("connected");
-  changed.mockClear();
-  connection!.ondatachannel();
-  expect(connection!.connectionState).toBe("closed");
-  expect(peer.connection).toBe("interrupted");
-  expect(changed).toHaveBeenCalled();
+/** What a peer may do, ten times a second, to have the end that offers make connections. */
+const floods: Record<string, (of: ReturnType<typeof end>, open: Connection[]) => void> = {
+  "by how many lanes it wants": ({ peer }) => {
+    for (const count of [16, 1, 16]) peer.handle({ kind: "lanes", count });
+  },
+  "by channels that it closes": ({ peer, made }, open) => {
+    for (const connection of open) connection.becomes("connected");
+    for (const epoch of made.slice(-16)) for (let lane = 0; lane < 16; lane++) peer.laneClosed(lane, epoch);
+  },
+  "by asking to restart lanes that are well": ({ peer }, open) => {
+    for (const connection of open) if (connection.connectionState === "new") connection.becomes("connected");
+    for (let lane = 0; lane < 16; lane++) peer.handle({ kind: "restart", lane });
+  },
+  "by lanes that fail": ({ peer }, open) => {
+    for (const connection of open) {
+      connection.becomes("connected");
+      connection.becomes("failed");
+    }
+    for (let lane = 0; lane < 16; lane++) peer.handle({ kind: "restart", lane });
+  },
+  "by coming back": ({ peer }) => peer.retry(),
+  "by forgetting everything": ({ peer }) => peer.meetAgain(),
+};
+
+it.each(Object.entries(floods))(
+  "keeps to what one peer, and the page, may negotiate: %s",
+  async (_, flood) => {
+    const alone = end("b", "a", 16);
+    const crowd = { negotiations: Negotiations.ofPage() };
+    const open = (since: number) =>
+      Connection.made.slice(since).filter(({ connectionState }) => connectionState !== "closed");
+    for (let tenths = 0; tenths < 600; tenths++) {
+      flood(alone, open(0));
+      await vi.advanceTimersByTimeAsync(100);
+    }
+    expect(Connection.made.length).toBeLessThanOrEqual(64 + 60);
+    expect(alone.said.length).toBeLessThanOrEqual(2 * (64 + 60));
+    alone.peer.close();
+
+    const before = Connection.made.length;
+    const peers = Array.from({ length: 10 }, (_, n) => end("b", `a${n}`, 16, crowd));
+    for (let tenths = 0; tenths < 100; tenths++) {
+      for (const peer of peers) flood(peer, peer === peers[0] ? open(before) : []);
+      await vi.advanceTimersByTimeAsync(100);
+    }
+    expect(Connection.made.length - before).toBeLessThanOrEqual(128 + 4 * 10);
+    expect(peers.flatMap(({ said }) => said).length).toBeLessThanOrEqual(2 * (128 + 4 * 10));
+    for (const { peer } of peers) peer.close();
+  },
+);
+
+it("makes a lane that never lasts ever less often, and one that lasted at once", async () => {
+  const { peer, made } = end("b", "a");
+  const live = async (ms: number) => {
+    Connection.made.at(-1)!.becomes("connected");
+    await vi.advanceTimersByTimeAsync(ms);
+    peer.laneClosed(0, made.at(-1)!);
+  };
+  for (let n = 0; n < 20; n++) await live(5_000);
+  expect(made).toHaveLength(21);
+  for (let tenths = 0; tenths < 600; tenths++) await live(100);
+  expect(made.length).toBeLessThan(21 + 7);
   peer.close();
+});
+
+it("makes all lanes of four peers at once, and restores them together, though a fifth asks for too much", async () => {
+  const crowd = { negotiations: Negotiations.ofPage() };
+  const hostile = end("m", "a", 1, crowd);
+  for (let n = 0; n < 1_000; n++) for (const count of [16, 1]) hostile.peer.handle({ kind: "lanes", count });
+  hostile.peer.close();
+  Connection.made = [];
+  const pairs = ["b", "c", "x", "y"].map((id) => [end("m", id, 8, crowd), end(id, "m", 8)]);
+  for (const pair of pairs) await converse(pair);
+  expect(Connection.made).toHaveLength(4 * 8 * 2);
+  for (const connection of Connection.made) connection.becomes("connected");
+  await vi.advanceTimersByTimeAsync(10_000);
+  // The network is another one.
+  for (const connection of Connection.made) connection.becomes("disconnected");
+  await vi.advanceTimersByTimeAsync(2_500);
+  for (const pair of pairs) await converse(pair);
+  expect(Connection.made).toHaveLength(4 * 8 * 2);
+  expect(Connection.made.map(({ described }) => described)).toEqual(Connection.made.map(() => 2));
+  for (const { peer } of pairs.flat()) peer.close();
+});
+
+it("makes lanes that were too many at once when there may be more", async () => {
+  const crowd = { negotiations: Negotiations.ofPage() };
+  const peers = Array.from({ length: 10 }, (_, n) => end("b", `a${n}`, 16, crowd));
+  expect(Connection.made).toHaveLength(128);
+  for (const connection of Connection.made) connection.becomes("connected");
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(peers.map(({ made }) => made.length)).toEqual(peers.map(() => 16));
+  for (const { peer } of peers) peer.close();
+  expect(vi.getTimerCount()).toBe(0);
 });
 
 it("is found again by one that has not forgotten it though its clock was put back", async () => {
@@ -490,7 +592,8 @@ it("says again how many lanes it wants, which may have been lost, unless it make
 });
 
 it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
-  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn() };
+  const negotiations = Negotiations.ofPage();
+  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn(), negotiations };
   const loop = new Loop(1, 1, [], host);
   const [near, far] = Connection.made;
   await vi.advanceTimersByTimeAsync(0);
