@@ -1,9 +1,6 @@
 /** One lane: a peer connection whose only content is the audio data channel, which lives in the worker. */
 
-/** Messages between the two ends of a lane: docs/protocol.md, "Between two pages". */
-export type LaneSignal =
-  | { kind: "description"; lane: number; epoch: number; description: RTCSessionDescriptionInit }
-  | { kind: "candidate"; lane: number; epoch: number; candidate: RTCIceCandidateInit | null };
+import type { Description, LaneSignal } from "./peer-signal";
 
 /** As in docs/protocol.md, "Lanes". */
 const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, maxRetransmits: 0 };
@@ -11,8 +8,8 @@ const CHANNEL: RTCDataChannelInit = { negotiated: true, id: 0, ordered: false, m
 /** How often it is looked for the path: until there is one, for the nomination may follow the connection; and then, for ICE may find a better one. */
 const NOMINATION_MS = 500;
 const PATH_MS = 10_000;
-/** Candidates that are kept before the description they belong to; a browser has a dozen. */
-const MAX_EARLY = 64;
+/** Candidates that a peer may have until it restarts ICE: each is checked against all of ours. A browser has a dozen. */
+const MAX_CANDIDATES = 64;
 
 export class Lane {
   readonly number: number;
@@ -20,7 +17,11 @@ export class Lane {
   readonly connection: RTCPeerConnection;
   readonly #signal: (signal: LaneSignal) => boolean;
   /** Candidates that came before the description they belong to. */
-  #early: (RTCIceCandidateInit | null)[] | null = [];
+  #early: RTCIceCandidateInit[] | null = [];
+  /** The peer's, since it last restarted ICE, which makes it forget those before. */
+  #candidates = 0;
+  /** Another one is a restart of ICE. */
+  #ufrag: string | undefined;
   /** Negotiation steps, one after the other. */
   #steps: Promise<unknown> = Promise.resolve();
   candidateType: string | null = null;
@@ -46,7 +47,18 @@ export class Lane {
     this.epoch = epoch;
     this.#signal = signal;
     this.connection = new RTCPeerConnection({ iceServers });
-    open(this.connection.createDataChannel("audio", CHANNEL));
+    try {
+      open(this.connection.createDataChannel("audio", CHANNEL));
+    } catch (error) {
+      // Nobody else could.
+      this.connection.close();
+      throw error;
+    }
+    // Both ends know the one channel beforehand: who opens another does not speak the protocol.
+    this.connection.ondatachannel = () => {
+      this.close();
+      changed(this);
+    };
     this.connection.onicecandidate = ({ candidate }) => {
       signal({ kind: "candidate", lane: number, epoch, candidate: candidate?.toJSON() ?? null });
     };
@@ -82,21 +94,30 @@ export class Lane {
     clearTimeout(this.#lookTimer);
   }
 
-  async #handleDescription(description: RTCSessionDescriptionInit): Promise<void> {
-    await this.connection.setRemoteDescription(description);
+  async #handleDescription({ type, sdp }: Description): Promise<void> {
+    // An offer of ours has one answer.
+    if (type === "answer" && this.connection.signalingState !== "have-local-offer") return;
+    const [ufrag] = /^a=ice-ufrag:.*/m.exec(sdp) ?? [];
+    const isRestart = this.#ufrag !== undefined && ufrag !== this.#ufrag;
+    const candidates = (isRestart ? 0 : this.#candidates) + (sdp.match(/^a=candidate:/gm)?.length ?? 0);
+    if (candidates > MAX_CANDIDATES) return;
+    await this.connection.setRemoteDescription({ type, sdp });
+    this.#ufrag = ufrag;
+    this.#candidates = candidates;
     const early = this.#early ?? [];
     this.#early = null;
-    for (const candidate of early) await this.#handleCandidate(candidate);
-    if (description.type === "offer") {
+    for (const candidate of early) await this.connection.addIceCandidate(candidate);
+    if (type === "offer") {
       await this.connection.setLocalDescription(await this.connection.createAnswer());
       this.#sendDescription();
     }
   }
 
   async #handleCandidate(candidate: RTCIceCandidateInit | null): Promise<void> {
-    if (this.#early !== null) {
-      if (this.#early.length < MAX_EARLY) this.#early.push(candidate);
-    } else if (candidate !== null) await this.connection.addIceCandidate(candidate);
+    if (candidate === null || this.#candidates >= MAX_CANDIDATES) return;
+    this.#candidates++;
+    if (this.#early !== null) this.#early.push(candidate);
+    else await this.connection.addIceCandidate(candidate);
   }
 
   #sendDescription(): void {

@@ -1,8 +1,10 @@
 /** Every participant connected with every other, by lanes. */
 
 import type { WayName } from "../shared/messages";
-import { Lane, type LaneSignal } from "./lane";
+import { Lane } from "./lane";
 import type { Participant } from "./model";
+import type { Negotiations } from "./negotiations";
+import { type LaneSignal, MAX_LANES, type PeerSignal, parsePeerSignal } from "./peer-signal";
 
 /** What the mesh asks of whoever holds the worker and the signalling. */
 export interface MeshHost {
@@ -11,16 +13,10 @@ export interface MeshHost {
   /** False if it could not be sent now. */
   signal(to: string, data: PeerSignal): boolean;
   changed(): void;
+  /** The page's, of which each peer has a share. */
+  readonly negotiations: Negotiations;
 }
 
-export type PeerSignal =
-  | LaneSignal
-  | { kind: "lanes"; count: number }
-  | { kind: "restart"; lane: number }
-  | { kind: WayName; wanted: boolean }
-  | { kind: "close"; lane: number };
-
-const MAX_LANES = 16;
 /** Lanes at first when their number is automatic: one is enough until a packet is lost, and then it is too late to add one. */
 const FIRST_LANES = 2;
 /** A path may come back by itself for so long. */
@@ -34,9 +30,10 @@ const LAST_RETRY_MS = 16_000;
 const LAST_ANEW_MS = 240_000;
 /** ICE restarts before the connection is made anew. */
 const RESTARTS = 2;
-/** Connections that are made because a peer offers them: so many at once, and one a second in the long run. */
-const OFFERED_AT_ONCE = 64;
-const OFFER_MS = 1_000;
+/** A lane that was connected for less has failed once more, and what is tried next is not the first attempt. */
+const LASTING_MS = 5_000;
+/** Until it is tried again where there were too many negotiations. */
+const CROWDED_MS = 1_000;
 /** What a peer asks for may have crossed an offer for so long. */
 const CROSSING_MS = 1_000;
 /** Not connected for so long: say so, and go on trying. */
@@ -98,6 +95,8 @@ class Reach {
 interface Slot {
   lane: Lane;
   attempts: number;
+  /** Ms of `performance.now()`; infinite while it is not. */
+  connectedAtMs: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
@@ -111,10 +110,11 @@ export class Peer {
   /** One side makes all offers, so that they never cross. */
   readonly #offers: boolean;
   readonly #slots = new Map<number, Slot>();
-  /** Until lanes that the browser would not make are tried again. */
+  /** Until lanes that could not be made are tried again. */
   #again: ReturnType<typeof setTimeout> | undefined;
-  /** When all that it had made would have been made at the rate that it may. */
-  #offeredUntilMs = 0;
+  readonly #negotiations: Negotiations;
+  /** The greatest of any lane that this end offered, of those that it has closed, too. */
+  #newestEpoch = 0;
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
@@ -134,6 +134,7 @@ export class Peer {
     this.id = id;
     this.stream = stream;
     this.#host = host;
+    this.#negotiations = host.negotiations.ofPeer();
     this.iceServers = iceServers;
     this.#offers = selfId > id;
     this.#wanted = lanes;
@@ -159,14 +160,16 @@ export class Peer {
     this.#adjust();
   }
 
-  handle(signal: PeerSignal): void {
-    switch (signal.kind) {
+  /** `data`: whatever the peer said. Nonsense is passed over, and so is what comes too often. */
+  handle(data: unknown): void {
+    const signal = parsePeerSignal(data);
+    switch (signal?.kind) {
       case "description":
       case "candidate":
         this.#handleLane(signal);
         break;
       case "lanes":
-        this.#wantedByPeer = clampLanes(signal.count);
+        this.#wantedByPeer = signal.count;
         if (this.#offers) this.#adjust();
         break;
       case "restart":
@@ -177,7 +180,7 @@ export class Peer {
         break;
       case "direct":
       case "relayed":
-        this.#wants = { ...this.#wants, [signal.kind]: signal.wanted !== false };
+        this.#wants = { ...this.#wants, [signal.kind]: signal.wanted };
         this.#host.changed();
         break;
     }
@@ -186,11 +189,10 @@ export class Peer {
   /** Lanes whose packets no longer arrive although ICE thinks otherwise (the channel itself closed) are made anew. */
   laneClosed(number: number, epoch: number): void {
     const slot = this.#slots.get(number);
-    if (slot?.lane.epoch !== epoch) return;
+    if (slot?.lane.epoch !== epoch || slot.lane.hasClosed) return;
     slot.lane.hasClosed = true;
     this.#reach.look();
-    if (this.#offers) this.#offerAnew(number, slot);
-    else this.#restore(number);
+    this.#lose(number, slot, 0);
   }
 
   /** Signalling is back: what could not be said meanwhile, or may have been lost, is said now. */
@@ -231,7 +233,9 @@ export class Peer {
     }
     const count = Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);
     for (let number = 0; number < count; number++) {
-      if (!this.#slots.has(number)) this.#offerAnew(number, undefined);
+      if (this.#slots.has(number)) continue;
+      if (this.#negotiations.take()) this.#offerAnew(number, 0);
+      else this.#adjustLater(CROWDED_MS);
     }
     for (const number of Array.from(this.#slots.keys())) {
       if (number < count) continue;
@@ -240,10 +244,17 @@ export class Peer {
     }
   }
 
-  #offerAnew(number: number, old: Slot | undefined): void {
-    // Greater than of any lane before, of one that this page has forgotten, too.
-    const epoch = Math.max(Date.now(), (old?.lane.epoch ?? 0) + 1);
-    this.#make(number, epoch, old?.attempts ?? 0);
+  #adjustLater(delayMs: number): void {
+    this.#again ??= setTimeout(() => {
+      this.#again = undefined;
+      this.#adjust();
+    }, delayMs);
+  }
+
+  #offerAnew(number: number, attempts: number): void {
+    // Greater than of any lane before, of one that this page has forgotten, too; and the clock may have been put back.
+    this.#newestEpoch = Math.max(Date.now(), this.#newestEpoch + 1);
+    this.#make(number, this.#newestEpoch, attempts);
   }
 
   /** The peer has no use for the lane, whatever this end thinks of it. */
@@ -251,7 +262,7 @@ export class Peer {
     const slot = this.#slots.get(number);
     // An offer may have crossed this; and one that asks all the time gets no more.
     if (slot === undefined || performance.now() - slot.lane.describedAtMs < CROSSING_MS) return;
-    if (slot.lane.connected) this.#offerAnew(number, slot);
+    if (slot.lane.connected) this.laneClosed(number, slot.lane.epoch);
     else if (slot.attempts <= RESTARTS) this.#restore(number);
   }
 
@@ -272,13 +283,10 @@ export class Peer {
       );
     } catch {
       this.#closeLane(number);
-      this.#again ??= setTimeout(() => {
-        this.#again = undefined;
-        this.#adjust();
-      }, LAST_RETRY_MS);
+      this.#adjustLater(LAST_RETRY_MS);
       return undefined;
     }
-    this.#slots.set(number, { lane, attempts, timer: undefined });
+    this.#slots.set(number, { lane, attempts, connectedAtMs: Number.POSITIVE_INFINITY, timer: undefined });
     this.#reach.look();
     if (this.#offers) {
       lane.offer(false);
@@ -289,23 +297,15 @@ export class Peer {
   }
 
   #handleLane(signal: LaneSignal): void {
-    if (!Number.isInteger(signal.lane) || signal.lane < 0 || signal.lane >= MAX_LANES) return;
     let lane = this.#slots.get(signal.lane)?.lane;
     // Only an offer opens a lane: a candidate may be a straggler of one that was closed.
-    const isOffer = signal.kind === "description" && signal.description?.type === "offer";
-    const isNewer = lane === undefined || signal.epoch > lane.epoch;
-    if (isOffer && isNewer && !this.#offers && this.#mayMake())
-      lane = this.#make(signal.lane, signal.epoch, 0);
+    if (signal.kind === "description") {
+      const isOffer = signal.description.type === "offer";
+      if (isOffer === this.#offers || (isOffer && !this.#negotiations.take())) return;
+      const isNewer = lane === undefined || signal.epoch > lane.epoch;
+      if (isOffer && isNewer) lane = this.#make(signal.lane, signal.epoch, 0);
+    }
     if (lane?.epoch === signal.epoch) lane.handle(signal);
-  }
-
-  /** Whether one more may be made because the peer offers it. */
-  #mayMake(): boolean {
-    const nowMs = performance.now();
-    const untilMs = Math.max(this.#offeredUntilMs, nowMs) + OFFER_MS;
-    if (untilMs - nowMs > OFFERED_AT_ONCE * OFFER_MS) return false;
-    this.#offeredUntilMs = untilMs;
-    return true;
   }
 
   #changed(lane: Lane): void {
@@ -313,19 +313,31 @@ export class Peer {
     if (slot?.lane !== lane) return;
     switch (lane.connection.connectionState) {
       case "connected":
+        if (lane.hasClosed) break;
         clearTimeout(slot.timer);
-        slot.attempts = 0;
+        slot.connectedAtMs = performance.now();
         break;
       case "disconnected":
-        this.#schedule(lane.number, DISCONNECTED_MS);
+        this.#lose(lane.number, slot, DISCONNECTED_MS);
         break;
       case "failed":
-        // Each one that is made anew fails, too, where there is no way: the next has its time.
-        if (slot.attempts <= RESTARTS) this.#schedule(lane.number, 0);
+        this.#lose(lane.number, slot, 0);
         break;
     }
     this.#reach.look();
     this.#host.changed();
+  }
+
+  /** A lane is not connected any more, or has failed to be: it is restored after so long, or later if that was of no use before. */
+  #lose(number: number, slot: Slot, delayMs: number): void {
+    const wasConnected = Number.isFinite(slot.connectedAtMs);
+    if (performance.now() - slot.connectedAtMs >= LASTING_MS) slot.attempts = 0;
+    slot.connectedAtMs = Number.POSITIVE_INFINITY;
+    if (slot.attempts > RESTARTS) {
+      // One that never was has its time, and an appointment for what comes after it.
+      if (wasConnected) this.#schedule(number, this.#retryMs(slot));
+    } else if (delayMs === 0) this.#restore(number);
+    else this.#schedule(number, delayMs);
   }
 
   #schedule(number: number, delayMs: number): void {
@@ -341,13 +353,27 @@ export class Peer {
   #restore(number: number): void {
     const slot = this.#slots.get(number);
     if (slot === undefined) return;
+    if (this.#offers && !this.#negotiations.take()) {
+      this.#schedule(number, CROWDED_MS);
+      return;
+    }
     slot.attempts++;
-    const isAnew = this.#offers && slot.attempts > RESTARTS;
-    const retryMs = Math.min(isAnew ? LAST_ANEW_MS : LAST_RETRY_MS, FIRST_RETRY_MS * 2 ** slot.attempts);
+    const retryMs = this.#retryMs(slot);
     if (!this.#offers) this.#host.signal(this.id, { kind: "restart", lane: number });
-    else if (!isAnew) slot.lane.offer(true);
-    else this.#offerAnew(number, slot);
+    else if (!this.#isDone(slot)) slot.lane.offer(true);
+    else this.#offerAnew(number, slot.attempts);
     this.#schedule(number, retryMs);
+  }
+
+  /** Whether no restart of ICE helps the lane's connection any more. */
+  #isDone({ lane, attempts }: Slot): boolean {
+    return attempts > RESTARTS || lane.hasClosed;
+  }
+
+  #retryMs(slot: Slot): number {
+    const isAnew = this.#offers && this.#isDone(slot);
+    const [least, most] = isAnew ? [CONNECTING_MS, LAST_ANEW_MS] : [0, LAST_RETRY_MS];
+    return Math.min(most, Math.max(least, FIRST_RETRY_MS * 2 ** slot.attempts));
   }
 
   #closeLane(number: number): void {

@@ -46,6 +46,8 @@ export type Status = "offline" | "connecting" | "online";
 export type Trouble = "silent" | "refuses";
 
 const PROTOCOL_VERSION = 1;
+/** Of a message: the server closes the connection of who sends a longer one, for good. */
+const MAX_MESSAGE_BYTES = 65_536;
 /** Between looks whether the server is back: doubled each time, and short to the end, so that all are back within 3 s. */
 const FIRST_RETRY_MS = 250;
 const LAST_RETRY_MS = 1_500;
@@ -121,10 +123,12 @@ export class Signalling {
     return this.#wasIn;
   }
 
-  /** False while there is no connection: the message is dropped. */
+  /** False while there is no connection, and where it is too long: the message is dropped. */
   send(message: { type: string } & Record<string, unknown>): boolean {
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
-    this.#socket.send(JSON.stringify(message));
+    const text = JSON.stringify(message);
+    if (new TextEncoder().encode(text).length > MAX_MESSAGE_BYTES) return false;
+    this.#socket.send(text);
     return true;
   }
 

@@ -25,11 +25,12 @@ import { accepted } from "./ice";
 import { wasLaunched } from "./launcher";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
-import { Loop, type MeshHost, Peer, type PeerSignal } from "./mesh";
+import { Loop, type MeshHost, Peer } from "./mesh";
 import { Microphone } from "./microphone";
 import { type Mix, Mixes } from "./mixes";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
+import { Negotiations } from "./negotiations";
 import { Output } from "./output";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
@@ -831,7 +832,7 @@ export class Studio implements StudioApi {
         this.#setRelay(message.relay);
         break;
       case "signal":
-        this.#memberPeer(message.from)?.handle(message.data as PeerSignal);
+        this.#memberPeer(message.from)?.handle(message.data);
         break;
       case "error":
         this.#handleServerError(message.code, message.message);
@@ -1087,6 +1088,7 @@ export class Studio implements StudioApi {
   }
 
   readonly #host: MeshHost = {
+    negotiations: Negotiations.ofPage(),
     addLane: (...lane) => this.#sound?.addLane(...lane),
     closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
     signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,

@@ -5,15 +5,16 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-it("tries each server once, and one that was refused again: another time it may be the browser that made enough", () => {
+it("tries each server once, and one that was refused again, and refuses none while the browser makes no connections", () => {
   const tried: string[] = [];
+  let hasEnough = false;
   vi.stubGlobal(
     "RTCPeerConnection",
     class {
       constructor({ iceServers }: { iceServers: { urls: string }[] }) {
-        const [{ urls }] = iceServers as [{ urls: string }];
-        tried.push(urls);
-        if (urls === "wrong") throw new SyntaxError("refused");
+        if (hasEnough) throw new DOMException("Cannot create so many PeerConnections", "UnknownError");
+        for (const { urls } of iceServers) tried.push(urls);
+        if (iceServers[0]?.urls === "wrong") throw new SyntaxError("refused");
       }
       close(): void {}
     },
@@ -21,4 +22,9 @@ it("tries each server once, and one that was refused again: another time it may 
   const [wrong, right] = [{ urls: "wrong" }, { urls: "stun:right" }];
   for (let welcome = 0; welcome < 3; welcome++) expect(accepted([wrong, right])).toEqual([right]);
   expect(tried).toEqual(["wrong", "stun:right", "wrong", "wrong"]);
+  const other = { urls: "turn:other" };
+  hasEnough = true;
+  expect(accepted([other, right])).toEqual([other, right]);
+  hasEnough = false;
+  expect(accepted([wrong, other])).toEqual([other]);
 });

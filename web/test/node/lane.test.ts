@@ -66,23 +66,55 @@ it("says by which path it goes, relayed if it is at either end, and looks again 
   expect(vi.getTimerCount()).toBe(0);
 });
 
-it("keeps 64 candidates for a description that has not come, and takes all that come after it", async () => {
+it("takes 64 candidates until ICE is restarted, those before and in the description included", async () => {
   const taken: string[] = [];
+  const described: string[] = [];
   class Connection {
+    localDescription = null;
     createDataChannel() {}
-    async setRemoteDescription() {}
+    async createAnswer() {}
+    async setLocalDescription() {}
+    async setRemoteDescription({ sdp }: RTCSessionDescriptionInit) {
+      described.push(sdp!);
+    }
     async addIceCandidate({ candidate }: RTCIceCandidateInit) {
       taken.push(candidate!);
     }
   }
   vi.stubGlobal("RTCPeerConnection", Connection);
   const lane = new Lane(0, 1, [], vi.fn(), vi.fn(), vi.fn());
-  const send = (candidate: string) =>
-    lane.handle({ kind: "candidate", lane: 0, epoch: 1, candidate: { candidate } });
   const names = Array.from({ length: 1_000 }, (_, n) => `candidate ${n}`);
-  names.forEach(send);
-  lane.handle({ kind: "description", lane: 0, epoch: 1, description: { type: "answer", sdp: "" } });
-  names.slice(0, 100).forEach(send);
-  await vi.waitFor(() => expect(taken.at(-1)).toBe("candidate 99"));
-  expect(taken).toEqual([...names.slice(0, 64), ...names.slice(0, 100)]);
+  const send = () => {
+    for (const candidate of names)
+      lane.handle({ kind: "candidate", lane: 0, epoch: 1, candidate: { candidate } });
+  };
+  const offer = (ufrag: string, candidates = 0) =>
+    lane.handle({
+      kind: "description",
+      lane: 0,
+      epoch: 1,
+      description: {
+        type: "offer",
+        sdp: `a=ice-ufrag:${ufrag}\r\n${"a=candidate:\r\n".repeat(candidates)}`,
+      },
+    });
+  const look = async (offers: number, candidates: number) => {
+    await vi.waitFor(() => expect(described).toHaveLength(offers));
+    await new Promise((resolve) => setTimeout(resolve));
+    expect(taken.splice(0)).toEqual(names.slice(0, candidates));
+  };
+  send();
+  offer("first");
+  send();
+  await look(1, 64);
+  offer("second", 60);
+  send();
+  await look(2, 4);
+  offer("second");
+  send();
+  await look(3, 0);
+  offer("third", 65);
+  offer("fourth", 64);
+  send();
+  await look(4, 0);
 });

@@ -1,5 +1,10 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { Loop, type MeshHost, Peer, type PeerSignal } from "../../src/main/mesh";
+import { Loop, type MeshHost, Peer } from "../../src/main/mesh";
+import { Negotiations } from "../../src/main/negotiations";
+import type { PeerSignal } from "../../src/main/peer-signal";
+
+/** As much of it as is looked at. */
+const SDP = "v=0\r\nm=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\na=ice-ufrag:abcd\r\n";
 
 /** Connects when the test says so. */
 class Connection {
@@ -7,8 +12,13 @@ class Connection {
   /** As a browser that has made enough. */
   static refuses = false;
   connectionState: RTCPeerConnectionState = "new";
+  signalingState: RTCSignalingState = "stable";
   localDescription: RTCSessionDescriptionInit | null = null;
   onconnectionstatechange = () => {};
+  ondatachannel = () => {};
+  /** What it was told of the peer. */
+  described = 0;
+  readonly candidates: RTCIceCandidateInit[] = [];
   /** Offers made with an ICE restart. */
   restarts = 0;
   constructor() {
@@ -20,15 +30,22 @@ class Connection {
   }
   async createOffer({ iceRestart }: RTCOfferOptions = {}) {
     if (iceRestart) this.restarts++;
-    return { type: "offer", sdp: "" };
+    return { type: "offer", sdp: SDP };
   }
   async createAnswer() {
-    return { type: "answer", sdp: "" };
+    return { type: "answer", sdp: SDP };
   }
   async setLocalDescription(description: RTCSessionDescriptionInit) {
     this.localDescription = description;
+    this.signalingState = description.type === "offer" ? "have-local-offer" : "stable";
   }
-  async setRemoteDescription() {}
+  async setRemoteDescription({ type }: RTCSessionDescriptionInit) {
+    this.described++;
+    this.signalingState = type === "offer" ? "have-remote-offer" : "stable";
+  }
+  async addIceCandidate(candidate: RTCIceCandidateInit) {
+    this.candidates.push(candidate);
+  }
   async getStats() {
     return new Map();
   }
@@ -54,15 +71,24 @@ afterEach(() => {
 });
 
 /** One end of a pair, with one lane or as many as are wanted, and what it did. */
-function end(own: string, other: string, lanes: number | "auto" = 1) {
+function end(
+  own: string,
+  other: string,
+  lanes: number | "auto" = 1,
+  { negotiations = Negotiations.ofPage(), addLane = () => {} }: Partial<MeshHost> = {},
+) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
   const changed = vi.fn();
   const host: MeshHost = {
-    addLane: (_stream, _lane, epoch) => made.push(epoch),
+    addLane(...lane) {
+      addLane(...lane);
+      made.push(lane[2]);
+    },
     closeLane() {},
     signal: (_to, signal) => said.push(signal) > 0,
     changed,
+    negotiations,
   };
   return { peer: new Peer(own, other, 1, lanes, [], host), made, said, changed };
 }
@@ -318,17 +344,240 @@ it("restores at once what was connected and has failed, at both ends' word", asy
 
 it("makes no connections as fast as a peer may ask for them, and none for what is no offer", async () => {
   const { peer } = end("a", "b");
-  const description = (type: RTCSdpType) => ({ type, sdp: "" });
-  peer.handle({ kind: "description", lane: 0, epoch: 1, description: description("answer") });
+  peer.handle(description("answer"));
   expect(Connection.made).toHaveLength(0);
-  for (let epoch = 1; epoch <= 1_000; epoch++)
-    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  for (let epoch = 1; epoch <= 1_000; epoch++) peer.handle(description("offer", epoch));
   expect(Connection.made).toHaveLength(64);
   await vi.advanceTimersByTimeAsync(1_000);
-  for (let epoch = 1_001; epoch <= 1_010; epoch++)
-    peer.handle({ kind: "description", lane: 0, epoch, description: description("offer") });
+  for (let epoch = 1_001; epoch <= 1_010; epoch++) peer.handle(description("offer", epoch));
   expect(Connection.made).toHaveLength(65);
   peer.close();
+});
+
+/** The time of the first offer in what follows. */
+const EPOCH = 1e12;
+const description = (type: RTCSdpType, epoch: unknown = EPOCH, sdp: unknown = SDP, lane: unknown = 0) => ({
+  kind: "description",
+  lane,
+  epoch,
+  description: { type, sdp },
+});
+const candidate = (given: unknown, epoch: unknown = EPOCH) => ({
+  kind: "candidate",
+  lane: 0,
+  epoch,
+  candidate: given,
+});
+const long = "x".repeat(60_000);
+
+it("passes over what is no signal, and goes on with what is", async () => {
+  vi.setSystemTime(EPOCH);
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  const noNumber = { valueOf: 0, toString: 0 };
+  const lanes = [16, -1, 0.5, "0", null, noNumber];
+  const nonsense: unknown[] = [
+    ...[null, "lanes", [], {}, { kind: noNumber }, { kind: "toString" }],
+    ...[0, 17, 1.5, -1, "2", null, noNumber].map((count) => ({ kind: "lanes", count })),
+    ...["restart", "close"].flatMap((kind) => lanes.map((lane) => ({ kind, lane }))),
+    ...(["offer", "answer"] as const).flatMap((type) => [
+      ...[-1, 1.5, 2 ** 53, "9", null, [1e20], noNumber].map((epoch) => description(type, epoch)),
+      ...lanes.map((lane) => description(type, EPOCH, SDP, lane)),
+      ...[
+        null,
+        noNumber,
+        "",
+        SDP + SDP,
+        SDP.replace("application", "audio"),
+        `${SDP}m=audio 9 UDP/TLS/RTP/SAVPF 111\r\n`,
+        `${SDP}a=mid:${long}\r\n`,
+        `${SDP}${"a=x\r\n".repeat(10_000)}`,
+      ].map((sdp) => description(type, EPOCH, sdp)),
+      { ...description(type), description: SDP },
+      { ...description(type), description: null },
+    ]),
+    ...(["pranswer", "rollback"] as const).map((type) => description(type)),
+    ...[undefined, "", 1, {}, { candidate: 1 }, { candidate: long }].map((given) => candidate(given)),
+    ...[long, noNumber].map((sdpMid) => candidate({ candidate: "", sdpMid })),
+    candidate({ candidate: "", sdpMLineIndex: -1 }),
+    candidate({ candidate: "", usernameFragment: long }),
+    candidate({ candidate: "" }, [1e20]),
+  ];
+  for (const { peer } of [offers, answers]) for (const data of nonsense) peer.handle(data);
+  await vi.advanceTimersByTimeAsync(100);
+  expect(Connection.made).toHaveLength(1);
+  expect(offers.said.map(({ kind }) => kind)).toEqual(["description"]);
+  expect(answers.said.map(({ kind }) => kind)).toEqual(["lanes"]);
+  // As the native participant says it.
+  const given = { candidate: "candidate:1", sdpMid: null, sdpMLineIndex: 0, usernameFragment: null };
+  offers.peer.handle(candidate({ ...given, more: long }));
+  offers.peer.handle(candidate(null));
+  offers.peer.handle(description("answer"));
+  await vi.advanceTimersByTimeAsync(0);
+  const [{ described, candidates }] = Connection.made as [Connection];
+  expect({ described, candidates }).toEqual({ described: 1, candidates: [given] });
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
+it("takes no description but an offer at one end, and its answer, once, at the other", async () => {
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await converse([offers, answers]);
+  const described = () => Connection.made.map((connection) => connection.described);
+  expect(described()).toEqual([1, 1]);
+  const epoch = offers.made[0]!;
+  for (let n = 0; n < 10; n++) {
+    for (const type of ["offer", "answer"] as const) offers.peer.handle(description(type, epoch));
+    answers.peer.handle(description("answer", epoch));
+  }
+  await vi.advanceTimersByTimeAsync(0);
+  expect(described()).toEqual([1, 1]);
+  expect(Connection.made).toHaveLength(2);
+  // Offers of one epoch, too, are so many.
+  for (let n = 0; n < 1_000; n++) answers.peer.handle(description("offer", epoch));
+  await vi.advanceTimersByTimeAsync(0);
+  expect(described()).toEqual([1, 64]);
+  for (const { peer } of [offers, answers]) peer.close();
+});
+
+it("says no more than its own descriptions and candidates, whatever the peer says", async () => {
+  const { peer, said } = end("a", "b");
+  const extra = { more: long };
+  const odd = { ...description("offer", Number.MAX_SAFE_INTEGER), ...extra };
+  peer.handle({ ...odd, description: { ...odd.description, ...extra } });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(said.map(({ kind }) => kind)).toEqual(["lanes", "description"]);
+  for (const signal of said) expect(JSON.stringify(signal).length).toBeLessThan(SDP.length + 1_000);
+  peer.close();
+});
+
+it("closes the connection of a peer that opens a channel of its own", () => {
+  const { peer, changed } = end("b", "a");
+  const [connection] = Connection.made;
+  connection!.becomes("connected");
+  changed.mockClear();
+  connection!.ondatachannel();
+  expect(connection!.connectionState).toBe("closed");
+  expect(peer.connection).toBe("interrupted");
+  expect(changed).toHaveBeenCalled();
+  peer.close();
+});
+
+it("leaves no connection open whose channel could not be handed over", async () => {
+  const addLane = vi.fn<MeshHost["addLane"]>(() => {
+    throw new DOMException("it could not be cloned");
+  });
+  const { peer } = end("b", "a", 1, { addLane });
+  expect(Connection.made.map(({ connectionState }) => connectionState)).toEqual(["closed"]);
+  addLane.mockImplementation(() => {});
+  await vi.advanceTimersByTimeAsync(16_000);
+  expect(Connection.made).toHaveLength(2);
+  peer.close();
+});
+
+/** What a peer may do, ten times a second, to have the end that offers make connections. */
+const floods: Record<string, (of: ReturnType<typeof end>, open: Connection[]) => void> = {
+  "by how many lanes it wants": ({ peer }) => {
+    for (const count of [16, 1, 16]) peer.handle({ kind: "lanes", count });
+  },
+  "by channels that it closes": ({ peer, made }, open) => {
+    for (const connection of open) connection.becomes("connected");
+    for (const epoch of made.slice(-16)) for (let lane = 0; lane < 16; lane++) peer.laneClosed(lane, epoch);
+  },
+  "by asking to restart lanes that are well": ({ peer }, open) => {
+    for (const connection of open) if (connection.connectionState === "new") connection.becomes("connected");
+    for (let lane = 0; lane < 16; lane++) peer.handle({ kind: "restart", lane });
+  },
+  "by lanes that fail": ({ peer }, open) => {
+    for (const connection of open) {
+      connection.becomes("connected");
+      connection.becomes("failed");
+    }
+    for (let lane = 0; lane < 16; lane++) peer.handle({ kind: "restart", lane });
+  },
+  "by coming back": ({ peer }) => peer.retry(),
+  "by forgetting everything": ({ peer }) => peer.meetAgain(),
+};
+
+it.each(Object.entries(floods))(
+  "keeps to what one peer, and the page, may negotiate: %s",
+  async (_, flood) => {
+    const alone = end("b", "a", 16);
+    const crowd = { negotiations: Negotiations.ofPage() };
+    const open = (since: number) =>
+      Connection.made.slice(since).filter(({ connectionState }) => connectionState !== "closed");
+    for (let tenths = 0; tenths < 600; tenths++) {
+      flood(alone, open(0));
+      await vi.advanceTimersByTimeAsync(100);
+    }
+    expect(Connection.made.length).toBeLessThanOrEqual(64 + 60);
+    expect(alone.said.length).toBeLessThanOrEqual(2 * (64 + 60));
+    alone.peer.close();
+
+    const before = Connection.made.length;
+    const peers = Array.from({ length: 10 }, (_, n) => end("b", `a${n}`, 16, crowd));
+    for (let tenths = 0; tenths < 100; tenths++) {
+      for (const peer of peers) flood(peer, peer === peers[0] ? open(before) : []);
+      await vi.advanceTimersByTimeAsync(100);
+    }
+    expect(Connection.made.length - before).toBeLessThanOrEqual(128 + 4 * 10);
+    expect(peers.flatMap(({ said }) => said).length).toBeLessThanOrEqual(2 * (128 + 4 * 10));
+    for (const { peer } of peers) peer.close();
+  },
+);
+
+it("makes a lane that never lasts ever less often, and one that lasted at once", async () => {
+  const { peer, made } = end("b", "a");
+  const live = async (ms: number) => {
+    Connection.made.at(-1)!.becomes("connected");
+    await vi.advanceTimersByTimeAsync(ms);
+    peer.laneClosed(0, made.at(-1)!);
+  };
+  for (let n = 0; n < 20; n++) await live(5_000);
+  expect(made).toHaveLength(21);
+  for (let tenths = 0; tenths < 600; tenths++) await live(100);
+  expect(made.length).toBeLessThan(21 + 7);
+  peer.close();
+});
+
+it("makes all lanes of four peers at once, and restores them together, though a fifth asks for too much", async () => {
+  const crowd = { negotiations: Negotiations.ofPage() };
+  const hostile = end("m", "a", 1, crowd);
+  for (let n = 0; n < 1_000; n++) for (const count of [16, 1]) hostile.peer.handle({ kind: "lanes", count });
+  hostile.peer.close();
+  Connection.made = [];
+  const pairs = ["b", "c", "x", "y"].map((id) => [end("m", id, 8, crowd), end(id, "m", 8)]);
+  for (const pair of pairs) await converse(pair);
+  expect(Connection.made).toHaveLength(4 * 8 * 2);
+  for (const connection of Connection.made) connection.becomes("connected");
+  await vi.advanceTimersByTimeAsync(10_000);
+  // The network is another one.
+  for (const connection of Connection.made) connection.becomes("disconnected");
+  await vi.advanceTimersByTimeAsync(2_500);
+  for (const pair of pairs) await converse(pair);
+  expect(Connection.made).toHaveLength(4 * 8 * 2);
+  expect(Connection.made.map(({ described }) => described)).toEqual(Connection.made.map(() => 2));
+  for (const { peer } of pairs.flat()) peer.close();
+});
+
+it("makes lanes that were too many at once when there may be more", async () => {
+  const crowd = { negotiations: Negotiations.ofPage() };
+  const peers = Array.from({ length: 10 }, (_, n) => end("b", `a${n}`, 16, crowd));
+  expect(Connection.made).toHaveLength(128);
+  for (const connection of Connection.made) connection.becomes("connected");
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(peers.map(({ made }) => made.length)).toEqual(peers.map(() => 16));
+  for (const { peer } of peers) peer.close();
+  expect(vi.getTimerCount()).toBe(0);
+});
+
+it("is found again by one that has not forgotten it though its clock was put back", async () => {
+  const [offers, answers] = [end("b", "a"), end("a", "b")];
+  await converse([offers, answers]);
+  vi.setSystemTime(Date.now() - 3_600_000);
+  offers.peer.meetAgain();
+  await converse([offers, answers]);
+  expect(offers.made).toHaveLength(2);
+  expect(answers.made).toEqual(offers.made);
+  for (const { peer } of [offers, answers]) peer.close();
 });
 
 it("says again how many lanes it wants, which may have been lost, unless it makes them itself", async () => {
@@ -343,7 +592,8 @@ it("says again how many lanes it wants, which may have been lost, unless it make
 });
 
 it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
-  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn() };
+  const negotiations = Negotiations.ofPage();
+  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn(), negotiations };
   const loop = new Loop(1, 1, [], host);
   const [near, far] = Connection.made;
   await vi.advanceTimersByTimeAsync(0);

@@ -144,6 +144,29 @@ it("tells a server that is silent from one that takes no connection, and goes on
   expect(troubles().length, "that one was open").toBe(before);
 });
 
+it("sends nothing that is longer than the server takes, in bytes", async () => {
+  const signalling = new Signalling(
+    "room",
+    "secret",
+    { name: "a", sample_rate_hz: 48_000 },
+    vi.fn(),
+    vi.fn(),
+  );
+  const [socket] = await welcomed(false);
+  const signal = (data: string) => ({ type: "signal", to: "b", data });
+  const room = 65_536 - JSON.stringify(signal("")).length;
+  for (const [data, isSent] of [
+    ["x".repeat(room), true],
+    ["x".repeat(room + 1), false],
+    ["é".repeat(Math.floor(room / 2)), true],
+    ["é".repeat(Math.floor(room / 2) + 1), false],
+  ] as const) {
+    const before = socket.sent.length;
+    expect(signalling.send(signal(data))).toBe(isSent);
+    expect(socket.sent.length).toBe(before + Number(isSent));
+  }
+});
+
 it("leaves once more where the server has not heard that it left, and comes in anew", async () => {
   const received = vi.fn();
   new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, received, vi.fn());

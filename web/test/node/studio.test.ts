@@ -819,7 +819,7 @@ it("does without an ICE server that the browser refuses, and says so", async () 
     "RTCPeerConnection",
     class {
       constructor({ iceServers }: { iceServers: { urls: string[] }[] }) {
-        if (iceServers[0].urls[0] === "stun://wrong") throw new SyntaxError("refused");
+        if (iceServers[0]?.urls[0] === "stun://wrong") throw new SyntaxError("refused");
       }
       close(): void {}
     },
