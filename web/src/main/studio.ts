@@ -1240,13 +1240,13 @@ export class Studio implements StudioApi {
     this.#lookAtPeaks();
     const numbers = this.#sound?.numbers();
     return {
-      input: this.#meterPeaks.take(INPUT_PEAKS),
+      input: this.#meterPeaks.take(INPUT_PEAKS, nowMs),
       participant: (id) => {
         const member = this.#members.get(id);
         if (member === undefined) return [];
         const channels = this.#number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
-        const peaks = this.#meterPeaks.take(id);
+        const peaks = this.#meterPeaks.take(id, nowMs);
         return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
       },
     };
@@ -1263,8 +1263,9 @@ export class Studio implements StudioApi {
   }
 
   #addPeaks(whose: string, peaks: readonly number[]): void {
-    this.#meterPeaks.add(whose, peaks);
-    this.#automationPeaks.add(whose, peaks);
+    const nowMs = performance.now();
+    this.#meterPeaks.add(whose, peaks, nowMs);
+    this.#automationPeaks.add(whose, peaks, nowMs);
   }
 
   #forgetPeaks(whose: string): void {
@@ -1277,8 +1278,8 @@ export class Studio implements StudioApi {
     this.#lookAtPeaks();
     const stats = this.stats();
     const withPeak = <T extends { peak: number[] }>(whose: string, of: T): T => {
-      const peaks = this.#automationPeaks.take(whose);
-      return peaks.length > 0 ? { ...of, peak: Array.from(peaks) } : of;
+      const peaks = this.#automationPeaks.take(whose, performance.now());
+      return { ...of, peak: peaks.length > 0 ? Array.from(peaks) : of.peak.map(() => 0) };
     };
     return {
       ...stats,
