@@ -78,6 +78,7 @@ const NO_SENDER: SenderStats = {
   packets: 0,
   peak: [],
 };
+const NO_STANDSTILL = { audio: false, worker: false };
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -119,6 +120,8 @@ export class Studio implements StudioApi {
   #relay: RelayStats | null = null;
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
+  /** As it was seen last. */
+  #standstill = NO_STANDSTILL;
   #heardAtMs = Number.NEGATIVE_INFINITY;
   #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
   /** For the page's meters, and for the automation. */
@@ -403,6 +406,7 @@ export class Studio implements StudioApi {
     this.#forgetPeaks(INPUT_PEAKS);
     this.#workerPeers = new Map();
     this.#relay = null;
+    this.#standstill = NO_STANDSTILL;
     this.#mix = null;
     this.#listen = "";
     if (sound === null) return;
@@ -419,6 +423,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
+    this.#followStandstill(sound);
     const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
     if (isFree && sound.isInputLate()) void this.#renewMicrophone();
     this.#followPaths(sound);
@@ -444,6 +449,18 @@ export class Studio implements StudioApi {
       lost: window.lost,
     }));
     sound.setHeard(streams, this.#devices().input);
+  }
+
+  /** Each is said once: it may go on by itself, as after a sleep. */
+  #followStandstill(sound: Sound): void {
+    const before = this.#standstill;
+    const now = sound.standstill();
+    this.#standstill = now;
+    const hadStopped = before.audio || before.worker;
+    const hasStopped = now.audio || now.worker;
+    if (hasStopped && !hadStopped) this.#soundStopped();
+    if (hadStopped && !hasStopped) this.#clear("sound-stopped");
+    if (now.worker !== before.worker) this.#publishMembers();
   }
 
   /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
@@ -1100,8 +1117,10 @@ export class Studio implements StudioApi {
   #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
     const worker = this.#workerPeers.get(stream);
     const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
-    if (isRelayed && worker?.asked !== "nothing") return "connected";
-    return peer?.connection ?? participant.connection;
+    const byRelay = isRelayed && worker?.asked !== "nothing";
+    const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
+    // There may be lanes: nothing moves on them.
+    return connection === "connected" && this.#standstill.worker ? "interrupted" : connection;
   }
 
   /** What the worker tells may have changed them. */

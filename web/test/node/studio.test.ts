@@ -32,6 +32,7 @@ const sound = vi.hoisted(() => ({
     review: () => {},
   },
   numbers: vi.fn((): Float64Array | undefined => undefined),
+  standstill: vi.fn(() => ({ audio: false, worker: false })),
   offsetOf: (): number => -1,
   observeOutput: () => {},
   isInputLate: vi.fn(() => false),
@@ -46,7 +47,7 @@ const startSound = vi.hoisted(() =>
     Object.assign(sound, { quantum }),
   ),
 );
-const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
+const peers = vi.hoisted(() => [] as { iceServers: unknown; connection: string }[]);
 const retried = vi.hoisted(() => vi.fn());
 const wantLanes = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
@@ -56,8 +57,10 @@ vi.mock("../../src/main/mesh", () => ({
   },
   Peer: class {
     connection = "connecting";
+    iceServers: unknown;
     constructor(_self: string, _id: string, _stream: number, _lanes: unknown, iceServers: unknown) {
-      peers.push({ iceServers });
+      this.iceServers = iceServers;
+      peers.push(this);
     }
     close(): void {}
     retry = retried;
@@ -627,6 +630,27 @@ it("says of sound that stopped what its restart costs the room's owner", async (
   expect(remedy()).not.toContain("own it");
 });
 
+it("says once that the sound has stopped, while a thread of it stands still, and that nobody is connected if it is the worker", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  peers[0].connection = "connected";
+  const standStill = async (standstill: { audio: boolean; worker: boolean }) => {
+    sound.standstill.mockReturnValue(standstill);
+    await vi.advanceTimersByTimeAsync(200);
+    return [problems(studio), studio.state.participants[0].connection];
+  };
+  const stopped = ["sound-stopped"];
+  expect(await standStill({ audio: false, worker: true })).toEqual([stopped, "interrupted"]);
+  studio.dismiss("sound-stopped");
+  expect(await standStill({ audio: true, worker: true })).toEqual([[], "interrupted"]);
+  expect(await standStill({ audio: false, worker: false })).toEqual([[], "connected"]);
+  expect(await standStill({ audio: true, worker: false })).toEqual([stopped, "connected"]);
+  expect(await standStill({ audio: false, worker: false }), "it goes on by itself").toEqual([
+    [],
+    "connected",
+  ]);
+});
+
 it("counts how often one was not let in, though it be for the same reason", async () => {
   const studio = newStudio();
   for (const [code, passphrase, refusals] of [
@@ -828,7 +852,7 @@ it("does without an ICE server that the browser refuses, and says so", async () 
   const [wrong, right] = [{ urls: ["stun://wrong"] }, { urls: ["stun:right"] }];
   await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
   expect(studio.state.phase).toBe("joined");
-  expect(peers).toEqual([{ iceServers: [right] }]);
+  expect(peers).toMatchObject([{ iceServers: [right] }]);
   for (const end of [() => studio.leave(), () => refuse("passphrase")]) {
     expect(problems(studio)).toEqual(["ice"]);
     studio.dismiss("ice");
