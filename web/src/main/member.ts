@@ -13,7 +13,7 @@ export interface Member {
   name: string;
   stream: number;
   peer: Peer | Loop | null;
-  /** Its number in the room; null of the loop. */
+  /** Its number in the room; null of the loop, and while a server that was restarted does not know it: another may have that number by now. */
   number: number | null;
   /** Whether its own stream is played, as the engine was last told. */
   isSilent: boolean;

@@ -439,8 +439,8 @@ export class Sound {
     this.#tell({ type: "listen", listen });
   }
 
-  /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
-  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
+  /** What the room calls a stream's peer, null if it does not know it, the way that is pinned, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number | null, pin: Pin, wants: Record<WayName, boolean>): void {
     this.#tell({ type: "peer", stream, number, pin, wants });
   }
 

@@ -545,10 +545,10 @@ export class Studio implements StudioApi {
 
   /** Tells a peer by which ways its sound is to come. */
   #tellWanted(member: Member, listen: Listen, mixing: Mixing): void {
-    const { participant, peer } = member;
-    if (!(peer instanceof Peer)) return;
+    const { number, participant, peer } = member;
+    if (number === null || !(peer instanceof Peer)) return;
     const now = {
-      relayed: takesRelayed(listen, member.number),
+      relayed: takesRelayed(listen, number),
       direct: wantsDirect(this.#taken(member), mixing),
     };
     for (const kind of ["relayed", "direct"] as const) {
@@ -885,6 +885,7 @@ export class Studio implements StudioApi {
       if (welcome.resumed) this.#removeMember(id);
       else this.#waitFor(id);
     }
+    if (!welcome.resumed) this.#forgetNumbers();
     for (const { peer } of this.#members.values())
       if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
@@ -999,19 +1000,28 @@ export class Studio implements StudioApi {
     member.returnTimer = setTimeout(() => this.#removeMember(id), RETURN_MS);
   }
 
+  /** A server that was restarted gives them anew, to others: what is sent to one who is waited for would go to another. */
+  #forgetNumbers(): void {
+    for (const member of this.#members.values()) {
+      member.number = null;
+      this.#tellPeer(member);
+    }
+  }
+
   /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
   #meet({ id, stream, name, present, muted }: RemoteParticipant, resumed: boolean): void {
+    const isNew = !this.#members.has(id);
     this.#addMember(id, name);
     const member = this.#members.get(id);
     if (member === undefined) return;
     clearTimeout(member.returnTimer);
     const isKnown = resumed && member.number === stream;
+    member.number = stream;
     // It has been gone, whether we were told or not; or we have.
-    if (member.number !== null && !isKnown) {
+    if (!isNew && !isKnown) {
       member.wanted = { direct: true, relayed: true };
       this.#memberPeer(id)?.meetAgain();
     }
-    member.number = stream;
     this.#tellPeer(member);
     member.name = name;
     this.#updateMember(id, { present, mutedByOwner: muted });
@@ -1042,13 +1052,13 @@ export class Studio implements StudioApi {
   /** Those of one name are told apart by their numbers in the room, which are the same for everyone. */
   #shownName({ name, number }: Member): string {
     const isShared = Array.from(this.#members.values()).filter((member) => member.name === name).length > 1;
-    return isShared ? `${name} ${number}` : name;
+    return isShared && number !== null ? `${name} ${number}` : name;
   }
 
   /** What the worker needs to know of a peer to find its way. */
   #tellPeer(member: Member): void {
     const { stream, number, participant, peer } = member;
-    if (number === null || !(peer instanceof Peer)) return;
+    if (!(peer instanceof Peer)) return;
     const told = JSON.stringify([number, participant.pin, peer.wants]);
     if (told === member.told) return;
     member.told = told;

@@ -147,7 +147,7 @@ interface Lane {
 interface Peer {
   /** Direct ones; of the relay, its sessions. */
   lanes: Lane[];
-  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop. */
+  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop, and while the room does not know it. */
   number: number | null;
   pin: Pin;
   /** By which ways it wants our stream, by its own word. */
@@ -313,15 +313,25 @@ export class Peers {
     return [...used.values()];
   }
 
-  /** What the room calls a peer, the way the musician wants it, and by which ways the peer wants our stream. */
-  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
+  /** What the room calls a peer, null if it does not know it, the way the musician wants it, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number | null, pin: Pin, wants: Record<WayName, boolean>): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
-    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
-      this.#byNumber.delete(peer.number);
-    this.#byNumber.set(number, stream);
+    this.#takeNumber(peer);
+    const before = number === null ? undefined : this.#byNumber.get(number);
+    // Once the server was started anew it may be another's.
+    if (before !== undefined) this.#takeNumber(this.#peers.get(before));
+    if (number !== null) this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wants });
     if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
+  }
+
+  #takeNumber(peer: Peer | undefined): void {
+    if (peer === undefined || peer.number === null) return;
+    this.#byNumber.delete(peer.number);
+    peer.number = null;
+    // The relay is no way to whom the room does not know.
+    peer.isSent = true;
   }
 
   /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
@@ -397,8 +407,7 @@ export class Peers {
     for (const receiver of peer.opus.values()) receiver.close();
     peer.ladder?.close();
     peer.path?.close();
-    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
-      this.#byNumber.delete(peer.number);
+    this.#takeNumber(peer);
     this.#peers.delete(stream);
     this.#spread();
   }

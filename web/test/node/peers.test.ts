@@ -993,6 +993,31 @@ describe("through the relay", () => {
     expect(passed.length).toBe(3);
   });
 
+  it("reaches nobody by a number that is another's now, and who has none only directly", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, answer, ofKind } = room();
+    answer(7);
+    peers.setPeer(1, 7, "auto", RELAYED);
+    peers.send("main", packet(0));
+    expect(sequences(direct)).toEqual([]);
+    peers.setPeer(2, 7, "auto", BOTH);
+    const reached = () => {
+      session.datagrams.length = 0;
+      vi.advanceTimersByTime(1_000);
+      peers.review(performance.now());
+      peers.report(() => null);
+      return [KIND_PROBE, KIND_REPORT].map((kind) => ofKind(session, kind).map(streamOf));
+    };
+    expect(reached()).toEqual([[0, 7], [7]]);
+    peers.send("main", packet(1));
+    expect(sequences(direct), "nobody could pass it on").toEqual([0]);
+    peers.setPeer(2, null, "auto", BOTH);
+    expect(reached()).toEqual([[0], []]);
+    peers.setPeer(1, 9, "auto", BOTH);
+    expect(reached()).toEqual([[0, 9], [9]]);
+    vi.useRealTimers();
+  });
+
   it("brings the mix to its own stream", () => {
     const { peers, session, passed, hear } = room();
     peers.setPeer(3, MIX_STREAM, "auto", RELAYED);

@@ -23,7 +23,7 @@ const sound = vi.hoisted(() => ({
   removeStream: () => {},
   setBuffer: () => {},
   command: vi.fn(),
-  setPeer: () => {},
+  setPeer: vi.fn(),
   mixing: {
     isMixed: () => false,
     isNeeded: false,
@@ -63,6 +63,7 @@ vi.mock("../../src/main/mesh", () => ({
       peers.push(this);
     }
     close(): void {}
+    meetAgain(): void {}
     retry = retried;
     wantLanes = wantLanes;
   },
@@ -83,7 +84,7 @@ class Socket {
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
   readyState: number = Socket.OPEN;
-  said: { type: string; data?: unknown; secret?: string }[] = [];
+  said: { type: string; to?: string; data?: unknown; secret?: string }[] = [];
   constructor() {
     Socket.last = this;
   }
@@ -970,6 +971,33 @@ it("says again what may have been lost, when a peer is back or the server has re
     expect(retried).toHaveBeenCalledTimes(1);
     expect(await told()).toEqual([]);
   }
+});
+
+it("forgets the numbers of a server that was restarted, before it takes those of the new one", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann"), participant(2, "Bob"), participant(3, "Ann")]);
+  sound.setPeer.mockClear();
+  const numbers = () => sound.setPeer.mock.calls.splice(0).map(([stream, number]) => [stream, number]);
+  const back = (id: number, stream: number) => ({ ...participant(stream, "Ann"), id: `id ${id}` });
+  await serverSays({ ...welcomed, resumed: true, participants: [1, 2, 3].map((n) => participant(n, "Ann")) });
+  expect(numbers()).toEqual([]);
+  await serverSays({ ...welcomed, participants: [back(3, 1)] });
+  expect(numbers()).toEqual([
+    [1, null],
+    [2, null],
+    [3, null],
+    [3, 1],
+  ]);
+  expect(studio.state.participants.map(({ name, present }) => [name, present])).toEqual([
+    ["Ann", false],
+    ["Ann", false],
+    ["Ann 1", true],
+  ]);
+  await vi.advanceTimersByTimeAsync(1_000);
+  const told = Socket.last?.said.filter(({ type }) => type === "signal").map(({ to }) => to);
+  expect(told, "who is not there is told nothing").toEqual([]);
+  await serverSays({ type: "joined", participant: back(1, 3) });
+  expect(numbers()).toEqual([[1, 3]]);
 });
 
 it("says again what happens again, though it was dismissed", async () => {
