@@ -134,8 +134,8 @@ export interface WorkerPeerStats {
   stream: number;
   lanes: Omit<LaneStats, "candidateType">[];
   droppedBacklog: number;
-  /** Datagrams too long to be ours. */
-  oversized: number;
+  /** Datagrams too long to be ours, or too many. */
+  refused: number;
   /** What it is sent; null while it cannot be sent anything. */
   sent: SentStats | null;
   /** Rate of the Opus packet it sent last, by its length; null if it sends samples. */

@@ -40,6 +40,7 @@ import { Numbering } from "./numbering";
 import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
+import { TokenBucket } from "./token-bucket";
 import type { Trace } from "./trace";
 
 /**
@@ -65,6 +66,12 @@ const MAX_LANES_TOGETHER = 64;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
+/**
+ * What a peer may send directly in a second: as much as by the relay, which is more than packets of 16 frames at 96 kHz are; and of what is not audio
+ * half as much again as the probes, replies and reports of 16 lanes.
+ */
+const MOST_DATAGRAMS = 8_000;
+const MOST_OTHERS = 100;
 /** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
 const SILENT_MS = 3_000;
 /** What a report says was lost was lost in so long. */
@@ -185,7 +192,9 @@ interface Peer {
   droppedBacklog: number;
   /** The same when paths were last reviewed. */
   droppedBefore: number;
-  oversized: number;
+  /** What it may send directly: of all, and of what is not audio. */
+  readonly allowed: { datagrams: TokenBucket; others: TokenBucket };
+  refused: number;
   offered: number;
   /** Datagrams of this review that found every lane crowded, dropped ones included. */
   crowded: number;
@@ -531,15 +540,15 @@ export class Peers {
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
     if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES) {
-      peer.oversized++;
+      peer.refused++;
       return;
     }
     const bytes = new Uint8Array(data);
-    const kind = kindOf(bytes);
     if (stream !== RELAY_STREAM) {
-      this.#handle(stream, peer, "direct", lane, kind, bytes);
+      this.#receiveDirect(stream, peer, lane, bytes);
       return;
     }
+    const kind = kindOf(bytes);
     const number = kind > 0 ? streamOf(bytes) : 0;
     if (number === 0 && kind === KIND_PROBE_REPLY) {
       handleReply(peer, "direct", lane, bytes, epochMs());
@@ -548,8 +557,17 @@ export class Peers {
     const from = this.#byNumber.get(number);
     const sender = from === undefined ? undefined : this.#peers.get(from);
     // Malformed, or of one who has just left.
-    if (from === undefined || sender === undefined) peer.oversized++;
+    if (from === undefined || sender === undefined) peer.refused++;
     else this.#handle(from, sender, "relayed", lane, kind, bytes);
+  }
+
+  /** The relay limits what a participant sends; here nobody else does. */
+  #receiveDirect(stream: number, peer: Peer, lane: Lane, bytes: Uint8Array<ArrayBuffer>): void {
+    const nowMs = performance.now();
+    const { datagrams, others } = peer.allowed;
+    const kind = datagrams.take(nowMs) ? kindOf(bytes) : null;
+    if (kind === null || (kind !== KIND_AUDIO && !others.take(nowMs))) peer.refused++;
+    else this.#handle(stream, peer, "direct", lane, kind, bytes);
   }
 
   /** What `peer` sent, by one way or the other. */
@@ -910,7 +928,7 @@ export class Peers {
     return peers.map(([stream, peer]) => ({
       stream,
       droppedBacklog: peer.droppedBacklog,
-      oversized: peer.oversized,
+      refused: peer.refused,
       sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
@@ -951,7 +969,7 @@ export class Peers {
       wanted: this.#wanted.listeners,
       sent: this.#sentStats(relay),
       droppedBacklog: relay.droppedBacklog,
-      strayDatagrams: relay.oversized,
+      strayDatagrams: relay.refused,
       forwarded: said?.forwarded ?? null,
       aged: said?.aged ?? null,
       overRate: said?.over_rate ?? null,
@@ -1025,7 +1043,8 @@ export class Peers {
       turn: 0,
       droppedBacklog: 0,
       droppedBefore: 0,
-      oversized: 0,
+      allowed: { datagrams: new TokenBucket(MOST_DATAGRAMS), others: new TokenBucket(MOST_OTHERS) },
+      refused: 0,
       offered: 0,
       crowded: 0,
       held: 0,

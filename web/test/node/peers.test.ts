@@ -1,4 +1,4 @@
-import { describe, expect, it, vi } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 import { Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
@@ -27,6 +27,11 @@ import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";
 import { SENDING } from "./sending";
 import { type FakeChunk, FakeDecoder, installFakes, removeFakes } from "./webcodecs";
+
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 const CHOSEN: SendConfig = { ...SENDING, copies: "auto", adapts: true };
 
@@ -323,6 +328,7 @@ class Path {
   #lately: number[] = [];
 
   constructor(laneCount: number, sending: Sending) {
+    vi.spyOn(performance, "now").mockImplementation(() => this.clock.nowMs);
     this.lanes = Array.from({ length: laneCount }, () => channel(this.clock));
     this.peers = peersWith(this.lanes, sending, (message) => this.said.push(message));
   }
@@ -723,6 +729,57 @@ describe("formats to step down to", () => {
     expect(names({ bits: "opus", channels: 8 })).toEqual(["s16"]);
     expect(names({ bits: 24, adapts: false })).toEqual(["s24"]);
     expect(names({ bits: "opus", adapts: false })).toEqual(["128/120"]);
+  });
+});
+
+describe("of a peer that sends", () => {
+  const MALFORMED = new Uint8Array([9, 9]);
+
+  /** Peers 1 and 2 on a lane each, and how much was given to the audio thread of each. */
+  function two() {
+    vi.useFakeTimers({ toFake: ["performance"] });
+    const lanes = [channel(), channel()];
+    const given = [0, 0];
+    const push2 = (stream: number) => ++given[stream - 1]! > 0;
+    const peers = new Peers({ ...anySink, push2 }, () => {});
+    for (const [n, lane] of lanes.entries()) peers.addLane(n + 1, 0, 1, true, lane);
+    const send = (n: number, { buffer }: Uint8Array<ArrayBuffer>) => lanes[n]!.onmessage?.({ data: buffer });
+    const refused = () => peers.stats().map((peer) => peer.refused);
+    return { given, lanes, refused, send };
+  }
+
+  it.each([
+    ["audio", () => packet(0), 16_000, 0],
+    ["probes", () => writeProbe(1, 5n), 0, 200],
+    ["what is malformed", () => MALFORMED, 200, 0],
+  ])(
+    "far too much, only its share is looked at, and another's is not touched: %s",
+    (_, make, most, replies) => {
+      const { given, lanes, refused, send } = two();
+      for (let n = 0; n < 1_000; n++) {
+        for (let m = 0; m < 100; m++) send(0, make());
+        send(1, packet(n));
+        vi.advanceTimersByTime(1);
+      }
+      expect(given[1]).toBe(1_000);
+      // What may come at once, and in a second.
+      const answered = lanes[0]!.datagrams.length;
+      expect(Math.abs(given[0]! - most)).toBeLessThan(20);
+      expect(Math.abs(answered - replies)).toBeLessThan(2);
+      expect(refused()).toEqual([100_000 - given[0]! - answered, 0]);
+    },
+  );
+
+  it("as much as one may, all is looked at: packets of 16 frames at 96 kHz, by 16 lanes, a second of it at once", () => {
+    const { given, lanes, refused, send } = two();
+    for (let burst = 0; burst < 10; burst++) {
+      vi.advanceTimersByTime(1_000);
+      for (let n = 0; n < 6_000; n++) send(0, packet(n));
+      for (let n = 0; n < 32; n++) send(0, writeProbe(n, 5n));
+      for (let n = 0; n < 32; n++) send(0, probeReply(writeProbe(n, 5n), 5n));
+      for (let n = 0; n < 2; n++) send(0, writeReport({ id: n, capture: null, heard: null }));
+    }
+    expect([given[0], lanes[0]!.datagrams.length, refused()]).toEqual([60_000, 320, [0, 0]]);
   });
 });
 
