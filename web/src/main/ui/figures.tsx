@@ -140,7 +140,7 @@ function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name
     hearing &&
     diagnose({
       from: name,
-      to: "you",
+      to: null,
       ...hearing,
       overrunFrames: farEnd?.overrunFrames ?? 0,
       droppedPackets: farEnd?.droppedPackets ?? 0,
@@ -160,7 +160,7 @@ function diagnoseOutgoing(
   return (
     heard &&
     diagnose({
-      from: "you",
+      from: null,
       to: name,
       ...heard,
       overrunFrames: lost?.overrun ?? 0,
