@@ -9,7 +9,7 @@ import type { Participant } from "./model";
 
 export interface Member {
   participant: Participant;
-  /** As the server says it; how it is shown, the participant says. */
+  /** As it is seen; how it is shown, the participant says. */
   name: string;
   stream: number;
   peer: Peer | Loop | null;

@@ -1009,7 +1009,8 @@ export class Studio implements StudioApi {
   }
 
   /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
-  #meet({ id, stream, name, present, muted }: RemoteParticipant, resumed: boolean): void {
+  #meet({ id, stream, name: said, present, muted }: RemoteParticipant, resumed: boolean): void {
+    const name = nameOf(said) || DEFAULT_NAME;
     const isNew = !this.#members.has(id);
     this.#addMember(id, name);
     const member = this.#members.get(id);
@@ -1042,16 +1043,19 @@ export class Studio implements StudioApi {
     member.peer = new Peer(this.#selfId, id, member.stream, lanes, this.#iceServers, this.#host);
   }
 
-  #rename(id: string, name: string): void {
+  #rename(id: string, said: string): void {
+    const name = nameOf(said) || DEFAULT_NAME;
     const member = this.#members.get(id);
     if (member !== undefined) member.name = name;
     this.#mixes.rename({ id, name });
     this.#publishMembers();
   }
 
-  /** Those of one name are told apart by their numbers in the room, which are the same for everyone. */
+  /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
   #shownName({ name, number }: Member): string {
-    const isShared = Array.from(this.#members.values()).filter((member) => member.name === name).length > 1;
+    const look = (of: string) => of.normalize("NFKC").toLowerCase();
+    const alike = Array.from(this.#members.values()).filter((member) => look(member.name) === look(name));
+    const isShared = alike.length > 1;
     return isShared && number !== null ? `${name} ${number}` : name;
   }
 

@@ -563,6 +563,17 @@ it("tells those of one name apart by their numbers in the room", async () => {
   expect(names()).toEqual(["Musician", "Ann", "Bob"]);
 });
 
+it("shows names as they are seen, and tells those that look alike apart", async () => {
+  const studio = newStudio();
+  const names = () => studio.state.participants.map(({ name }) => name);
+  await enter(studio, [participant(2, "Ann"), participant(3, "Ann\u200b"), participant(4, "\u200b")]);
+  expect(names()).toEqual(["Ann 2", "Ann 3", "Musician"]);
+  expect(studio.stats().peers.map(({ name }) => name)).toEqual(["Ann", "Ann", "Musician"]);
+  await serverSays({ type: "renamed", id: "id 3", name: " \u202eBob" });
+  await serverSays({ type: "renamed", id: "id 4", name: "aNN" });
+  expect(names()).toEqual(["Ann 2", "Bob", "aNN 4"]);
+});
+
 it("mixes those who come back as before, by who they are and else by name", async () => {
   const studio = newStudio();
   const mixOf = (id: string) => {
@@ -1151,6 +1162,13 @@ it.each([
   [" Ann \u0085\n Smith ", "Ann Smith"],
   ["\u{1f3bb}".repeat(65), "\u{1f3bb}".repeat(64)],
   ["Ann\ud83c", "Ann"],
+  ["\u202eAnn\u200b \u2066Lee\u3164", "Ann Lee"],
+  ["Rene\u0301", "Ren\u00e9"],
+  [
+    "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann\u200d \u2764\ufe0f",
+    "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann \u2764\ufe0f",
+  ],
+  ["\u200b", "Musician"],
   ["\t", "Musician"],
 ])("makes of the name %j one that the server takes", async (typed, name) => {
   const studio = newStudio();

@@ -18,7 +18,7 @@ const connectionWords: Record<Participant["connection"], string> = {
 
 /** The name to show; the loop is oneself. */
 export function participantName(participant: Participant): string {
-  return participant.isLoop ? "You, through the network" : participant.name || "Someone without a name";
+  return participant.isLoop ? "You, through the network" : participant.name;
 }
 
 const buffers: readonly (readonly [Buffer, string])[] = [
