@@ -1047,8 +1047,15 @@ export class Studio implements StudioApi {
     const name = nameOf(said) || DEFAULT_NAME;
     const member = this.#members.get(id);
     if (member !== undefined) member.name = name;
-    this.#mixes.rename({ id, name });
+    this.#mixes.rename({ id, name }, this.#namesBeside(id));
     this.#publishMembers();
+  }
+
+  /** Of the others who are there. */
+  #namesBeside(id: string): string[] {
+    return Array.from(this.#members.values()).flatMap(({ name, participant }) =>
+      participant.present && participant.id !== id ? [name] : [],
+    );
   }
 
   /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
@@ -1072,11 +1079,7 @@ export class Studio implements StudioApi {
   /** As it was mixed when it was here last. */
   #newMember(id: string, name: string): Member {
     const isLoop = id === LOOP_ID;
-    const present = Array.from(this.#members.values()).filter(({ participant }) => participant.present);
-    const kept = this.#mixes.of(
-      { id, name },
-      present.map((other) => other.name),
-    );
+    const kept = this.#mixes.of({ id, name }, this.#namesBeside(id));
     const { buffer } = this.#state.settings;
     const pin = isLoop ? "auto" : this.#automation.pin;
     const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };

@@ -628,6 +628,28 @@ it("mixes those who come back as before, by who they are and else by name", asyn
   expect(mixOf("id 8"), "the buffer of all was changed").toEqual([0.5, -1, true, true, 512, "relay"]);
 });
 
+it.each(["gone", "there"])(
+  "leaves what is remembered of one who is %s to them, though another takes their name for a while",
+  async (where) => {
+    const studio = newStudio();
+    await enter(studio, [participant(2, "Ann"), participant(3, "Bob")]);
+    const leave = () => serverSays({ type: "left", id: "id 2" });
+    studio.setGain("id 2", 0.5);
+    studio.setMuted("id 3", true);
+    if (where === "gone") await leave();
+    for (const name of ["Ann", "Bob"]) await serverSays({ type: "renamed", id: "id 3", name });
+    if (where === "there") await leave();
+    await serverSays({ type: "joined", participant: participant(4, "Ann") });
+    expect(studio.state.participants.find(({ id }) => id === "id 4")).toMatchObject({
+      gain: 0.5,
+      muted: false,
+    });
+    await serverSays({ type: "left", id: "id 3" });
+    await serverSays({ type: "joined", participant: participant(5, "Bob") });
+    expect(studio.state.participants.find(({ id }) => id === "id 5")).toMatchObject({ gain: 1, muted: true });
+  },
+);
+
 it("says of sound that stopped what its restart costs the room's owner", async () => {
   const studio = newStudio();
   const remedy = () => {
