@@ -160,7 +160,7 @@ interface Peer {
   /** By which ways it wants our stream, by its own word. */
   wants: Readonly<Record<WayName, boolean>>;
   route: Route;
-  /** Null if there are too many peers to judge. */
+  /** Null of who is no participant, and if there are too many to judge. */
   path: PathChoice | null;
   /** How its stream is to be taken from the relay. */
   asked: Asked;
@@ -177,7 +177,7 @@ interface Peer {
   /** Media time where `rung` began; null until it did. */
   rungFrom: number | null;
   switches: number;
-  /** Null if there are too many peers to judge: then it has what is chosen. */
+  /** Null before there is a lane, and if there are too many peers to judge: then it has what is chosen. */
   ladder: Ladder | null;
   copies: boolean;
   copiesSent: number;
@@ -331,6 +331,7 @@ export class Peers {
     if (before !== undefined) this.#takeNumber(this.#peers.get(before));
     if (number !== null) this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wants });
+    if (isParticipant(peer)) peer.path ??= this.#paths?.add() ?? null;
     if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
   }
@@ -377,6 +378,7 @@ export class Peers {
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
+    peer.ladder ??= this.#newLadder(this.#rungsOf(peer).length);
     const lane: Lane = {
       number,
       epoch,
@@ -1022,7 +1024,7 @@ export class Peers {
       pin: "auto",
       wants: { direct: true, relayed: true },
       route: { direct: true, relay: true },
-      path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
+      path: null,
       asked: "forwarded",
       cameAtMs: epochMs(),
       // To the relay only once somebody listens there.
@@ -1033,7 +1035,7 @@ export class Peers {
       leaving: null,
       rungFrom: null,
       switches: 0,
-      ladder: this.#newLadder(rungs.length),
+      ladder: null,
       copies: copies === "on",
       copiesSent: 0,
       burst: [],

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { Ladders, Paths, type Pin } from "../../src/shared/engine";
+import { type Asked, Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
 import {
@@ -1298,6 +1298,21 @@ describe("through the relay", () => {
     }
     expect(copiesAfter(200, 0)).toBe(false);
     expect(wanted()).toEqual([4, 3, 2]);
+  });
+
+  it("leaves the engine's room for paths and formats to those who have them: the mix has neither, and one's own loop no path", () => {
+    const paths = { add: vi.fn(() => null), listen: (): Asked => "forwarded" };
+    const newLadder = vi.fn(() => null);
+    const peers = new Peers(anySink, () => {}, newLadder, paths);
+    const added = () => [newLadder, paths.add].map((add) => add.mock.calls.length);
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
+    expect(added()).toEqual([0, 0]);
+    peers.addLane(4, 0, 1, true, channel());
+    peers.addLane(RELAY_STREAM, 0, 0, true, channel());
+    expect(added()).toEqual([2, 0]);
+    peers.addLane(1, 0, 1, true, channel());
+    peers.setPeer(1, 7, "auto", BOTH);
+    expect(added()).toEqual([3, 1]);
   });
 
   it("is no way for our sound because a mix comes by it", () => {
