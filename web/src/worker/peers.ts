@@ -217,6 +217,8 @@ interface Peer {
 /** What came of a peer by one of the two ways. */
 interface Way {
   rttMs: number | null;
+  /** When a probe's answer last came, ms of `epochMs`. */
+  answeredAtMs: number;
   /** When anything of its own last came, and when audio did, ms of `epochMs`. */
   heardAtMs: number;
   audioAtMs: number;
@@ -1073,6 +1075,7 @@ function newWay(): Way {
   const never = Number.NEGATIVE_INFINITY;
   return {
     rttMs: null,
+    answeredAtMs: never,
     heardAtMs: never,
     audioAtMs: never,
     received: 0,
@@ -1083,10 +1086,10 @@ function newWay(): Way {
   };
 }
 
-function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
+function wayStats({ rttMs, answeredAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
   const nowMs = epochMs();
   return {
-    rttMs: nowMs - heardAtMs < SILENT_MS ? rttMs : null,
+    rttMs: nowMs - answeredAtMs < SILENT_MS ? rttMs : null,
     isHeard: nowMs - audioAtMs < AUDIBLE_MS,
     lostShare,
     receivedPackets: received,
@@ -1229,7 +1232,7 @@ function handleReply(
     lane.leastRttMs = Math.min(lane.leastRttMs, rttMs);
     lane.answeredAtMs = performance.now();
   }
-  peer.ways[wayName].rttMs = rttMs;
+  Object.assign(peer.ways[wayName], { rttMs, answeredAtMs: nowMs });
   peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 

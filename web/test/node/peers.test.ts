@@ -1108,6 +1108,23 @@ describe("through the relay", () => {
     });
   });
 
+  it("has no round trip to tell once no probe was answered for 3 s, whatever else comes", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, hear } = room();
+    const rtts = () => Object.values(peers.stats()[0]!.ways).map(({ rttMs }) => rttMs);
+    const reply = () => probeReply(writeProbe(0, toNs(performance.timeOrigin + performance.now() - 20)), 1n);
+    hear(direct, reply(), 0);
+    hear(session, reply(), 7);
+    for (let n = 0; n < 30; n++) {
+      for (const rttMs of rtts()) expect(rttMs).toBeCloseTo(20, 1);
+      vi.advanceTimersByTime(100);
+      hear(direct, packet(n), 0);
+      hear(session, packet(n), 7);
+    }
+    expect(rtts()).toEqual([null, null]);
+    vi.useRealTimers();
+  });
+
   it("carries reports both ways, to peers who can be reached by nothing else, too", () => {
     const { peers, direct, session, hear, ofKind } = room();
     peers.report(() => null);
