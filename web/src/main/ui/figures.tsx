@@ -20,7 +20,7 @@ import {
   UNKNOWN,
 } from "./format";
 import { type RecentStream, RecentWindow, type Verdict, verdict } from "./recent";
-import { useView } from "./view";
+import { peerOf, useView } from "./view";
 
 interface Figure {
   label: string;
@@ -34,7 +34,7 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const view = useView();
   const reading = createMemo(() => {
     const stats = view.stats();
-    const peer = stats?.peers.find((p) => p.id === props.id);
+    const peer = peerOf(stats, props.id);
     return stats && peer ? { stats, peer } : null;
   });
   const recent = createRecent(reading);
