@@ -95,6 +95,8 @@ export class Studio implements StudioApi {
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
   readonly #secret = newSecret();
+  /** Why the door stays closed, as it was said last since somebody wanted in. */
+  #trouble: Trouble | null = null;
   /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
@@ -682,6 +684,7 @@ export class Studio implements StudioApi {
   async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
     if (passphrase !== undefined) this.#passphrase = passphrase.trim() || null;
     this.#clear("server");
+    this.#trouble = null;
     this.#set({ phase: "joining" });
     try {
       if (microphone) await this.enableMicrophone();
@@ -806,7 +809,9 @@ export class Studio implements StudioApi {
         remedy:
           "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
       });
-    } else if (this.#state.phase === "joining" && trouble !== undefined) {
+    } else if (this.#state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
+      // It is found at each try, and may have been dismissed.
+      this.#trouble = trouble;
       this.#raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
     }
   }

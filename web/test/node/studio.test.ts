@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
 import { ownChanges } from "../../src/main/ui/own-words";
@@ -79,6 +80,7 @@ vi.mock("../../src/main/sound", () => ({
 class Socket {
   static readonly OPEN = 1;
   static readonly CLOSING = 2;
+  static readonly CLOSED = 3;
   static last: Socket | null = null;
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
@@ -1043,6 +1045,34 @@ it("says again what happens again, though it was dismissed", async () => {
     Socket.last?.onclose?.();
     expect(problems(studio)).toEqual([]);
     await serverSays({ ...welcomed, participants: [] });
+  }
+});
+
+it("says once at the door why that stays closed, until somebody wants in again", async () => {
+  let answer: Response | null = null;
+  const look = vi.fn(async () => answer ?? Promise.reject(new Error("nobody there")));
+  vi.stubGlobal("fetch", look);
+  const studio = newStudio();
+  const titles = () => studio.state.problems.map(({ title }) => title);
+  const wait = async () => {
+    Socket.last!.readyState = Socket.CLOSED;
+    Socket.last!.onclose?.();
+    await vi.advanceTimersByTimeAsync(10_000);
+  };
+  for (let n = 0; n < 2; n++) {
+    answer = null;
+    await studio.join();
+    await wait();
+    expect(titles()).toEqual([closedDoorWords.silent.title]);
+    studio.dismiss("server-gone");
+    const before = look.mock.calls.length;
+    await wait();
+    expect(look.mock.calls.length).toBeGreaterThan(before);
+    expect(titles()).toEqual([]);
+    answer = Response.json({});
+    for (let refused = 0; refused < 3; refused++) await wait();
+    expect(titles(), "another reason").toEqual([closedDoorWords.refuses.title]);
+    studio.stopJoining();
   }
 });
 
