@@ -9,11 +9,11 @@ import type { Participant } from "./model";
 
 export interface Member {
   participant: Participant;
-  /** As the server says it; how it is shown, the participant says. */
+  /** As it is seen; how it is shown, the participant says. */
   name: string;
   stream: number;
   peer: Peer | Loop | null;
-  /** Its number in the room; null of the loop. */
+  /** Its number in the room; null of the loop, and while a server that was restarted does not know it: another may have that number by now. */
   number: number | null;
   /** Whether its own stream is played, as the engine was last told. */
   isSilent: boolean;

@@ -9,6 +9,9 @@ const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
 /** The server's limit (docs/protocol.md). */
 const MAX_NAME_CHARACTERS = 64;
+/** What is not seen, or turns what follows round; but within an emoji it is part of that. */
+const UNSEEN =
+  /(\p{ExtPict}(?:\p{EMod}|\ufe0f)?(?:\u200d\p{ExtPict}(?:\p{EMod}|\ufe0f)?)*)|[\p{Cf}\p{DI}\u2800]/gu;
 
 const DEFAULTS: Settings = {
   name: "",
@@ -54,9 +57,10 @@ export function loadSettings(search: string): { settings: Settings; automation: 
   };
 }
 
-/** As the server takes it: without control characters and halves of others, and at most 64 of what it counts, code points. */
+/** As it is seen, without control characters and halves of others, and at most 64 of what the server counts, code points. */
 export function nameOf(text: string): string {
-  const plain = text.replace(/[\p{Cc}\p{Cs}\s]+/gu, " ").trim();
+  const seen = text.normalize("NFC").replace(UNSEEN, "$1");
+  const plain = seen.replace(/[\p{Cc}\p{Cs}\s]+/gu, " ").trim();
   return Array.from(plain).slice(0, MAX_NAME_CHARACTERS).join("").trim();
 }
 

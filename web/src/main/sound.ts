@@ -29,6 +29,7 @@ import engineUrl from "./engine.wasm?url";
 import { InputWatch, type Ran } from "./input-watch";
 import type { Buffer } from "./model";
 import type { OutputClock } from "./mouth-to-ear";
+import { Standstill } from "./standstill";
 
 declare global {
   interface AudioContextOptions {
@@ -68,6 +69,10 @@ export const TELLS_OUTPUT = !navigator.userAgent.includes("Firefox/");
 const RENDERED_LOOKS = 20;
 const PLAYED_LOOKS = 5;
 const OUTPUT_LOOKS_FOR_ERROR = 100;
+
+/** So long the audio thread may render nothing, and the worker, which does so ten times a second, tell nothing. */
+const RENDERING_PATIENCE_MS = 2_000;
+const WORKER_PATIENCE_MS = 3_000;
 
 /** Share of sound that may be concealed for being late. */
 export const BUDGET_SHARES = { tight: 0.01, auto: 0.001, safe: 0.0001 } as const;
@@ -140,6 +145,12 @@ export class Sound {
   #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
   readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
+  readonly #rendering = new Standstill(RENDERING_PATIENCE_MS);
+  readonly #working = new Standstill(WORKER_PATIENCE_MS);
+  /** Messages of the worker. */
+  #told = 0;
+  /** Changes of the output that are under way. */
+  #outputChanges = 0;
   #rateHz: number;
   /** Called when the audio thread's code has failed, or the worker's did not come: it is silent from then on. */
   stopped: () => void = () => {};
@@ -209,10 +220,11 @@ export class Sound {
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
-    // Until it speaks for the first time: from then on it is there, whatever else may fail in it.
+    // Until it speaks for the first time: from then on it is there, and missed when it falls silent.
     this.#worker.onerror = () => this.stopped();
     this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
       this.#worker.onerror = null;
+      this.#told++;
       if (data.type === "capture-wanted") void this.#captureAgain?.(data);
       else if (data.type === "capture-unneeded") this.#captures.end(data.capture);
       else receive(data);
@@ -427,8 +439,8 @@ export class Sound {
     this.#tell({ type: "listen", listen });
   }
 
-  /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
-  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
+  /** What the room calls a stream's peer, null if it does not know it, the way that is pinned, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number | null, pin: Pin, wants: Record<WayName, boolean>): void {
     this.#tell({ type: "peer", stream, number, pin, wants });
   }
 
@@ -437,8 +449,24 @@ export class Sound {
     this.#tell({ type: "heard", streams, input });
   }
 
+  /** Which of the two threads stands still though it ran before and ought to; to be asked ten times a second. */
+  standstill(): { audio: boolean; worker: boolean } {
+    const nowMs = performance.now();
+    const oughtToRender = this.context.state === "running" && this.#outputChanges === 0;
+    const quanta = this.numbers()[WORKLET_STATS.quanta];
+    return {
+      audio: this.#rendering.isStill(nowMs, (oughtToRender && quanta) || null),
+      worker: this.#working.isStill(nowMs, this.#told || null),
+    };
+  }
+
   async setOutput(deviceId: string): Promise<void> {
-    await this.context.setSinkId?.(deviceId);
+    this.#outputChanges++;
+    try {
+      await this.context.setSinkId?.(deviceId);
+    } finally {
+      this.#outputChanges--;
+    }
     this.#playedLines.clear();
     this.#renderedLines.clear();
   }

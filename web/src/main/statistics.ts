@@ -17,7 +17,7 @@ export function streamStats(number: StreamNumber, worker: WorkerPeerStats | unde
     latePackets: count("late") + count("ancient"),
     duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
     reorderedPackets: count("reordered"),
-    malformedPackets: count("malformed") + (worker?.oversized ?? 0),
+    malformedPackets: count("malformed") + (worker?.refused ?? 0),
     playedFrames: count("played"),
     concealedFrames: count("concealed"),
     copiedFrames: count("copied"),

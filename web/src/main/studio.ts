@@ -79,6 +79,7 @@ const NO_SENDER: SenderStats = {
   packets: 0,
   peak: [],
 };
+const NO_STANDSTILL = { audio: false, worker: false };
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -95,6 +96,8 @@ export class Studio implements StudioApi {
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
   readonly #secret = newSecret();
+  /** Why the door stays closed, as it was said last since somebody wanted in. */
+  #trouble: Trouble | null = null;
   /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
@@ -120,6 +123,8 @@ export class Studio implements StudioApi {
   #relay: RelayStats | null = null;
   #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
+  /** As it was seen last. */
+  #standstill = NO_STANDSTILL;
   #heardAtMs = Number.NEGATIVE_INFINITY;
   #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
   /** For the page's meters, and for the automation. */
@@ -404,6 +409,7 @@ export class Studio implements StudioApi {
     this.#forgetPeaks(INPUT_PEAKS);
     this.#workerPeers = new Map();
     this.#relay = null;
+    this.#standstill = NO_STANDSTILL;
     this.#mix = null;
     this.#listen = "";
     if (sound === null) return;
@@ -420,6 +426,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     if (sound === null) return;
     sound.observeOutput();
+    this.#followStandstill(sound);
     const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
     if (isFree && sound.isInputLate()) void this.#renewMicrophone();
     this.#followPaths(sound);
@@ -445,6 +452,18 @@ export class Studio implements StudioApi {
       lost: window.lost,
     }));
     sound.setHeard(streams, this.#devices().input);
+  }
+
+  /** Each is said once: it may go on by itself, as after a sleep. */
+  #followStandstill(sound: Sound): void {
+    const before = this.#standstill;
+    const now = sound.standstill();
+    this.#standstill = now;
+    const hadStopped = before.audio || before.worker;
+    const hasStopped = now.audio || now.worker;
+    if (hasStopped && !hadStopped) this.#soundStopped();
+    if (hadStopped && !hasStopped) this.#clear("sound-stopped");
+    if (now.worker !== before.worker) this.#publishMembers();
   }
 
   /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
@@ -529,10 +548,10 @@ export class Studio implements StudioApi {
 
   /** Tells a peer by which ways its sound is to come. */
   #tellWanted(member: Member, listen: Listen, mixing: Mixing): void {
-    const { participant, peer } = member;
-    if (!(peer instanceof Peer)) return;
+    const { number, participant, peer } = member;
+    if (number === null || !(peer instanceof Peer)) return;
     const now = {
-      relayed: takesRelayed(listen, member.number),
+      relayed: takesRelayed(listen, number),
       direct: wantsDirect(this.#taken(member), mixing),
     };
     for (const kind of ["relayed", "direct"] as const) {
@@ -666,6 +685,7 @@ export class Studio implements StudioApi {
   async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
     if (passphrase !== undefined) this.#passphrase = passphrase.trim() || null;
     this.#clear("server");
+    this.#trouble = null;
     this.#set({ phase: "joining" });
     try {
       if (microphone) await this.enableMicrophone();
@@ -790,7 +810,9 @@ export class Studio implements StudioApi {
         remedy:
           "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
       });
-    } else if (this.#state.phase === "joining" && trouble !== undefined) {
+    } else if (this.#state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
+      // It is found at each try, and may have been dismissed.
+      this.#trouble = trouble;
       this.#raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
     }
   }
@@ -869,6 +891,7 @@ export class Studio implements StudioApi {
       if (welcome.resumed) this.#removeMember(id);
       else this.#waitFor(id);
     }
+    if (!welcome.resumed) this.#forgetNumbers();
     for (const { peer } of this.#members.values())
       if (peer instanceof Peer) peer.iceServers = this.#iceServers;
     for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
@@ -983,19 +1006,29 @@ export class Studio implements StudioApi {
     member.returnTimer = setTimeout(() => this.#removeMember(id), RETURN_MS);
   }
 
+  /** A server that was restarted gives them anew, to others: what is sent to one who is waited for would go to another. */
+  #forgetNumbers(): void {
+    for (const member of this.#members.values()) {
+      member.number = null;
+      this.#tellPeer(member);
+    }
+  }
+
   /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
-  #meet({ id, stream, name, present, muted }: RemoteParticipant, resumed: boolean): void {
+  #meet({ id, stream, name: said, present, muted }: RemoteParticipant, resumed: boolean): void {
+    const name = nameOf(said) || DEFAULT_NAME;
+    const isNew = !this.#members.has(id);
     this.#addMember(id, name);
     const member = this.#members.get(id);
     if (member === undefined) return;
     clearTimeout(member.returnTimer);
     const isKnown = resumed && member.number === stream;
+    member.number = stream;
     // It has been gone, whether we were told or not; or we have.
-    if (member.number !== null && !isKnown) {
+    if (!isNew && !isKnown) {
       member.wanted = { direct: true, relayed: true };
       this.#memberPeer(id)?.meetAgain();
     }
-    member.number = stream;
     this.#tellPeer(member);
     member.name = name;
     this.#updateMember(id, { present, mutedByOwner: muted });
@@ -1016,23 +1049,33 @@ export class Studio implements StudioApi {
     member.peer = new Peer(this.#selfId, id, member.stream, lanes, this.#iceServers, this.#host);
   }
 
-  #rename(id: string, name: string): void {
+  #rename(id: string, said: string): void {
+    const name = nameOf(said) || DEFAULT_NAME;
     const member = this.#members.get(id);
     if (member !== undefined) member.name = name;
-    this.#mixes.rename({ id, name });
+    this.#mixes.rename({ id, name }, this.#namesBeside(id));
     this.#publishMembers();
   }
 
-  /** Those of one name are told apart by their numbers in the room, which are the same for everyone. */
+  /** Of the others who are there. */
+  #namesBeside(id: string): string[] {
+    return Array.from(this.#members.values()).flatMap(({ name, participant }) =>
+      participant.present && participant.id !== id ? [name] : [],
+    );
+  }
+
+  /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
   #shownName({ name, number }: Member): string {
-    const isShared = Array.from(this.#members.values()).filter((member) => member.name === name).length > 1;
-    return isShared ? `${name} ${number}` : name;
+    const look = (of: string) => of.normalize("NFKC").toLowerCase();
+    const alike = Array.from(this.#members.values()).filter((member) => look(member.name) === look(name));
+    const isShared = alike.length > 1;
+    return isShared && number !== null ? `${name} ${number}` : name;
   }
 
   /** What the worker needs to know of a peer to find its way. */
   #tellPeer(member: Member): void {
     const { stream, number, participant, peer } = member;
-    if (number === null || !(peer instanceof Peer)) return;
+    if (!(peer instanceof Peer)) return;
     const told = JSON.stringify([number, participant.pin, peer.wants]);
     if (told === member.told) return;
     member.told = told;
@@ -1042,11 +1085,7 @@ export class Studio implements StudioApi {
   /** As it was mixed when it was here last. */
   #newMember(id: string, name: string): Member {
     const isLoop = id === LOOP_ID;
-    const present = Array.from(this.#members.values()).filter(({ participant }) => participant.present);
-    const kept = this.#mixes.of(
-      { id, name },
-      present.map((other) => other.name),
-    );
+    const kept = this.#mixes.of({ id, name }, this.#namesBeside(id));
     const { buffer } = this.#state.settings;
     const pin = isLoop ? "auto" : this.#automation.pin;
     const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };
@@ -1102,8 +1141,10 @@ export class Studio implements StudioApi {
   #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
     const worker = this.#workerPeers.get(stream);
     const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
-    if (isRelayed && worker?.asked !== "nothing") return "connected";
-    return peer?.connection ?? participant.connection;
+    const byRelay = isRelayed && worker?.asked !== "nothing";
+    const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
+    // There may be lanes: nothing moves on them.
+    return connection === "connected" && this.#standstill.worker ? "interrupted" : connection;
   }
 
   /** What the worker tells may have changed them. */
@@ -1242,13 +1283,13 @@ export class Studio implements StudioApi {
     this.#lookAtPeaks();
     const numbers = this.#sound?.numbers();
     return {
-      input: this.#meterPeaks.take(INPUT_PEAKS),
+      input: this.#meterPeaks.take(INPUT_PEAKS, nowMs),
       participant: (id) => {
         const member = this.#members.get(id);
         if (member === undefined) return [];
         const channels = this.#number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
-        const peaks = this.#meterPeaks.take(id);
+        const peaks = this.#meterPeaks.take(id, nowMs);
         return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
       },
     };
@@ -1265,8 +1306,9 @@ export class Studio implements StudioApi {
   }
 
   #addPeaks(whose: string, peaks: readonly number[]): void {
-    this.#meterPeaks.add(whose, peaks);
-    this.#automationPeaks.add(whose, peaks);
+    const nowMs = performance.now();
+    this.#meterPeaks.add(whose, peaks, nowMs);
+    this.#automationPeaks.add(whose, peaks, nowMs);
   }
 
   #forgetPeaks(whose: string): void {
@@ -1279,8 +1321,8 @@ export class Studio implements StudioApi {
     this.#lookAtPeaks();
     const stats = this.stats();
     const withPeak = <T extends { peak: number[] }>(whose: string, of: T): T => {
-      const peaks = this.#automationPeaks.take(whose);
-      return peaks.length > 0 ? { ...of, peak: Array.from(peaks) } : of;
+      const peaks = this.#automationPeaks.take(whose, performance.now());
+      return { ...of, peak: peaks.length > 0 ? Array.from(peaks) : of.peak.map(() => 0) };
     };
     return {
       ...stats,

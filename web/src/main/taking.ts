@@ -6,8 +6,8 @@ import type { Participant, Settings } from "./model";
 
 /** A participant, and what the worker says of it. */
 export interface Taken {
-  participant: Pick<Participant, "present" | "pin" | "gain" | "pan" | "muted" | "mutedByOwner" | "solo">;
-  /** Its number in the room; null of the loop. */
+  participant: Pick<Participant, "pin" | "gain" | "pan" | "muted" | "mutedByOwner" | "solo">;
+  /** Its number in the room; null of the loop, and of one that the room does not know. */
   number: number | null;
   /** Its own stream. */
   stream: number;
@@ -36,24 +36,13 @@ export function listenOf(all: Taken[], mixing: Mixing, settings: Pick<Settings, 
   return { forward, mix: sources.length === 0 ? null : { format, packet_frames: packet, sources }, opus };
 }
 
-/**
- * The participants by their numbers, each once: where the server was restarted, one who has not returned still has the number of before,
- * which may be another's now.
- */
 function withNumbers(all: Taken[]): [number, Taken][] {
-  const byNumber = new Map<number, Taken>();
-  for (const taken of all) {
-    if (taken.number === null || (byNumber.has(taken.number) && !taken.participant.present)) continue;
-    byNumber.set(taken.number, taken);
-  }
-  return Array.from(byNumber);
+  return all.flatMap((taken) => (taken.number === null ? [] : [[taken.number, taken]]));
 }
 
 /** Whether a participant's stream is asked for there. */
-export function takesRelayed({ forward, mix }: Listen, number: number | null): boolean {
-  return (
-    number !== null && (forward.includes(number) || !!mix?.sources.some(({ stream }) => stream === number))
-  );
+export function takesRelayed({ forward, mix }: Listen, number: number): boolean {
+  return forward.includes(number) || !!mix?.sources.some(({ stream }) => stream === number);
 }
 
 /**

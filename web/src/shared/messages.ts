@@ -90,8 +90,8 @@ export type ToWorker =
   | { type: "doubt-lanes" }
   /** What to take from the relay. */
   | { type: "listen"; listen: Listen }
-  /** What the room calls a stream's peer, the way that is pinned, and by which ways the peer wants our stream. */
-  | { type: "peer"; stream: number; number: number; pin: Pin; wants: Record<WayName, boolean> }
+  /** What the room calls a stream's peer, null if it does not know it, the way that is pinned, and by which ways the peer wants our stream. */
+  | { type: "peer"; stream: number; number: number | null; pin: Pin; wants: Record<WayName, boolean> }
   /** How streams are heard, for the reports to their peers, and what the input takes beyond what its timestamps say. */
   | { type: "heard"; streams: Hearing[]; input: DeviceDelay | null };
 
@@ -134,8 +134,8 @@ export interface WorkerPeerStats {
   stream: number;
   lanes: Omit<LaneStats, "candidateType">[];
   droppedBacklog: number;
-  /** Datagrams too long to be ours. */
-  oversized: number;
+  /** Datagrams too long to be ours, or too many. */
+  refused: number;
   /** What it is sent; null while it cannot be sent anything. */
   sent: SentStats | null;
   /** Rate of the Opus packet it sent last, by its length; null if it sends samples. */

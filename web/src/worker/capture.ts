@@ -25,6 +25,8 @@ import { type Block, Turns } from "./turns";
 const LOOK_MS = 1;
 /** A block older than this has a timestamp of another clock. */
 const MAX_BLOCK_AGE_MS = 1_000;
+/** A source that has brought nothing for so long captures nothing, whatever the browser says of it. */
+const SILENT_MS = 1_000;
 
 /** From the making of an encoder that fails to that of the next... */
 const RETRY_MS = 1_000;
@@ -425,14 +427,16 @@ export class Capture {
   }
 
   /**
-   * What to tell the listeners of a rendition, by its key, of this capture: null until there is something to tell. `frames`: overrun
-   * so far.
+   * What to tell the listeners of a rendition, by its key, of this capture: null until there is something to tell, and once no frames come any more.
+   * `frames`: overrun so far.
    */
   reports(frames: number): (key: string) => CaptureReport | null {
-    const overrunFrames = this.#overruns.add(epochMs(), { frames }, ["frames"])?.grown.frames ?? 0;
+    const nowMs = epochMs();
+    const overrunFrames = this.#overruns.add(nowMs, { frames }, ["frames"])?.grown.frames ?? 0;
+    const isSilent = this.#newestMs === null || nowMs - this.#newestMs > SILENT_MS;
     const { input } = this;
     return (key) => {
-      const clock = this.#clock.read(key);
+      const clock = isSilent ? null : this.#clock.read(key);
       return (
         clock && {
           timestamp: BigInt(clock.frame),

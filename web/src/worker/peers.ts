@@ -40,6 +40,7 @@ import { Numbering } from "./numbering";
 import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
+import { TokenBucket } from "./token-bucket";
 import type { Trace } from "./trace";
 
 /**
@@ -65,6 +66,12 @@ const MAX_LANES_TOGETHER = 64;
 /** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 const REVIEW_INTERVAL_MS = 1_000;
+/**
+ * What a peer may send directly in a second: as much as by the relay, which is more than packets of 16 frames at 96 kHz are; and of what is not audio
+ * half as much again as the probes, replies and reports of 16 lanes.
+ */
+const MOST_DATAGRAMS = 8_000;
+const MOST_OTHERS = 100;
 /** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
 const SILENT_MS = 3_000;
 /** What a report says was lost was lost in so long. */
@@ -147,13 +154,13 @@ interface Lane {
 interface Peer {
   /** Direct ones; of the relay, its sessions. */
   lanes: Lane[];
-  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop. */
+  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop, and while the room does not know it. */
   number: number | null;
   pin: Pin;
   /** By which ways it wants our stream, by its own word. */
   wants: Readonly<Record<WayName, boolean>>;
   route: Route;
-  /** Null if there are too many peers to judge. */
+  /** Null of who is no participant, and if there are too many to judge. */
   path: PathChoice | null;
   /** How its stream is to be taken from the relay. */
   asked: Asked;
@@ -170,7 +177,7 @@ interface Peer {
   /** Media time where `rung` began; null until it did. */
   rungFrom: number | null;
   switches: number;
-  /** Null if there are too many peers to judge: then it has what is chosen. */
+  /** Null before there is a lane, and if there are too many peers to judge: then it has what is chosen. */
   ladder: Ladder | null;
   copies: boolean;
   copiesSent: number;
@@ -185,7 +192,9 @@ interface Peer {
   droppedBacklog: number;
   /** The same when paths were last reviewed. */
   droppedBefore: number;
-  oversized: number;
+  /** What it may send directly: of all, and of what is not audio. */
+  readonly allowed: { datagrams: TokenBucket; others: TokenBucket };
+  refused: number;
   offered: number;
   /** Datagrams of this review that found every lane crowded, dropped ones included. */
   crowded: number;
@@ -208,6 +217,8 @@ interface Peer {
 /** What came of a peer by one of the two ways. */
 interface Way {
   rttMs: number | null;
+  /** When a probe's answer last came, ms of `epochMs`. */
+  answeredAtMs: number;
   /** When anything of its own last came, and when audio did, ms of `epochMs`. */
   heardAtMs: number;
   audioAtMs: number;
@@ -313,15 +324,26 @@ export class Peers {
     return [...used.values()];
   }
 
-  /** What the room calls a peer, the way the musician wants it, and by which ways the peer wants our stream. */
-  setPeer(stream: number, number: number, pin: Pin, wants: Record<WayName, boolean>): void {
+  /** What the room calls a peer, null if it does not know it, the way the musician wants it, and by which ways the peer wants our stream. */
+  setPeer(stream: number, number: number | null, pin: Pin, wants: Record<WayName, boolean>): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
-    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
-      this.#byNumber.delete(peer.number);
-    this.#byNumber.set(number, stream);
+    this.#takeNumber(peer);
+    const before = number === null ? undefined : this.#byNumber.get(number);
+    // Once the server was started anew it may be another's.
+    if (before !== undefined) this.#takeNumber(this.#peers.get(before));
+    if (number !== null) this.#byNumber.set(number, stream);
     Object.assign(peer, { number, pin, wants });
+    if (isParticipant(peer)) peer.path ??= this.#paths?.add() ?? null;
     if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
     this.#spread();
+  }
+
+  #takeNumber(peer: Peer | undefined): void {
+    if (peer === undefined || peer.number === null) return;
+    this.#byNumber.delete(peer.number);
+    peer.number = null;
+    // The relay is no way to whom the room does not know.
+    peer.isSent = true;
   }
 
   /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
@@ -358,6 +380,7 @@ export class Peers {
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
+    peer.ladder ??= this.#newLadder(this.#rungsOf(peer).length);
     const lane: Lane = {
       number,
       epoch,
@@ -397,8 +420,7 @@ export class Peers {
     for (const receiver of peer.opus.values()) receiver.close();
     peer.ladder?.close();
     peer.path?.close();
-    if (peer.number !== null && this.#byNumber.get(peer.number) === stream)
-      this.#byNumber.delete(peer.number);
+    this.#takeNumber(peer);
     this.#peers.delete(stream);
     this.#spread();
   }
@@ -522,15 +544,15 @@ export class Peers {
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
     if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES) {
-      peer.oversized++;
+      peer.refused++;
       return;
     }
     const bytes = new Uint8Array(data);
-    const kind = kindOf(bytes);
     if (stream !== RELAY_STREAM) {
-      this.#handle(stream, peer, "direct", lane, kind, bytes);
+      this.#receiveDirect(stream, peer, lane, bytes);
       return;
     }
+    const kind = kindOf(bytes);
     const number = kind > 0 ? streamOf(bytes) : 0;
     if (number === 0 && kind === KIND_PROBE_REPLY) {
       handleReply(peer, "direct", lane, bytes, epochMs());
@@ -539,8 +561,17 @@ export class Peers {
     const from = this.#byNumber.get(number);
     const sender = from === undefined ? undefined : this.#peers.get(from);
     // Malformed, or of one who has just left.
-    if (from === undefined || sender === undefined) peer.oversized++;
+    if (from === undefined || sender === undefined) peer.refused++;
     else this.#handle(from, sender, "relayed", lane, kind, bytes);
+  }
+
+  /** The relay limits what a participant sends; here nobody else does. */
+  #receiveDirect(stream: number, peer: Peer, lane: Lane, bytes: Uint8Array<ArrayBuffer>): void {
+    const nowMs = performance.now();
+    const { datagrams, others } = peer.allowed;
+    const kind = datagrams.take(nowMs) ? kindOf(bytes) : null;
+    if (kind === null || (kind !== KIND_AUDIO && !others.take(nowMs))) peer.refused++;
+    else this.#handle(stream, peer, "direct", lane, kind, bytes);
   }
 
   /** What `peer` sent, by one way or the other. */
@@ -901,7 +932,7 @@ export class Peers {
     return peers.map(([stream, peer]) => ({
       stream,
       droppedBacklog: peer.droppedBacklog,
-      oversized: peer.oversized,
+      refused: peer.refused,
       sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
       opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
@@ -942,7 +973,7 @@ export class Peers {
       wanted: this.#wanted.listeners,
       sent: this.#sentStats(relay),
       droppedBacklog: relay.droppedBacklog,
-      strayDatagrams: relay.oversized,
+      strayDatagrams: relay.refused,
       forwarded: said?.forwarded ?? null,
       aged: said?.aged ?? null,
       overRate: said?.over_rate ?? null,
@@ -995,7 +1026,7 @@ export class Peers {
       pin: "auto",
       wants: { direct: true, relayed: true },
       route: { direct: true, relay: true },
-      path: stream === RELAY_STREAM ? null : (this.#paths?.add() ?? null),
+      path: null,
       asked: "forwarded",
       cameAtMs: epochMs(),
       // To the relay only once somebody listens there.
@@ -1006,7 +1037,7 @@ export class Peers {
       leaving: null,
       rungFrom: null,
       switches: 0,
-      ladder: this.#newLadder(rungs.length),
+      ladder: null,
       copies: copies === "on",
       copiesSent: 0,
       burst: [],
@@ -1016,7 +1047,8 @@ export class Peers {
       turn: 0,
       droppedBacklog: 0,
       droppedBefore: 0,
-      oversized: 0,
+      allowed: { datagrams: new TokenBucket(MOST_DATAGRAMS), others: new TokenBucket(MOST_OTHERS) },
+      refused: 0,
       offered: 0,
       crowded: 0,
       held: 0,
@@ -1043,6 +1075,7 @@ function newWay(): Way {
   const never = Number.NEGATIVE_INFINITY;
   return {
     rttMs: null,
+    answeredAtMs: never,
     heardAtMs: never,
     audioAtMs: never,
     received: 0,
@@ -1053,10 +1086,10 @@ function newWay(): Way {
   };
 }
 
-function wayStats({ rttMs, heardAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
+function wayStats({ rttMs, answeredAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
   const nowMs = epochMs();
   return {
-    rttMs: nowMs - heardAtMs < SILENT_MS ? rttMs : null,
+    rttMs: nowMs - answeredAtMs < SILENT_MS ? rttMs : null,
     isHeard: nowMs - audioAtMs < AUDIBLE_MS,
     lostShare,
     receivedPackets: received,
@@ -1199,7 +1232,7 @@ function handleReply(
     lane.leastRttMs = Math.min(lane.leastRttMs, rttMs);
     lane.answeredAtMs = performance.now();
   }
-  peer.ways[wayName].rttMs = rttMs;
+  Object.assign(peer.ways[wayName], { rttMs, answeredAtMs: nowMs });
   peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
 

@@ -130,6 +130,26 @@ it("counts what was lost on the way to it, and lets media time pass for it", () 
   expect(capture.stats().overrunFrames).toBe(1_500);
 });
 
+it("claims no capture once frames have come no more for a second, though nobody says that it ended", () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const { capture, play } = studio(SENDING);
+  const report = () => capture.reports(0)("main");
+  const playFor = (ms: number) => {
+    for (let n = 0; n < ms / 8; n++) {
+      vi.advanceTimersByTime(8);
+      play(3);
+    }
+  };
+  expect(report()).toBeNull();
+  playFor(400);
+  vi.advanceTimersByTime(1_000);
+  expect(report()).not.toBeNull();
+  vi.advanceTimersByTime(1);
+  expect(report()).toBeNull();
+  playFor(8);
+  expect(report()).not.toBeNull();
+});
+
 it("sends nothing of the source before, should some have been left", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
   const { capture, play, sent } = studio(SENDING);

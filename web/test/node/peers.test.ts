@@ -1,5 +1,5 @@
-import { describe, expect, it, vi } from "vitest";
-import { Ladders, Paths, type Pin } from "../../src/shared/engine";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { type Asked, Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
 import {
@@ -27,6 +27,11 @@ import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";
 import { SENDING } from "./sending";
 import { type FakeChunk, FakeDecoder, installFakes, removeFakes } from "./webcodecs";
+
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 const CHOSEN: SendConfig = { ...SENDING, copies: "auto", adapts: true };
 
@@ -323,6 +328,7 @@ class Path {
   #lately: number[] = [];
 
   constructor(laneCount: number, sending: Sending) {
+    vi.spyOn(performance, "now").mockImplementation(() => this.clock.nowMs);
     this.lanes = Array.from({ length: laneCount }, () => channel(this.clock));
     this.peers = peersWith(this.lanes, sending, (message) => this.said.push(message));
   }
@@ -726,6 +732,57 @@ describe("formats to step down to", () => {
   });
 });
 
+describe("of a peer that sends", () => {
+  const MALFORMED = new Uint8Array([9, 9]);
+
+  /** Peers 1 and 2 on a lane each, and how much was given to the audio thread of each. */
+  function two() {
+    vi.useFakeTimers({ toFake: ["performance"] });
+    const lanes = [channel(), channel()];
+    const given = [0, 0];
+    const push2 = (stream: number) => ++given[stream - 1]! > 0;
+    const peers = new Peers({ ...anySink, push2 }, () => {});
+    for (const [n, lane] of lanes.entries()) peers.addLane(n + 1, 0, 1, true, lane);
+    const send = (n: number, { buffer }: Uint8Array<ArrayBuffer>) => lanes[n]!.onmessage?.({ data: buffer });
+    const refused = () => peers.stats().map((peer) => peer.refused);
+    return { given, lanes, refused, send };
+  }
+
+  it.each([
+    ["audio", () => packet(0), 16_000, 0],
+    ["probes", () => writeProbe(1, 5n), 0, 200],
+    ["what is malformed", () => MALFORMED, 200, 0],
+  ])(
+    "far too much, only its share is looked at, and another's is not touched: %s",
+    (_, make, most, replies) => {
+      const { given, lanes, refused, send } = two();
+      for (let n = 0; n < 1_000; n++) {
+        for (let m = 0; m < 100; m++) send(0, make());
+        send(1, packet(n));
+        vi.advanceTimersByTime(1);
+      }
+      expect(given[1]).toBe(1_000);
+      // What may come at once, and in a second.
+      const answered = lanes[0]!.datagrams.length;
+      expect(Math.abs(given[0]! - most)).toBeLessThan(20);
+      expect(Math.abs(answered - replies)).toBeLessThan(2);
+      expect(refused()).toEqual([100_000 - given[0]! - answered, 0]);
+    },
+  );
+
+  it("as much as one may, all is looked at: packets of 16 frames at 96 kHz, by 16 lanes, a second of it at once", () => {
+    const { given, lanes, refused, send } = two();
+    for (let burst = 0; burst < 10; burst++) {
+      vi.advanceTimersByTime(1_000);
+      for (let n = 0; n < 6_000; n++) send(0, packet(n));
+      for (let n = 0; n < 32; n++) send(0, writeProbe(n, 5n));
+      for (let n = 0; n < 32; n++) send(0, probeReply(writeProbe(n, 5n), 5n));
+      for (let n = 0; n < 2; n++) send(0, writeReport({ id: n, capture: null, heard: null }));
+    }
+    expect([given[0], lanes[0]!.datagrams.length, refused()]).toEqual([60_000, 320, [0, 0]]);
+  });
+});
+
 it("answers a probe with its own clock, on the lane the probe came by", () => {
   const lanes = [channel(), channel()];
   peersWith(lanes);
@@ -993,6 +1050,31 @@ describe("through the relay", () => {
     expect(passed.length).toBe(3);
   });
 
+  it("reaches nobody by a number that is another's now, and who has none only directly", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, answer, ofKind } = room();
+    answer(7);
+    peers.setPeer(1, 7, "auto", RELAYED);
+    peers.send("main", packet(0));
+    expect(sequences(direct)).toEqual([]);
+    peers.setPeer(2, 7, "auto", BOTH);
+    const reached = () => {
+      session.datagrams.length = 0;
+      vi.advanceTimersByTime(1_000);
+      peers.review(performance.now());
+      peers.report(() => null);
+      return [KIND_PROBE, KIND_REPORT].map((kind) => ofKind(session, kind).map(streamOf));
+    };
+    expect(reached()).toEqual([[0, 7], [7]]);
+    peers.send("main", packet(1));
+    expect(sequences(direct), "nobody could pass it on").toEqual([0]);
+    peers.setPeer(2, null, "auto", BOTH);
+    expect(reached()).toEqual([[0], []]);
+    peers.setPeer(1, 9, "auto", BOTH);
+    expect(reached()).toEqual([[0, 9], [9]]);
+    vi.useRealTimers();
+  });
+
   it("brings the mix to its own stream", () => {
     const { peers, session, passed, hear } = room();
     peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
@@ -1024,6 +1106,23 @@ describe("through the relay", () => {
       relayOpen: true,
       ways: { relayed: { rttMs: expect.any(Number) } },
     });
+  });
+
+  it("has no round trip to tell once no probe was answered for 3 s, whatever else comes", () => {
+    vi.useFakeTimers();
+    const { peers, direct, session, hear } = room();
+    const rtts = () => Object.values(peers.stats()[0]!.ways).map(({ rttMs }) => rttMs);
+    const reply = () => probeReply(writeProbe(0, toNs(performance.timeOrigin + performance.now() - 20)), 1n);
+    hear(direct, reply(), 0);
+    hear(session, reply(), 7);
+    for (let n = 0; n < 30; n++) {
+      for (const rttMs of rtts()) expect(rttMs).toBeCloseTo(20, 1);
+      vi.advanceTimersByTime(100);
+      hear(direct, packet(n), 0);
+      hear(session, packet(n), 7);
+    }
+    expect(rtts()).toEqual([null, null]);
+    vi.useRealTimers();
   });
 
   it("carries reports both ways, to peers who can be reached by nothing else, too", () => {
@@ -1216,6 +1315,21 @@ describe("through the relay", () => {
     }
     expect(copiesAfter(200, 0)).toBe(false);
     expect(wanted()).toEqual([4, 3, 2]);
+  });
+
+  it("leaves the engine's room for paths and formats to those who have them: the mix has neither, and one's own loop no path", () => {
+    const paths = { add: vi.fn(() => null), listen: (): Asked => "forwarded" };
+    const newLadder = vi.fn(() => null);
+    const peers = new Peers(anySink, () => {}, newLadder, paths);
+    const added = () => [newLadder, paths.add].map((add) => add.mock.calls.length);
+    peers.setPeer(3, MIX_STREAM, "auto", RELAYED);
+    expect(added()).toEqual([0, 0]);
+    peers.addLane(4, 0, 1, true, channel());
+    peers.addLane(RELAY_STREAM, 0, 0, true, channel());
+    expect(added()).toEqual([2, 0]);
+    peers.addLane(1, 0, 1, true, channel());
+    peers.setPeer(1, 7, "auto", BOTH);
+    expect(added()).toEqual([3, 1]);
   });
 
   it("is no way for our sound because a mix comes by it", () => {

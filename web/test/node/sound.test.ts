@@ -2,12 +2,14 @@ import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { COMMAND } from "../../src/shared/engine";
 import { COMMAND_RING_BYTES, type FromWorker, type WorkletChannels } from "../../src/shared/messages";
 import { CommandRecord, sourceOf } from "../../src/shared/records";
+import { Snapshot, WORKLET_STATS } from "../../src/shared/snapshot";
 import { load } from "./golden";
 import { SENDING } from "./sending";
 
 const { module } = load();
 const closed = vi.fn(async () => {});
 const addModule = vi.fn(async () => {});
+const setSinkId = vi.fn(async () => {});
 
 /** The thread of the last sound. */
 class FakeWorker {
@@ -20,7 +22,7 @@ class FakeWorker {
   postMessage(): void {}
 }
 
-/** What the audio thread of the last sound reads from. */
+/** What the audio thread of the last sound reads from, and publishes to. */
 let audioThread: WorkletChannels;
 
 beforeEach(() => {
@@ -31,6 +33,8 @@ beforeEach(() => {
     class {
       audioWorklet = { addModule };
       close = closed;
+      state = "suspended";
+      setSinkId = setSinkId;
     },
   );
   vi.stubGlobal(
@@ -43,7 +47,10 @@ beforeEach(() => {
   vi.stubGlobal("Worker", FakeWorker);
   vi.stubGlobal("fetch", async () => new Response());
 });
-afterEach(() => vi.unstubAllGlobals());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 async function start(receive: (message: FromWorker) => void = () => {}) {
   const { Sound } = await import("../../src/main/sound");
@@ -77,6 +84,55 @@ it("says that it has stopped when the worker's code did not come, and not for an
   FakeWorker.last.onmessage?.({ data: { type: "opus-failed", reason: "none" } });
   FakeWorker.last.onerror?.();
   expect(sound.stopped).toHaveBeenCalledTimes(1);
+});
+
+it("misses an audio thread and a worker that ran and stand still, but nothing while that may be", async () => {
+  vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const sound = await start();
+  if (!("storage" in audioThread.stats)) throw new Error("no shared memory");
+  const published = new Snapshot(audioThread.stats.storage as unknown as SharedArrayBuffer);
+  const [still, fine] = [true, false];
+  Object.assign(sound.context, { state: "running" });
+  const render = () => published.numbers[WORKLET_STATS.quanta]++;
+  const tell = () => FakeWorker.last.onmessage?.({ data: { type: "opus-failed", reason: "none" } });
+  /** Looks for so long, so often, at what goes on meanwhile. */
+  const look = (ms: number, goesOn: (() => void)[], everyMs = 100) => {
+    for (let passed = 0; passed < ms; passed += everyMs) {
+      vi.advanceTimersByTime(everyMs);
+      for (const go of goesOn) go();
+      sound.standstill();
+    }
+    const { audio, worker } = sound.standstill();
+    return [audio, worker];
+  };
+  expect(look(10_000, []), "both are being started").toEqual([fine, fine]);
+  expect(look(5_000, [render, tell])).toEqual([fine, fine]);
+  expect(look(1_900, [tell])).toEqual([fine, fine]);
+  expect(look(100, [tell])).toEqual([still, fine]);
+  expect(look(100, [render, tell]), "it goes on").toEqual([fine, fine]);
+  expect(look(2_900, [render])).toEqual([fine, fine]);
+  expect(look(100, [render])).toEqual([fine, still]);
+  expect(look(100, [render, tell])).toEqual([fine, fine]);
+  expect(look(60_000, [], 60_000), "the computer slept").toEqual([fine, fine]);
+  expect(look(8_000, [], 1_000), "in the background").toEqual([fine, fine]);
+  expect(look(7_000, [], 1_000)).toEqual([still, still]);
+  Object.assign(sound.context, { state: "interrupted" });
+  expect(look(10_000, [tell])).toEqual([fine, fine]);
+  Object.assign(sound.context, { state: "running" });
+  let change = () => {};
+  setSinkId.mockImplementationOnce(
+    () =>
+      new Promise<void>((_, reject) => {
+        change = () => reject(new Error("no such output"));
+      }),
+  );
+  const changed = sound.setOutput("usb out");
+  expect(look(10_000, [tell]), "the output is being changed").toEqual([fine, fine]);
+  change();
+  await expect(changed).rejects.toThrow("no such output");
+  expect(look(1_900, [tell])).toEqual([fine, fine]);
+  expect(look(200, [tell])).toEqual([still, fine]);
 });
 
 it("loses no command while the audio thread takes none, and of many of a kind tells it the newest", async () => {

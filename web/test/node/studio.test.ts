@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
 import { ownChanges } from "../../src/main/ui/own-words";
@@ -23,7 +24,7 @@ const sound = vi.hoisted(() => ({
   removeStream: () => {},
   setBuffer: () => {},
   command: vi.fn(),
-  setPeer: () => {},
+  setPeer: vi.fn(),
   mixing: {
     isMixed: () => false,
     isNeeded: false,
@@ -32,6 +33,7 @@ const sound = vi.hoisted(() => ({
     review: () => {},
   },
   numbers: vi.fn((): Float64Array | undefined => undefined),
+  standstill: vi.fn(() => ({ audio: false, worker: false })),
   offsetOf: (): number => -1,
   observeOutput: () => {},
   isInputLate: vi.fn(() => false),
@@ -46,7 +48,7 @@ const startSound = vi.hoisted(() =>
     Object.assign(sound, { quantum }),
   ),
 );
-const peers = vi.hoisted(() => [] as { iceServers: unknown }[]);
+const peers = vi.hoisted(() => [] as { iceServers: unknown; connection: string }[]);
 const retried = vi.hoisted(() => vi.fn());
 const wantLanes = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
@@ -56,10 +58,13 @@ vi.mock("../../src/main/mesh", () => ({
   },
   Peer: class {
     connection = "connecting";
+    iceServers: unknown;
     constructor(_self: string, _id: string, _stream: number, _lanes: unknown, iceServers: unknown) {
-      peers.push({ iceServers });
+      this.iceServers = iceServers;
+      peers.push(this);
     }
     close(): void {}
+    meetAgain(): void {}
     retry = retried;
     wantLanes = wantLanes;
   },
@@ -75,12 +80,13 @@ vi.mock("../../src/main/sound", () => ({
 class Socket {
   static readonly OPEN = 1;
   static readonly CLOSING = 2;
+  static readonly CLOSED = 3;
   static last: Socket | null = null;
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
   onclose: (() => void) | null = null;
   readyState: number = Socket.OPEN;
-  said: { type: string; data?: unknown; secret?: string }[] = [];
+  said: { type: string; to?: string; data?: unknown; secret?: string }[] = [];
   constructor() {
     Socket.last = this;
   }
@@ -559,6 +565,17 @@ it("tells those of one name apart by their numbers in the room", async () => {
   expect(names()).toEqual(["Musician", "Ann", "Bob"]);
 });
 
+it("shows names as they are seen, and tells those that look alike apart", async () => {
+  const studio = newStudio();
+  const names = () => studio.state.participants.map(({ name }) => name);
+  await enter(studio, [participant(2, "Ann"), participant(3, "Ann\u200b"), participant(4, "\u200b")]);
+  expect(names()).toEqual(["Ann 2", "Ann 3", "Musician"]);
+  expect(studio.stats().peers.map(({ name }) => name)).toEqual(["Ann", "Ann", "Musician"]);
+  await serverSays({ type: "renamed", id: "id 3", name: " \u202eBob" });
+  await serverSays({ type: "renamed", id: "id 4", name: "aNN" });
+  expect(names()).toEqual(["Ann 2", "Bob", "aNN 4"]);
+});
+
 it("mixes those who come back as before, by who they are and else by name", async () => {
   const studio = newStudio();
   const mixOf = (id: string) => {
@@ -613,6 +630,28 @@ it("mixes those who come back as before, by who they are and else by name", asyn
   expect(mixOf("id 8"), "the buffer of all was changed").toEqual([0.5, -1, true, true, 512, "relay"]);
 });
 
+it.each(["gone", "there"])(
+  "leaves what is remembered of one who is %s to them, though another takes their name for a while",
+  async (where) => {
+    const studio = newStudio();
+    await enter(studio, [participant(2, "Ann"), participant(3, "Bob")]);
+    const leave = () => serverSays({ type: "left", id: "id 2" });
+    studio.setGain("id 2", 0.5);
+    studio.setMuted("id 3", true);
+    if (where === "gone") await leave();
+    for (const name of ["Ann", "Bob"]) await serverSays({ type: "renamed", id: "id 3", name });
+    if (where === "there") await leave();
+    await serverSays({ type: "joined", participant: participant(4, "Ann") });
+    expect(studio.state.participants.find(({ id }) => id === "id 4")).toMatchObject({
+      gain: 0.5,
+      muted: false,
+    });
+    await serverSays({ type: "left", id: "id 3" });
+    await serverSays({ type: "joined", participant: participant(5, "Bob") });
+    expect(studio.state.participants.find(({ id }) => id === "id 5")).toMatchObject({ gain: 1, muted: true });
+  },
+);
+
 it("says of sound that stopped what its restart costs the room's owner", async () => {
   const studio = newStudio();
   const remedy = () => {
@@ -625,6 +664,27 @@ it("says of sound that stopped what its restart costs the room's owner", async (
   expect(remedy()).toContain("somebody else will own it");
   await serverSays({ type: "owner", id: "id 2" });
   expect(remedy()).not.toContain("own it");
+});
+
+it("says once that the sound has stopped, while a thread of it stands still, and that nobody is connected if it is the worker", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann")]);
+  peers[0].connection = "connected";
+  const standStill = async (standstill: { audio: boolean; worker: boolean }) => {
+    sound.standstill.mockReturnValue(standstill);
+    await vi.advanceTimersByTimeAsync(200);
+    return [problems(studio), studio.state.participants[0].connection];
+  };
+  const stopped = ["sound-stopped"];
+  expect(await standStill({ audio: false, worker: true })).toEqual([stopped, "interrupted"]);
+  studio.dismiss("sound-stopped");
+  expect(await standStill({ audio: true, worker: true })).toEqual([[], "interrupted"]);
+  expect(await standStill({ audio: false, worker: false })).toEqual([[], "connected"]);
+  expect(await standStill({ audio: true, worker: false })).toEqual([stopped, "connected"]);
+  expect(await standStill({ audio: false, worker: false }), "it goes on by itself").toEqual([
+    [],
+    "connected",
+  ]);
 });
 
 it("counts how often one was not let in, though it be for the same reason", async () => {
@@ -828,7 +888,7 @@ it("does without an ICE server that the browser refuses, and says so", async () 
   const [wrong, right] = [{ urls: ["stun://wrong"] }, { urls: ["stun:right"] }];
   await enter(studio, [participant(2, "Ann")], { ice_servers: [wrong, right] });
   expect(studio.state.phase).toBe("joined");
-  expect(peers).toEqual([{ iceServers: [right] }]);
+  expect(peers).toMatchObject([{ iceServers: [right] }]);
   for (const end of [() => studio.leave(), () => refuse("passphrase")]) {
     expect(problems(studio)).toEqual(["ice"]);
     studio.dismiss("ice");
@@ -948,6 +1008,33 @@ it("says again what may have been lost, when a peer is back or the server has re
   }
 });
 
+it("forgets the numbers of a server that was restarted, before it takes those of the new one", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann"), participant(2, "Bob"), participant(3, "Ann")]);
+  sound.setPeer.mockClear();
+  const numbers = () => sound.setPeer.mock.calls.splice(0).map(([stream, number]) => [stream, number]);
+  const back = (id: number, stream: number) => ({ ...participant(stream, "Ann"), id: `id ${id}` });
+  await serverSays({ ...welcomed, resumed: true, participants: [1, 2, 3].map((n) => participant(n, "Ann")) });
+  expect(numbers()).toEqual([]);
+  await serverSays({ ...welcomed, participants: [back(3, 1)] });
+  expect(numbers()).toEqual([
+    [1, null],
+    [2, null],
+    [3, null],
+    [3, 1],
+  ]);
+  expect(studio.state.participants.map(({ name, present }) => [name, present])).toEqual([
+    ["Ann", false],
+    ["Ann", false],
+    ["Ann 1", true],
+  ]);
+  await vi.advanceTimersByTimeAsync(1_000);
+  const told = Socket.last?.said.filter(({ type }) => type === "signal").map(({ to }) => to);
+  expect(told, "who is not there is told nothing").toEqual([]);
+  await serverSays({ type: "joined", participant: back(1, 3) });
+  expect(numbers()).toEqual([[1, 3]]);
+});
+
 it("says again what happens again, though it was dismissed", async () => {
   const studio = newStudio();
   await enter(studio, []);
@@ -958,6 +1045,34 @@ it("says again what happens again, though it was dismissed", async () => {
     Socket.last?.onclose?.();
     expect(problems(studio)).toEqual([]);
     await serverSays({ ...welcomed, participants: [] });
+  }
+});
+
+it("says once at the door why that stays closed, until somebody wants in again", async () => {
+  let answer: Response | null = null;
+  const look = vi.fn(async () => answer ?? Promise.reject(new Error("nobody there")));
+  vi.stubGlobal("fetch", look);
+  const studio = newStudio();
+  const titles = () => studio.state.problems.map(({ title }) => title);
+  const wait = async () => {
+    Socket.last!.readyState = Socket.CLOSED;
+    Socket.last!.onclose?.();
+    await vi.advanceTimersByTimeAsync(10_000);
+  };
+  for (let n = 0; n < 2; n++) {
+    answer = null;
+    await studio.join();
+    await wait();
+    expect(titles()).toEqual([closedDoorWords.silent.title]);
+    studio.dismiss("server-gone");
+    const before = look.mock.calls.length;
+    await wait();
+    expect(look.mock.calls.length).toBeGreaterThan(before);
+    expect(titles()).toEqual([]);
+    answer = Response.json({});
+    for (let refused = 0; refused < 3; refused++) await wait();
+    expect(titles(), "another reason").toEqual([closedDoorWords.refuses.title]);
+    studio.stopJoining();
   }
 });
 
@@ -1099,6 +1214,13 @@ it.each([
   [" Ann \u0085\n Smith ", "Ann Smith"],
   ["\u{1f3bb}".repeat(65), "\u{1f3bb}".repeat(64)],
   ["Ann\ud83c", "Ann"],
+  ["\u202eAnn\u200b \u2066Lee\u3164", "Ann Lee"],
+  ["Rene\u0301", "Ren\u00e9"],
+  [
+    "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann\u200d \u2764\ufe0f",
+    "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann \u2764\ufe0f",
+  ],
+  ["\u200b", "Musician"],
   ["\t", "Musician"],
 ])("makes of the name %j one that the server takes", async (typed, name) => {
   const studio = newStudio();

@@ -8,7 +8,7 @@ const SETTINGS = { bits: 24, packet: 64 } as const;
 /** Its own stream is its number and 100. */
 function taken(number: number, change: Partial<Taken["participant"]> = {}): Taken {
   const strip = { gain: 0.5, pan: -1, muted: false, mutedByOwner: false, solo: false };
-  const participant = { present: true, pin: "auto", ...strip, ...change } as const;
+  const participant = { pin: "auto", ...strip, ...change } as const;
   return { number, stream: number + 100, asked: "forwarded", isReached: true, participant };
 }
 
@@ -41,21 +41,13 @@ it("takes each as it is asked for, and forwarded until it is heard in the mix", 
   expect(listenOf(all, mixingOf("entering", 2), SETTINGS)).toMatchObject({ forward: [1, 2], mix });
   const listen = listenOf(all, mixingOf("mixed", 2), SETTINGS);
   expect(listen).toMatchObject({ forward: [1], mix });
-  expect([1, 2, 3, null].map((number) => takesRelayed(listen, number))).toEqual([true, true, false, false]);
+  expect([1, 2, 3].map((number) => takesRelayed(listen, number))).toEqual([true, true, false]);
 });
 
-it("takes a number once, for the one who is there: who has not returned has that of before a restart", () => {
-  const [gone, here] = [taken(1, { present: false }), taken(1, { gain: 1 })];
-  for (const all of [
-    [gone, here],
-    [here, gone],
-  ]) {
-    const { forward, mix } = listenOf(all, mixingOf("entering", 1), SETTINGS);
-    expect(forward).toEqual([1]);
-    expect(mix?.sources).toEqual([{ stream: 1, gain: 1, pan: -1, muted: false }]);
-  }
-  // One who is away keeps it: the sound need not be affected.
-  expect(listenOf([gone], NO_MIX, SETTINGS).forward).toEqual([1]);
+it("takes nothing by the relay of whom the room does not know", () => {
+  const all = [{ ...taken(1), number: null }, taken(2)];
+  const { forward, mix } = listenOf(all, mixingOf("entering", 1, 2), SETTINGS);
+  expect([forward, mix?.sources.map(({ stream }) => stream)]).toEqual([[2], [2]]);
 });
 
 it("says at once that a peer is wanted by the server alone, and of one heard in the mix, once it is", () => {

@@ -6,7 +6,7 @@ const plain = (text: string) => text.replaceAll("\u202f", " ");
 
 const clean: Way = {
   from: "Bob",
-  to: "you",
+  to: null,
   concealedShare: 0,
   lostShare: 0,
   lateShare: 0,
@@ -55,7 +55,7 @@ describe("a diagnosis", () => {
   });
 
   it("speaks of the other way round", () => {
-    const way = { ...gaps, from: "you", to: "Bob" };
+    const way = { ...gaps, from: null, to: "Bob" };
     expect(diagnose({ ...way, droppedPackets: 3 })).toEqual({
       where: "uplink",
       text: "Your connection cannot carry all that it sends.",
@@ -63,6 +63,12 @@ describe("a diagnosis", () => {
     });
     expect(diagnose({ ...way, outputUnderruns: 1 })?.text).toBe(
       "Bob's computer is too busy to play without gaps.",
+    );
+  });
+
+  it("does not take somebody for oneself because of a name", () => {
+    expect(diagnose({ ...gaps, from: "you", overrunFrames: 512 })?.text).toBe(
+      "You's computer is too busy: it loses sound before sending it.",
     );
   });
 });

@@ -10,9 +10,9 @@ export const AUDIBLE_SHARE = 0.006;
 
 /** One way of the sound, over its last seconds. Shares are 0 to 1, null where nothing was to be counted. */
 export interface Way {
-  /** "you", or a name. */
-  from: string;
-  to: string;
+  /** Names; null is oneself, for a player may have any name. */
+  from: string | null;
+  to: string | null;
   concealedShare: number | null;
   lostShare: number | null;
   lateShare: number | null;
@@ -43,6 +43,8 @@ export interface Diagnosis {
 /** Null while nothing is wrong that anybody would hear. The nearest cause that explains it comes first. */
 export function diagnose(way: Way): Diagnosis | null {
   const { lostShare, lateShare } = way;
+  const sender = way.from ?? "you";
+  const listener = way.to ?? "you";
   const ofSender = possessive(way.from);
   const ofListener = possessive(way.to);
   if (way.outputUnderruns !== null && way.outputUnderruns > 0) {
@@ -92,20 +94,20 @@ export function diagnose(way: Way): Diagnosis | null {
         }
       : {
           where: "downlink",
-          text: `The server's mix reaches ${way.to} with gaps.`,
+          text: `The server's mix reaches ${listener} with gaps.`,
           advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
         };
   }
   if ((lateShare ?? 0) > (lostShare ?? 0)) {
     return {
       where: "path",
-      text: `Packets from ${way.from} to ${way.to} take very different times.`,
+      text: `Packets from ${sender} to ${listener} take very different times.`,
       advice: `A larger buffer in ${ofListener} sound settings helps, at the price of delay; so does a cable instead of Wi-Fi at either end.`,
     };
   }
   return {
     where: "path",
-    text: `Packets from ${way.from} to ${way.to} get lost on the way.`,
+    text: `Packets from ${sender} to ${listener} get lost on the way.`,
     advice: "A network cable instead of Wi-Fi, at either end, helps most.",
   };
 }
@@ -124,5 +126,5 @@ export function heardWords(name: string, heard: HeardStats, sampleRateHz: number
   return `${name} hears you${heard.isMixed ? " in the server's mix" : ""}: ${quality}, ${buffer}`;
 }
 
-const possessive = (who: string) => (who === "you" ? "your" : `${who}'s`);
+const possessive = (who: string | null) => (who === null ? "your" : `${who}'s`);
 const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);

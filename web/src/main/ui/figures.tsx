@@ -20,7 +20,7 @@ import {
   UNKNOWN,
 } from "./format";
 import { type RecentStream, RecentWindow, type Verdict, verdict } from "./recent";
-import { useView } from "./view";
+import { peerOf, useView } from "./view";
 
 interface Figure {
   label: string;
@@ -34,7 +34,7 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const view = useView();
   const reading = createMemo(() => {
     const stats = view.stats();
-    const peer = stats?.peers.find((p) => p.id === props.id);
+    const peer = peerOf(stats, props.id);
     return stats && peer ? { stats, peer } : null;
   });
   const recent = createRecent(reading);
@@ -140,7 +140,7 @@ function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name
     hearing &&
     diagnose({
       from: name,
-      to: "you",
+      to: null,
       ...hearing,
       overrunFrames: farEnd?.overrunFrames ?? 0,
       droppedPackets: farEnd?.droppedPackets ?? 0,
@@ -160,7 +160,7 @@ function diagnoseOutgoing(
   return (
     heard &&
     diagnose({
-      from: "you",
+      from: null,
       to: name,
       ...heard,
       overrunFrames: lost?.overrun ?? 0,

@@ -21,6 +21,11 @@ export function Lobby() {
     false,
   );
   const joining = createMemo(() => view.state().phase === "joining");
+  /** Though the words of that be dismissed. */
+  const held = createMemo<boolean>(
+    (before) => joining() && (before || view.problems().some(({ id }) => id === "server-gone")),
+    false,
+  );
   const muted = createMemo(() => microphone() === "on" && view.state().selfMuted);
   const asked = createMemo(() => {
     const { passphrase } = view.state();
@@ -82,7 +87,7 @@ export function Lobby() {
           {joining() ? "Joining…" : microphone() === "on" ? "Join" : "Join and only listen"}
           <Icon name="arrow-right" />
         </button>
-        <Show when={joining() && view.problems().some(({ id }) => id === "server-gone")}>
+        <Show when={held()}>
           <button type="button" class="button" onClick={() => view.studio.stopJoining()}>
             Do not wait
           </button>

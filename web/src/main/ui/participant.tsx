@@ -7,7 +7,7 @@ import { PeerFigures } from "./figures";
 import { Meter, PeakWords } from "./meter";
 import { Moderation } from "./moderation";
 import { PathChoice } from "./path";
-import { createRow, useView } from "./view";
+import { createRow, peerOf, useView } from "./view";
 
 const connectionWords: Record<Participant["connection"], string> = {
   connecting: "Connecting…",
@@ -18,7 +18,7 @@ const connectionWords: Record<Participant["connection"], string> = {
 
 /** The name to show; the loop is oneself. */
 export function participantName(participant: Participant): string {
-  return participant.isLoop ? "You, through the network" : participant.name || "Someone without a name";
+  return participant.isLoop ? "You, through the network" : participant.name;
 }
 
 const buffers: readonly (readonly [Buffer, string])[] = [
@@ -64,7 +64,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
   const name = createMemo(() => participantName(participant()));
   const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
   const silent = () => participant().muted || participant().mutedByOwner || soloElsewhere();
-  const isMixed = createMemo(() => stats()?.peers.find((peer) => peer.id === id)?.path === "mix");
+  const isMixed = createMemo(() => peerOf(stats(), id)?.path === "mix");
   const gone = () => !participant().present && !participant().isLoop;
   const headingId = createUniqueId();
 

@@ -3,7 +3,7 @@
 import { createMemo, For } from "solid-js";
 import type { Pin } from "../../shared/engine";
 import { pathWords } from "./path-words";
-import { useView } from "./view";
+import { peerOf, useView } from "./view";
 
 const pins: readonly (readonly [Pin, string])[] = [
   ["auto", "Automatic"],
@@ -15,8 +15,8 @@ const pins: readonly (readonly [Pin, string])[] = [
 export function PathChoice(props: { id: string; name: string; pin: Pin; onChoice: (pin: Pin) => void }) {
   const view = useView();
   const words = createMemo(() => {
-    const peer = view.stats()?.peers.find(({ id }) => id === props.id);
-    return peer === undefined ? "" : pathWords(peer);
+    const peer = peerOf(view.stats(), props.id);
+    return peer === null ? "" : pathWords(peer);
   });
   return (
     <>

@@ -233,7 +233,7 @@ function BufferField() {
     const buffer = settings().buffer;
     return typeof buffer === "string" ? null : buffer;
   };
-  let lastFixed = DEFAULT_BUFFER_FRAMES;
+  const lastFixed = createMemo<number>((before) => fixed() ?? before, DEFAULT_BUFFER_FRAMES);
   return (
     <div class="field">
       <label for={id}>Buffer</label>
@@ -242,7 +242,7 @@ function BufferField() {
         aria-describedby={`${id}-hint`}
         onChange={(event) => {
           const { value } = event.currentTarget;
-          change({ buffer: value === "tight" || value === "auto" || value === "safe" ? value : lastFixed });
+          change({ buffer: value === "tight" || value === "auto" || value === "safe" ? value : lastFixed() });
         }}
       >
         <option value="tight" selected={settings().buffer === "tight"}>
@@ -266,18 +266,18 @@ function BufferField() {
             min="0"
             max={MAX_TARGET_FRAMES}
             step="1" // in the lobby's form, what does not fit the step would keep one from joining
-            value={fixed() ?? lastFixed}
+            value={lastFixed()}
             onKeyDown={enterLeaves}
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
-              lastFixed = Number.isFinite(frames)
+              const buffer = Number.isFinite(frames)
                 ? Math.min(MAX_TARGET_FRAMES, Math.max(0, frames))
-                : (fixed() ?? lastFixed);
-              event.currentTarget.valueAsNumber = lastFixed;
-              change({ buffer: lastFixed });
+                : lastFixed();
+              event.currentTarget.valueAsNumber = buffer;
+              change({ buffer });
             }}
           />
-          <span>frames = {ms(fixed() ?? 0)}</span>
+          <span>frames = {ms(lastFixed())}</span>
         </div>
       </Show>
       <p class="hint" id={`${id}-hint`}>

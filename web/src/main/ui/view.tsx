@@ -10,7 +10,7 @@ import {
   untrack,
   useContext,
 } from "solid-js";
-import type { Stats } from "../../shared/stats";
+import type { PeerStats, Stats } from "../../shared/stats";
 import type { Levels, Problem, StudioApi, StudioState } from "../model";
 
 const STATS_INTERVAL_MS = 500;
@@ -58,6 +58,11 @@ export function createRow<T extends { id: string }>(list: Accessor<readonly T[]>
     (before) => list().find((item) => item.id === id) ?? before,
     untrack(() => list().find((item) => item.id === id)!),
   );
+}
+
+/** The figures of the participant of that id; null before there are any. */
+export function peerOf(stats: Stats | null, id: string): PeerStats | null {
+  return stats?.peers.find((peer) => peer.id === id) ?? null;
 }
 
 function createView(studio: StudioApi): View {
