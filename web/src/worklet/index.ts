@@ -28,9 +28,16 @@ import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 
 /** Quanta are many: statistics are published every so many seconds. */
 const PUBLISH_SECONDS = 0.05;
-/** Datagrams taken per quantum at most: what 32 streams send in 40 ms. The rest waits for the next quantum. */
-const MAX_DATAGRAMS = 1024;
+/**
+ * Datagrams taken at most for each frame of a quantum, so that catching up takes no longer than the quantum has: sixteen times what 64 streams
+ * send in packets of 128 frames. The rest waits for the next quantum.
+ */
+const MAX_DATAGRAMS_PER_FRAME = 8;
 const MAX_COMMANDS = 64;
+/** More than a jitter buffer holds. What waits after that is of the past, even the newest of it: a full ring takes nothing newer. */
+const STANDSTILL_MS = 400;
+/** Once what waited is taken, so long for live packets of every stream: Opus packets are of 10 ms. */
+const SETTLE_MS = 40;
 const NOTHING = new Uint8Array(0);
 /**
  * −200 dB below full scale, far below the last bit of any converter. After half a minute of nothing but zeros Chromium closes the output, and
@@ -71,6 +78,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
   #quantumFrames = 0;
   #quanta = 0;
   #sincePublished = 0;
+  /** When the last quantum was rendered, and until when nothing is heard. */
+  #lastMs = 0;
+  #quietUntilMs = 0;
   #captureOverflows = 0;
   /** Captured since there was room for what was captured last. */
   #lostFrames = 0;
@@ -97,10 +107,17 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     const frames = output[0].length;
     if (frames !== this.#quantumFrames) this.#prepare(frames);
     this.#handleCommands(links.commands);
-    this.#handleDatagrams(links.datagrams);
-    this.#engine.process(frames, Date.now());
+    const isBehind = this.#handleDatagrams(links.datagrams, frames);
+    const nowMs = Date.now();
+    if (nowMs - this.#lastMs > STANDSTILL_MS || (isBehind && nowMs < this.#quietUntilMs)) {
+      this.#quietUntilMs = nowMs + SETTLE_MS;
+    }
+    this.#lastMs = nowMs;
+    this.#engine.process(frames, nowMs);
     for (let channel = 0; channel < this.#outputChannels; channel++) {
-      output[channel].set(this.#engine.output[channel]);
+      // What is not heard is rendered all the same: so the streams get past it.
+      if (nowMs < this.#quietUntilMs) output[channel].fill(0);
+      else output[channel].set(this.#engine.output[channel]);
     }
     if (isSilent(output)) output[0][0] = INAUDIBLE;
     if (inputs[0].length > 0) this.#capture(inputs[0], frames, links.capture);
@@ -134,14 +151,16 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     if (slot >= 0) this.#streams[slot] = to;
   }
 
-  #handleDatagrams(datagrams: RecordRing): void {
-    for (let n = 0; n < MAX_DATAGRAMS; n++) {
+  /** Whether more of them may wait. None is passed over: they are numbered, and would count as lost on their way. */
+  #handleDatagrams(datagrams: RecordRing, frames: number): boolean {
+    for (let n = 0; n < MAX_DATAGRAMS_PER_FRAME * frames; n++) {
       const length = datagrams.pop(this.#engine.datagram);
-      if (length === -1) return;
+      if (length === -1) return false;
       if (length < 0) continue;
       if (datagrams.tag < DECODED_TAG) this.#engine.handleDatagram(datagrams.tag, length);
       else this.#engine.handleDecoded(datagrams.tag - DECODED_TAG, length);
     }
+    return true;
   }
 
   #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
