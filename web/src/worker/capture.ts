@@ -82,7 +82,7 @@ export class Capture {
     this.#isShared = "storage" in channel;
     this.#ring = sourceOf(channel, CAPTURE_RING_BYTES, () => {
       if (this.#path === "worklet") this.#drain();
-    });
+    }).ring;
     this.#config = config;
     this.#peers = peers;
     this.#say = say;

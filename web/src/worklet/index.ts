@@ -9,7 +9,7 @@ import type { RecordRing } from "@antiphon/ring";
 import { COMMAND, PlayerEngine, STATS_FIELDS } from "../shared/engine";
 import {
   BUFFER_FRAMES,
-  COMMAND_PORT_BYTES,
+  COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
   MAX_STREAMS,
   type WorkletChannels,
@@ -21,6 +21,7 @@ import {
   DECODED_TAG,
   type Port,
   type RecordSink,
+  type RecordSource,
   sinkOf,
   sourceOf,
 } from "../shared/records";
@@ -47,8 +48,8 @@ const INAUDIBLE = 1e-10;
 
 /** The ways to the other threads. */
 class Links {
-  readonly datagrams: RecordRing;
-  readonly commands: RecordRing;
+  readonly datagrams: RecordSource;
+  readonly commands: RecordSource;
   readonly capture: RecordSink;
   readonly stats: Snapshot;
   /** Gets a copy of the statistics where they are not in shared memory. */
@@ -56,7 +57,7 @@ class Links {
 
   constructor({ datagrams, commands, capture, stats }: WorkletChannels) {
     this.datagrams = sourceOf(datagrams, DATAGRAM_RING_BYTES);
-    this.commands = sourceOf(commands, COMMAND_PORT_BYTES);
+    this.commands = sourceOf(commands, COMMAND_RING_BYTES);
     this.capture = sinkOf(capture);
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
     this.statsPort = "port" in stats ? stats.port : null;
@@ -106,8 +107,8 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     const output = outputs[0];
     const frames = output[0].length;
     if (frames !== this.#quantumFrames) this.#prepare(frames);
-    this.#handleCommands(links.commands);
-    const isBehind = this.#handleDatagrams(links.datagrams, frames);
+    this.#handleCommands(links.commands.ring);
+    const isBehind = this.#handleDatagrams(links.datagrams.ring, frames);
     const nowMs = Date.now();
     if (nowMs - this.#lastMs > STANDSTILL_MS || (isBehind && nowMs < this.#quietUntilMs)) {
       this.#quietUntilMs = nowMs + SETTLE_MS;
@@ -192,7 +193,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     numbers[WORKLET_STATS.quantumFrames] = this.#quantumFrames;
     numbers[WORKLET_STATS.stray] = this.#engine.strayDatagrams();
     numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
-    numbers[WORKLET_STATS.skippedRecords] = links.datagrams.skippedRecords;
+    numbers[WORKLET_STATS.skippedRecords] = links.datagrams.ring.skippedRecords;
     numbers[WORKLET_STATS.nextFrame] = currentFrame + this.#quantumFrames;
     numbers[WORKLET_STATS.slippedFrames] = this.#engine.renderedFrames() - this.#quanta * this.#quantumFrames;
     for (let slot = 0; slot < MAX_STREAMS; slot++) {
@@ -204,6 +205,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     links.stats.end();
     // allow postMessage: no shared memory, so a copy goes through the port
     links.statsPort?.postMessage(numbers);
+    // A message too where no memory is shared, else nothing.
+    links.datagrams.acknowledge();
+    links.commands.acknowledge();
   }
 }
 

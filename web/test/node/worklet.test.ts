@@ -13,6 +13,7 @@ import { Arrival, CommandRecord, DECODED_TAG, sinkOf } from "../../src/shared/re
 import { Snapshot, WORKLET_STATS } from "../../src/shared/snapshot";
 import { AUDIO_HEADER_BYTES, writeOpus, writeSequence } from "../../src/shared/wire";
 import { load } from "./golden";
+import { portPair } from "./ports";
 
 const RATE_HZ = 48_000;
 const PACKET_FRAMES = 128;
@@ -42,19 +43,21 @@ await import("../../src/worklet/index");
 
 afterEach(() => void vi.restoreAllMocks());
 
-/** The audio thread's processor with all its rings. */
-function studio() {
+/** The audio thread's processor with all its rings; `others` in place of some. */
+function studio(others: Partial<WorkletChannels> = {}) {
   const ring = (bytes: number) => ({ storage: RecordRing.createStorage(bytes) });
   const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
-  const channels = {
+  const stats = new SharedArrayBuffer(Snapshot.byteLengthFor(count));
+  const channels: WorkletChannels = {
     datagrams: ring(DATAGRAM_RING_BYTES),
     commands: ring(COMMAND_RING_BYTES),
     capture: ring(CAPTURE_RING_BYTES),
-    stats: { storage: new SharedArrayBuffer(Snapshot.byteLengthFor(count)) },
+    stats: { storage: stats },
+    ...others,
   };
   const processor = new Registered({ processorOptions: { module, outputChannels: 2 } });
   processor.port.onmessage({ data: channels });
-  return { processor, channels, snapshot: new Snapshot(channels.stats.storage) };
+  return { processor, channels, numbers: new Snapshot(stats).numbers };
 }
 
 /** Packets of one stream whose sound is the second at which it is made, a hundredth of it: samples, or Opus as it is decoded. */
@@ -134,4 +137,24 @@ it.each([
   expect(audible.filter(({ atMs, second }) => second < atMs / 1000 - 1)).toHaveLength(0);
   expect(audible[0]?.atMs).toBeLessThan(resumedMs + 150);
   expect(heard.at(-1)?.second).toBeGreaterThan(nowMs / 1000 - 0.3);
+});
+
+it("tells at the other end of a port what it has taken", () => {
+  const [commandsIn, commandsOut] = portPair();
+  const [datagramsIn, datagramsOut] = portPair();
+  const { processor } = studio({ commands: { port: commandsOut }, datagrams: { port: datagramsOut } });
+  const sinks = [
+    sinkOf({ port: commandsIn }, COMMAND_RING_BYTES),
+    sinkOf({ port: datagramsIn }, DATAGRAM_RING_BYTES),
+  ];
+  const taken = sinks.map((sink) => {
+    const record = new Uint8Array(1_000);
+    let records = 0;
+    while (sink.push(1, record)) records++;
+    return records;
+  });
+  expect(taken).toEqual([COMMAND_RING_BYTES, DATAGRAM_RING_BYTES].map((bytes) => Math.floor(bytes / 1_008)));
+  const output = [new Float32Array(128), new Float32Array(128)];
+  for (let n = 0; n < 40; n++) processor.process([[]], [output]);
+  for (const sink of sinks) expect(sink.push(1, new Uint8Array(1_000))).toBe(true);
 });
