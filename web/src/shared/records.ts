@@ -83,6 +83,11 @@ export function sourceOf(channel: Channel, capacityBytes: number, arrived?: () =
   return { ring, acknowledge: () => port.postMessage(receivedBytes - heldBytes()) };
 }
 
+/** What its consumer threw away: records that it has no room for, and all that was in a ring that held impossible values, as one. */
+export function discards({ skippedRecords, corruptions }: RecordRing): number {
+  return skippedRecords + corruptions;
+}
+
 /** Tag of a record of captured audio: f32 `[channel][frame]`. One of no channels says how many frames were lost before the next. */
 export function captureTag(channels: number, frames: number): number {
   return channels * 65_536 + frames;

@@ -9,7 +9,7 @@ import {
   type FromWorker,
   type TrackCapture,
 } from "../shared/messages";
-import { type Channel, captureShape, sourceOf } from "../shared/records";
+import { type Channel, captureShape, discards, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, opusRefusal, type Rung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
 import { type CaptureReport, readAudioHeader } from "../shared/wire";
@@ -450,6 +450,11 @@ export class Capture {
         }
       );
     };
+  }
+
+  /** Of what the audio thread captured. */
+  get discards(): number {
+    return discards(this.#ring);
   }
 
   stats(): SenderStats {

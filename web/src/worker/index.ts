@@ -121,6 +121,6 @@ function report(): void {
   relay?.review(performance.now());
   const sender = capture.stats();
   peers.report(capture.reports(sender.overrunFrames));
-  const { ringOverflows } = peers;
+  const ringOverflows = peers.ringOverflows + capture.discards;
   say({ type: "stats", sender, peers: peers.stats(), relay: peers.relayStats(), ringOverflows });
 }

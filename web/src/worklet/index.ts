@@ -19,6 +19,7 @@ import {
   CommandRecord,
   captureTag,
   DECODED_TAG,
+  discards,
   type Port,
   type RecordSink,
   type RecordSource,
@@ -193,7 +194,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     numbers[WORKLET_STATS.quantumFrames] = this.#quantumFrames;
     numbers[WORKLET_STATS.stray] = this.#engine.strayDatagrams();
     numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
-    numbers[WORKLET_STATS.skippedRecords] = links.datagrams.ring.skippedRecords;
+    numbers[WORKLET_STATS.discards] = discards(links.datagrams.ring) + discards(links.commands.ring);
     numbers[WORKLET_STATS.nextFrame] = currentFrame + this.#quantumFrames;
     numbers[WORKLET_STATS.slippedFrames] = this.#engine.renderedFrames() - this.#quanta * this.#quantumFrames;
     for (let slot = 0; slot < MAX_STREAMS; slot++) {

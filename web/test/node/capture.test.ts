@@ -1,3 +1,4 @@
+import { RecordRing } from "@antiphon/ring";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { FIRST_CAPTURE, type FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
@@ -128,6 +129,17 @@ it("counts what was lost on the way to it, and lets media time pass for it", () 
   play(1);
   expect(sent.at(-1)?.from, "of the source before").toBe(20 * 128 + 1_000);
   expect(capture.stats().overrunFrames).toBe(1_500);
+});
+
+it("counts what it throws away of a ring that holds impossible values", () => {
+  const storage = RecordRing.createStorage(1 << 12);
+  const peers = new Peers({ push: () => true, push2: () => true }, () => {});
+  const capture = new Capture(module, { storage }, SENDING, peers, () => {});
+  new RecordRing(storage).push(captureTag(2, 128), new Uint8Array(2 * 128 * 4));
+  new Int32Array(storage, 256)[0] = -1;
+  capture.fromWorklet();
+  expect(capture.discards).toBe(1);
+  capture.stop();
 });
 
 it("sends nothing of the source before, should some have been left", () => {

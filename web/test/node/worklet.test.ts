@@ -158,3 +158,25 @@ it("tells at the other end of a port what it has taken", () => {
   for (let n = 0; n < 40; n++) processor.process([[]], [output]);
   for (const sink of sinks) expect(sink.push(1, new Uint8Array(1_000))).toBe(true);
 });
+
+it("counts what it throws away: records that are too long, and rings that hold impossible values", () => {
+  const datagrams = RecordRing.createStorage(DATAGRAM_RING_BYTES);
+  const commands = RecordRing.createStorage(COMMAND_RING_BYTES);
+  const { processor, numbers } = studio({
+    datagrams: { storage: datagrams },
+    commands: { storage: commands },
+  });
+  sinkOf({ storage: datagrams }).push(1, new Uint8Array(10_000));
+  sinkOf({ storage: commands }).push(COMMAND.add, new Uint8Array(9));
+  const output = [new Float32Array(128), new Float32Array(128)];
+  const published = () => {
+    for (let n = 0; n < 40; n++) processor.process([[]], [output]);
+    return numbers[WORKLET_STATS.discards];
+  };
+  expect(published()).toBe(2);
+  for (const storage of [datagrams, commands]) {
+    sinkOf({ storage }).push(1, new Uint8Array(8));
+    new Int32Array(storage, 256).fill(-1);
+  }
+  expect(published()).toBe(4);
+});
