@@ -36,6 +36,8 @@ const PUBLISH_SECONDS = 0.05;
  */
 const MAX_DATAGRAMS_PER_FRAME = 8;
 const MAX_COMMANDS = 64;
+/** Records per quantum that tell of lost capture: of a minute or more. */
+const MAX_LOSSES = 64;
 /** More than a jitter buffer holds. What waits after that is of the past, even the newest of it: a full ring takes nothing newer. */
 const STANDSTILL_MS = 400;
 /** Once what waited is taken, so long for live packets of every stream: Opus packets are of 10 ms. */
@@ -167,12 +169,17 @@ class AntiphonProcessor extends AudioWorkletProcessor {
 
   #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
     const channels = Math.min(input.length, 8);
-    const lost = Math.min(this.#lostFrames, 65_535);
-    if (lost > 0 && sink.push(captureTag(0, lost), NOTHING)) this.#lostFrames -= lost;
+    for (let n = 0; n < MAX_LOSSES && this.#lostFrames > 0; n++) {
+      const lost = Math.min(this.#lostFrames, 65_535);
+      if (!sink.push(captureTag(0, lost), NOTHING)) break;
+      this.#lostFrames -= lost;
+    }
     for (let channel = 0; channel < channels; channel++) {
       this.#captured.set(input[channel], channel * frames);
     }
-    if (!sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
+    // While a loss is still to be told, this would be taken for what was lost.
+    const isNext = this.#lostFrames === 0;
+    if (!isNext || !sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
       this.#captureOverflows++;
       this.#lostFrames += frames;
     }
