@@ -6,6 +6,7 @@ import {
   INDEX_MASK,
   READ,
   READ_SEEN,
+  RECORDS,
   type RingStorage,
   roundUpCapacity,
   WRITE,
@@ -77,17 +78,17 @@ export class RecordRing {
    * *Errors* RangeError if `capacityBytes` is not in 1 to 2^29; Error if the page has no SharedArrayBuffer.
    */
   static createStorage(capacityBytes: number, shared = true): RingStorage {
-    return allocate(RecordRing.byteLengthFor(capacityBytes), shared);
+    return allocate(RecordRing.byteLengthFor(capacityBytes), shared, RECORDS);
   }
 
   /**
    * Attaches to storage made by {@link createStorage}, or to `byteLengthFor` zeroed bytes at `byteOffset`
    * (a multiple of 8) of a larger buffer. Changes nothing in the storage. Allocates: construct before real time starts.
    *
-   * *Errors* RangeError if the bytes cannot be a ring of records.
+   * *Errors* RangeError if the bytes cannot be a ring of records, or were made for another kind.
    */
   constructor(storage: RingStorage, byteOffset = 0, byteLength = storage.byteLength - byteOffset) {
-    this.capacityBytes = capacityOf(storage, byteOffset, byteLength, 1);
+    this.capacityBytes = capacityOf(storage, byteOffset, byteLength, 1, RECORDS);
     if (this.capacityBytes < 2 * ALIGN) throw new RangeError("a ring of records has 16 bytes at least");
     this.maxRecordBytes = this.capacityBytes - RECORD_HEADER_BYTES;
     this.#mask = this.capacityBytes - 1;

@@ -4,6 +4,7 @@ import {
   HEADER_BYTES,
   HEADER_WORDS,
   INDEX_MASK,
+  kindOf,
   READ,
   READ_SEEN,
   type RingStorage,
@@ -26,6 +27,7 @@ export type NumericArray =
 /** The constructor of a typed array, `Float32Array` for instance. */
 export interface NumericArrayConstructor<T extends NumericArray> {
   readonly BYTES_PER_ELEMENT: number;
+  readonly name: string;
   /** What `T` is inferred from: the array over any buffer, and not just over an ArrayBuffer. */
   readonly prototype: T;
   new (buffer: ArrayBufferLike, byteOffset?: number, length?: number): NoInfer<T>;
@@ -107,7 +109,7 @@ export class Ring<T extends NumericArray> {
     type: NumericArrayConstructor<T>,
     shared = true,
   ): RingStorage {
-    return allocate(Ring.byteLengthFor(capacity, type), shared);
+    return allocate(Ring.byteLengthFor(capacity, type), shared, kindOf(type));
   }
 
   /**
@@ -115,15 +117,16 @@ export class Ring<T extends NumericArray> {
    * (a multiple of 8) of a larger buffer, such as the memory of a wasm module.
    *
    * Changes nothing in the storage. Allocates: construct before real time starts.
-   * *Errors* RangeError if the bytes cannot be a ring of this type.
+   * *Errors* RangeError if the bytes cannot be a ring of this type, or were made for another. `kind` is for the wrappers of a ring.
    */
   constructor(
     storage: RingStorage,
     type: NumericArrayConstructor<T>,
     byteOffset = 0,
     byteLength = storage.byteLength - byteOffset,
+    kind = kindOf(type),
   ) {
-    this.capacity = capacityOf(storage, byteOffset, byteLength, type.BYTES_PER_ELEMENT);
+    this.capacity = capacityOf(storage, byteOffset, byteLength, type.BYTES_PER_ELEMENT, kind);
     this.mask = this.capacity - 1;
     this.#index = new Int32Array(storage, byteOffset, HEADER_WORDS);
     this.data = new type(storage, byteOffset + HEADER_BYTES, this.capacity);

@@ -5,7 +5,9 @@ import {
   createParameterStorage,
   ParameterReader,
   ParameterWriter,
+  RecordRing,
   Ring,
+  type RingStorage,
 } from "../src/index.js";
 
 function makeRing(capacity: number, start = 0): Ring<Float32Array> {
@@ -40,6 +42,51 @@ test("storage that is no ring's is refused", () => {
   expect(() => new Ring(storage, Float32Array, 4)).toThrow(RangeError);
   expect(() => new Ring(storage, Float32Array, 8, storage.byteLength)).toThrow(RangeError);
   expect(() => new Ring(storage, Float32Array, -8)).toThrow(RangeError);
+});
+
+test("storage made for one kind of ring is refused by every other, and zeroed memory by none", () => {
+  const types = [
+    Int8Array,
+    Uint8Array,
+    Int16Array,
+    Uint16Array,
+    Int32Array,
+    Uint32Array,
+    Float32Array,
+    Float64Array,
+  ].map((type) => type as unknown as Float32ArrayConstructor);
+  const elements = types.map((type) => ({
+    name: type.name,
+    storage: Ring.createStorage(64, type),
+    attach: (storage: RingStorage) => [new Ring(storage, type)],
+  }));
+  const kinds = [
+    ...elements,
+    {
+      name: "records",
+      storage: RecordRing.createStorage(64),
+      attach: (storage: RingStorage) => [new RecordRing(storage)],
+    },
+    {
+      name: "writer of parameters",
+      storage: createParameterStorage(32),
+      attach: (storage: RingStorage) => [new ParameterWriter(storage)],
+    },
+    {
+      name: "reader of parameters",
+      storage: createParameterStorage(32, false),
+      attach: (storage: RingStorage) => [new ParameterReader(storage)],
+    },
+  ];
+  const areSame = (one: string, other: string) => one.split(" ").at(-1) === other.split(" ").at(-1);
+  for (const { name, storage } of kinds) {
+    for (const { name: other, attach } of kinds) {
+      const attached = () => attach(storage);
+      if (areSame(name, other)) expect(attached, `${other} on ${name}`).not.toThrow();
+      else expect(attached, `${other} on ${name}`).toThrow(RangeError);
+      expect(() => attach(new SharedArrayBuffer(storage.byteLength))).not.toThrow();
+    }
+  }
 });
 
 test("without SharedArrayBuffer the error names the headers, and a plain ArrayBuffer still works", () => {
