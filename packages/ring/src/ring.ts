@@ -224,16 +224,19 @@ export class Ring<T extends NumericArray> {
    * Producer: lets `fill` write up to `count` elements in place; returns how many were appended.
    *
    * `fill` gets all of the room, up to `count`, and is not called when there is none. If it throws, nothing is appended.
-   * *Errors* RangeError if `fill` returns a number that is not in 0 to the room it got.
+   * *Errors* RangeError if `fill` returns a number that is not in 0 to the room it got; Error if it appends to the ring by another call,
+   * whose elements stand where it writes.
    * *Real-time* RT, if `fill` is.
    */
   writeCallbackWithOffset(count: number, fill: SpanCallback<T>): number {
     checkRange(count, 0, count);
     const granted = this.grantWrite(count);
     if (granted === 0) return 0;
+    const before = this.#index[WRITE];
     const at = this.writeAt();
     const first = Math.min(granted, this.capacity - at);
     const used = checkUsed(fill(this.data, at, first, 0, granted - first), granted);
+    this.#checkUnmoved(WRITE, before);
     this.commitWrite(used);
     return used;
   }
@@ -249,16 +252,18 @@ export class Ring<T extends NumericArray> {
    * Consumer: lets `use` read up to `count` elements in place; returns how many were removed.
    *
    * `use` gets all elements there are, up to `count`, and is not called when there are none. If it throws, nothing is removed.
-   * *Errors* RangeError if `use` returns a number that is not in 0 to the elements it got.
+   * *Errors* RangeError if `use` returns a number that is not in 0 to the elements it got; Error if it removes some by another call.
    * *Real-time* RT, if `use` is.
    */
   readCallbackWithOffset(count: number, use: SpanCallback<T>): number {
     checkRange(count, 0, count);
     const granted = this.grantRead(count);
     if (granted === 0) return 0;
+    const before = this.#index[READ];
     const at = this.readAt();
     const first = Math.min(granted, this.capacity - at);
     const used = checkUsed(use(this.data, at, first, 0, granted - first), granted);
+    this.#checkUnmoved(READ, before);
     this.commitRead(used);
     return used;
   }
@@ -321,6 +326,11 @@ export class Ring<T extends NumericArray> {
   commitRead(count: number): void {
     const index = this.#index;
     Atomics.store(index, READ, (index[READ] + count) & INDEX_MASK);
+  }
+
+  /** Elements moved within a callback would be passed over by what the callback says. */
+  #checkUnmoved(word: number, before: number): void {
+    if (this.#index[word] !== before) throw new Error("a ring callback moved elements of its own ring");
   }
 
   /** A difference above the capacity is a third thread's snapshot torn by progress, or garbage: nothing there. */

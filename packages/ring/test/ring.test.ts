@@ -211,6 +211,25 @@ test("a callback that throws or claims too much moves nothing", () => {
   expect(ring.availableRead).toBe(4);
 });
 
+test("a callback that moves elements of its own ring by another call throws, and moves nothing itself", () => {
+  const ring = makeRing(8);
+  const out = new Float32Array(1);
+  expect(() =>
+    ring.writeCallback(2, (first) => {
+      first.fill(9);
+      ring.push(count(1, 1));
+    }),
+  ).toThrow("moved elements of its own ring");
+  expect(ring.availableRead).toBe(1);
+  ring.push(count(2, 3));
+  expect(() => ring.readCallback(2, () => void ring.pop(out))).toThrow("moved elements of its own ring");
+  expect([out[0], ring.availableRead]).toEqual([1, 3]);
+  // The other side's calls are another matter.
+  expect(ring.writeCallback(1, (first) => void first.fill(ring.pop(out) + 4))).toBe(1);
+  expect(ring.readCallback(3, (first) => void ring.push(first.subarray(0, 1)))).toBe(3);
+  expect([ring.pop(out), out[0], ring.empty]).toEqual([1, 3, true]);
+});
+
 test("blocks popped whole, in step and out of step with the blocks of the ring", () => {
   const ring = makeRing(512);
   const block = new Float32Array(128);
