@@ -63,6 +63,7 @@ export class RecordRing {
   readonly #bytes: Uint8Array;
   readonly #words: Int32Array;
   readonly #mask: number;
+  readonly #head = new Foreign();
   readonly #source = new Foreign();
   readonly #sink = new Foreign();
 
@@ -121,7 +122,7 @@ export class RecordRing {
     checkRange(bytes, offset, length);
     const start = this.#begin(tag, length);
     if (start < 0) return false;
-    this.#put(bytes, offset, start, length);
+    this.#put(this.#source, bytes, offset, start, length);
     this.#publish(length);
     return true;
   }
@@ -142,8 +143,8 @@ export class RecordRing {
     checkRange(body, bodyOffset, bodyLength);
     const start = this.#begin(tag, head.length + bodyLength);
     if (start < 0) return false;
-    this.#put(head, 0, start, head.length);
-    this.#put(body, bodyOffset, (start + head.length) & this.#mask, bodyLength);
+    this.#put(this.#head, head, 0, start, head.length);
+    this.#put(this.#source, body, bodyOffset, (start + head.length) & this.#mask, bodyLength);
     this.#publish(head.length + bodyLength);
     return true;
   }
@@ -231,15 +232,15 @@ export class RecordRing {
     return CORRUPT;
   }
 
-  /** Copies `count` bytes of `src` into the ring, to place `to`, across its end if need be. */
-  #put(src: Uint8Array, from: number, to: number, count: number): void {
+  /** Copies `count` bytes of `src`, by `foreign`, into the ring, to place `to`, across its end if need be. */
+  #put(foreign: Foreign, src: Uint8Array, from: number, to: number, count: number): void {
     if (count === src.length && count > LOOP_WINS && to + count <= this.capacityBytes) {
       this.#bytes.set(src, to);
       return;
     }
     const first = Math.min(count, this.capacityBytes - to);
-    this.#source.copyOut(src, from, this.#bytes, this.#words, to, first);
-    if (first < count) this.#source.copyOut(src, from + first, this.#bytes, this.#words, 0, count - first);
+    foreign.copyOut(src, from, this.#bytes, this.#words, to, first);
+    if (first < count) foreign.copyOut(src, from + first, this.#bytes, this.#words, 0, count - first);
   }
 
   /** Copies `count` bytes out of the ring, from place `from`, across its end if need be. */
