@@ -4,6 +4,7 @@
  * ```
  * byte 0    producer's line   word 0: write index          word 1: the read index the producer saw last
  * byte 128  consumer's line   word 0: read index           word 1: the write index the consumer saw last
+ * byte 252  kind              what the ring carries, as its maker knew, before there were two sides; 0: nobody said
  * byte 256  data              capacity, a power of two, so that `index & mask` is the place of an index
  * ```
  *
@@ -25,6 +26,8 @@ export const READ_SEEN = 1;
 export const READ = 32;
 /** Word of the consumer's own copy of the write index. Never ahead of the real one. */
 export const WRITE_SEEN = 33;
+/** Word of the kind, one of those below. */
+export const KIND = 63;
 
 /** Bytes before the data. */
 export const HEADER_BYTES = 256;
@@ -36,6 +39,25 @@ export const INDEX_MASK = 2 ** 30 - 1;
 
 /** Greatest capacity, in elements or bytes: a full ring and an empty one have to differ modulo 2^30. */
 export const MAX_CAPACITY = 2 ** 29;
+
+/** Kinds of rings: of records, of parameter changes, and, from 1, of elements of one of these types. */
+export const RECORDS = 101;
+export const PARAMETERS = 102;
+const ELEMENTS = [
+  "Int8Array",
+  "Uint8Array",
+  "Int16Array",
+  "Uint16Array",
+  "Int32Array",
+  "Uint32Array",
+  "Float32Array",
+  "Float64Array",
+];
+
+/** The kind of a ring of elements; 0 of a type that is not known here. */
+export function kindOf(type: { readonly name: string }): number {
+  return ELEMENTS.indexOf(type.name) + 1;
+}
 
 /** Where the indices and the data of a ring live: shared between threads, or private to one. */
 export type RingStorage = SharedArrayBuffer | ArrayBuffer;
@@ -50,23 +72,25 @@ export function roundUpCapacity(wanted: number, least: number, unit: string): nu
   return capacity;
 }
 
-/** New zeroed storage of `bytes` bytes: a SharedArrayBuffer, or an ArrayBuffer if `shared` is false. */
-export function allocate(bytes: number, shared: boolean): RingStorage {
-  if (!shared) return new ArrayBuffer(bytes);
-  if (typeof SharedArrayBuffer === "undefined") {
+/** New storage of `bytes` bytes, zeroed but for its kind: a SharedArrayBuffer, or an ArrayBuffer if `shared` is false. */
+export function allocate(bytes: number, shared: boolean, kind: number): RingStorage {
+  if (shared && typeof SharedArrayBuffer === "undefined") {
     throw new Error(
       "SharedArrayBuffer is missing: the page must be cross-origin isolated (COOP and COEP headers)",
     );
   }
-  return new SharedArrayBuffer(bytes);
+  const storage = shared ? new SharedArrayBuffer(bytes) : new ArrayBuffer(bytes);
+  new Int32Array(storage, 0, HEADER_WORDS)[KIND] = kind;
+  return storage;
 }
 
-/** Capacity, in elements of `elementBytes` bytes, of the storage given to a constructor; throws if it is no ring's. */
+/** Capacity, in elements of `elementBytes` bytes, of the storage given to a constructor; throws if it is no ring's of this kind. */
 export function capacityOf(
   storage: RingStorage,
   byteOffset: number,
   byteLength: number,
   elementBytes: number,
+  kind: number,
 ): number {
   const capacity = (byteLength - HEADER_BYTES) / elementBytes;
   if (byteOffset % 8 !== 0)
@@ -80,5 +104,8 @@ export function capacityOf(
   ) {
     throw new RangeError(`${byteLength} bytes at ${byteOffset} are not the storage of a ring of this type`);
   }
+  const found = new Int32Array(storage, byteOffset, HEADER_WORDS)[KIND];
+  if (found !== 0 && found !== kind)
+    throw new RangeError("the storage was made for another kind of ring, or for elements of another type");
   return capacity;
 }

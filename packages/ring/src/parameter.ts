@@ -1,4 +1,4 @@
-import type { RingStorage } from "./layout.js";
+import { allocate, PARAMETERS, type RingStorage } from "./layout.js";
 import { Ring } from "./ring.js";
 
 /** One change of one parameter. */
@@ -15,7 +15,11 @@ export interface ParameterChange {
  * `shared` false makes a plain ArrayBuffer, for a queue inside one thread. *Errors* as `Ring.createStorage`.
  */
 export function createParameterStorage(changes: number, shared = true): RingStorage {
-  return Ring.createStorage(2 * changes, Uint32Array, shared);
+  return allocate(Ring.byteLengthFor(2 * changes, Uint32Array), shared, PARAMETERS);
+}
+
+function attach(storage: RingStorage): Ring<Uint32Array> {
+  return new Ring(storage, Uint32Array, 0, storage.byteLength, PARAMETERS);
 }
 
 /** Producer's end of a queue of parameter changes: two words each, the index and the bits of the value. */
@@ -25,7 +29,7 @@ export class ParameterWriter {
 
   /** Attaches to storage made by {@link createParameterStorage}. *Errors* as the constructor of `Ring`. */
   constructor(storage: RingStorage) {
-    this.#ring = new Ring(storage, Uint32Array);
+    this.#ring = attach(storage);
     this.#values = valuesOf(this.#ring);
   }
 
@@ -53,7 +57,7 @@ export class ParameterReader {
 
   /** Attaches to storage made by {@link createParameterStorage}. *Errors* as the constructor of `Ring`. */
   constructor(storage: RingStorage) {
-    this.#ring = new Ring(storage, Uint32Array);
+    this.#ring = attach(storage);
     this.#values = valuesOf(this.#ring);
   }
 

@@ -6,6 +6,7 @@ import {
   INDEX_MASK,
   READ,
   READ_SEEN,
+  RECORDS,
   type RingStorage,
   roundUpCapacity,
   WRITE,
@@ -62,6 +63,7 @@ export class RecordRing {
   readonly #bytes: Uint8Array;
   readonly #words: Int32Array;
   readonly #mask: number;
+  readonly #head = new Foreign();
   readonly #source = new Foreign();
   readonly #sink = new Foreign();
 
@@ -77,17 +79,17 @@ export class RecordRing {
    * *Errors* RangeError if `capacityBytes` is not in 1 to 2^29; Error if the page has no SharedArrayBuffer.
    */
   static createStorage(capacityBytes: number, shared = true): RingStorage {
-    return allocate(RecordRing.byteLengthFor(capacityBytes), shared);
+    return allocate(RecordRing.byteLengthFor(capacityBytes), shared, RECORDS);
   }
 
   /**
    * Attaches to storage made by {@link createStorage}, or to `byteLengthFor` zeroed bytes at `byteOffset`
    * (a multiple of 8) of a larger buffer. Changes nothing in the storage. Allocates: construct before real time starts.
    *
-   * *Errors* RangeError if the bytes cannot be a ring of records.
+   * *Errors* RangeError if the bytes cannot be a ring of records, or were made for another kind.
    */
   constructor(storage: RingStorage, byteOffset = 0, byteLength = storage.byteLength - byteOffset) {
-    this.capacityBytes = capacityOf(storage, byteOffset, byteLength, 1);
+    this.capacityBytes = capacityOf(storage, byteOffset, byteLength, 1, RECORDS);
     if (this.capacityBytes < 2 * ALIGN) throw new RangeError("a ring of records has 16 bytes at least");
     this.maxRecordBytes = this.capacityBytes - RECORD_HEADER_BYTES;
     this.#mask = this.capacityBytes - 1;
@@ -120,7 +122,7 @@ export class RecordRing {
     checkRange(bytes, offset, length);
     const start = this.#begin(tag, length);
     if (start < 0) return false;
-    this.#put(bytes, offset, start, length);
+    this.#put(this.#source, bytes, offset, start, length);
     this.#publish(length);
     return true;
   }
@@ -141,8 +143,8 @@ export class RecordRing {
     checkRange(body, bodyOffset, bodyLength);
     const start = this.#begin(tag, head.length + bodyLength);
     if (start < 0) return false;
-    this.#put(head, 0, start, head.length);
-    this.#put(body, bodyOffset, (start + head.length) & this.#mask, bodyLength);
+    this.#put(this.#head, head, 0, start, head.length);
+    this.#put(this.#source, body, bodyOffset, (start + head.length) & this.#mask, bodyLength);
     this.#publish(head.length + bodyLength);
     return true;
   }
@@ -230,15 +232,15 @@ export class RecordRing {
     return CORRUPT;
   }
 
-  /** Copies `count` bytes of `src` into the ring, to place `to`, across its end if need be. */
-  #put(src: Uint8Array, from: number, to: number, count: number): void {
+  /** Copies `count` bytes of `src`, by `foreign`, into the ring, to place `to`, across its end if need be. */
+  #put(foreign: Foreign, src: Uint8Array, from: number, to: number, count: number): void {
     if (count === src.length && count > LOOP_WINS && to + count <= this.capacityBytes) {
       this.#bytes.set(src, to);
       return;
     }
     const first = Math.min(count, this.capacityBytes - to);
-    this.#source.copyOut(src, from, this.#bytes, this.#words, to, first);
-    if (first < count) this.#source.copyOut(src, from + first, this.#bytes, this.#words, 0, count - first);
+    foreign.copyOut(src, from, this.#bytes, this.#words, to, first);
+    if (first < count) foreign.copyOut(src, from + first, this.#bytes, this.#words, 0, count - first);
   }
 
   /** Copies `count` bytes out of the ring, from place `from`, across its end if need be. */

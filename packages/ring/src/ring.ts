@@ -4,6 +4,7 @@ import {
   HEADER_BYTES,
   HEADER_WORDS,
   INDEX_MASK,
+  kindOf,
   READ,
   READ_SEEN,
   type RingStorage,
@@ -26,6 +27,7 @@ export type NumericArray =
 /** The constructor of a typed array, `Float32Array` for instance. */
 export interface NumericArrayConstructor<T extends NumericArray> {
   readonly BYTES_PER_ELEMENT: number;
+  readonly name: string;
   /** What `T` is inferred from: the array over any buffer, and not just over an ArrayBuffer. */
   readonly prototype: T;
   new (buffer: ArrayBufferLike, byteOffset?: number, length?: number): NoInfer<T>;
@@ -107,7 +109,7 @@ export class Ring<T extends NumericArray> {
     type: NumericArrayConstructor<T>,
     shared = true,
   ): RingStorage {
-    return allocate(Ring.byteLengthFor(capacity, type), shared);
+    return allocate(Ring.byteLengthFor(capacity, type), shared, kindOf(type));
   }
 
   /**
@@ -115,15 +117,16 @@ export class Ring<T extends NumericArray> {
    * (a multiple of 8) of a larger buffer, such as the memory of a wasm module.
    *
    * Changes nothing in the storage. Allocates: construct before real time starts.
-   * *Errors* RangeError if the bytes cannot be a ring of this type.
+   * *Errors* RangeError if the bytes cannot be a ring of this type, or were made for another. `kind` is for the wrappers of a ring.
    */
   constructor(
     storage: RingStorage,
     type: NumericArrayConstructor<T>,
     byteOffset = 0,
     byteLength = storage.byteLength - byteOffset,
+    kind = kindOf(type),
   ) {
-    this.capacity = capacityOf(storage, byteOffset, byteLength, type.BYTES_PER_ELEMENT);
+    this.capacity = capacityOf(storage, byteOffset, byteLength, type.BYTES_PER_ELEMENT, kind);
     this.mask = this.capacity - 1;
     this.#index = new Int32Array(storage, byteOffset, HEADER_WORDS);
     this.data = new type(storage, byteOffset + HEADER_BYTES, this.capacity);
@@ -221,16 +224,19 @@ export class Ring<T extends NumericArray> {
    * Producer: lets `fill` write up to `count` elements in place; returns how many were appended.
    *
    * `fill` gets all of the room, up to `count`, and is not called when there is none. If it throws, nothing is appended.
-   * *Errors* RangeError if `fill` returns a number that is not in 0 to the room it got.
+   * *Errors* RangeError if `fill` returns a number that is not in 0 to the room it got; Error if it appends to the ring by another call,
+   * whose elements stand where it writes.
    * *Real-time* RT, if `fill` is.
    */
   writeCallbackWithOffset(count: number, fill: SpanCallback<T>): number {
     checkRange(count, 0, count);
     const granted = this.grantWrite(count);
     if (granted === 0) return 0;
+    const before = this.#index[WRITE];
     const at = this.writeAt();
     const first = Math.min(granted, this.capacity - at);
     const used = checkUsed(fill(this.data, at, first, 0, granted - first), granted);
+    this.#checkUnmoved(WRITE, before);
     this.commitWrite(used);
     return used;
   }
@@ -246,16 +252,18 @@ export class Ring<T extends NumericArray> {
    * Consumer: lets `use` read up to `count` elements in place; returns how many were removed.
    *
    * `use` gets all elements there are, up to `count`, and is not called when there are none. If it throws, nothing is removed.
-   * *Errors* RangeError if `use` returns a number that is not in 0 to the elements it got.
+   * *Errors* RangeError if `use` returns a number that is not in 0 to the elements it got; Error if it removes some by another call.
    * *Real-time* RT, if `use` is.
    */
   readCallbackWithOffset(count: number, use: SpanCallback<T>): number {
     checkRange(count, 0, count);
     const granted = this.grantRead(count);
     if (granted === 0) return 0;
+    const before = this.#index[READ];
     const at = this.readAt();
     const first = Math.min(granted, this.capacity - at);
     const used = checkUsed(use(this.data, at, first, 0, granted - first), granted);
+    this.#checkUnmoved(READ, before);
     this.commitRead(used);
     return used;
   }
@@ -318,6 +326,11 @@ export class Ring<T extends NumericArray> {
   commitRead(count: number): void {
     const index = this.#index;
     Atomics.store(index, READ, (index[READ] + count) & INDEX_MASK);
+  }
+
+  /** Elements moved within a callback would be passed over by what the callback says. */
+  #checkUnmoved(word: number, before: number): void {
+    if (this.#index[word] !== before) throw new Error("a ring callback moved elements of its own ring");
   }
 
   /** A difference above the capacity is a third thread's snapshot torn by progress, or garbage: nothing there. */

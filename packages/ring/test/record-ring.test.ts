@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { CORRUPT, EMPTY, RecordRing, TOO_LONG } from "../src/index.js";
 
 function makeRing(capacity: number, start = 0): RecordRing {
@@ -51,6 +51,31 @@ test("head and body are joined", () => {
     expect(ring.pop(out)).toBe(head + 30);
     expect([...out.subarray(0, head + 30)]).toEqual([...bytes(head), ...bytes(30, 105)]);
   }
+});
+
+test("no view is made for the same two arrays again, wherever the ring's end cuts them", () => {
+  const ring = makeRing(1024);
+  const [head, body, out] = [bytes(100), bytes(200), bytes(300)];
+  let views = 0;
+  const lap = () => {
+    for (let n = 0; n < 100; n++) {
+      ring.push2(n, head, body, 4);
+      ring.pop(out);
+    }
+  };
+  lap();
+  vi.stubGlobal(
+    "Int32Array",
+    new Proxy(Int32Array, {
+      construct(type, parameters) {
+        views++;
+        return Reflect.construct(type, parameters);
+      },
+    }),
+  );
+  lap();
+  vi.unstubAllGlobals();
+  expect(views).toBe(0);
 });
 
 test("a record that does not fit is thrown away and counted", () => {

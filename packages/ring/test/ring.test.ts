@@ -5,7 +5,9 @@ import {
   createParameterStorage,
   ParameterReader,
   ParameterWriter,
+  RecordRing,
   Ring,
+  type RingStorage,
 } from "../src/index.js";
 
 function makeRing(capacity: number, start = 0): Ring<Float32Array> {
@@ -40,6 +42,51 @@ test("storage that is no ring's is refused", () => {
   expect(() => new Ring(storage, Float32Array, 4)).toThrow(RangeError);
   expect(() => new Ring(storage, Float32Array, 8, storage.byteLength)).toThrow(RangeError);
   expect(() => new Ring(storage, Float32Array, -8)).toThrow(RangeError);
+});
+
+test("storage made for one kind of ring is refused by every other, and zeroed memory by none", () => {
+  const types = [
+    Int8Array,
+    Uint8Array,
+    Int16Array,
+    Uint16Array,
+    Int32Array,
+    Uint32Array,
+    Float32Array,
+    Float64Array,
+  ].map((type) => type as unknown as Float32ArrayConstructor);
+  const elements = types.map((type) => ({
+    name: type.name,
+    storage: Ring.createStorage(64, type),
+    attach: (storage: RingStorage) => [new Ring(storage, type)],
+  }));
+  const kinds = [
+    ...elements,
+    {
+      name: "records",
+      storage: RecordRing.createStorage(64),
+      attach: (storage: RingStorage) => [new RecordRing(storage)],
+    },
+    {
+      name: "writer of parameters",
+      storage: createParameterStorage(32),
+      attach: (storage: RingStorage) => [new ParameterWriter(storage)],
+    },
+    {
+      name: "reader of parameters",
+      storage: createParameterStorage(32, false),
+      attach: (storage: RingStorage) => [new ParameterReader(storage)],
+    },
+  ];
+  const areSame = (one: string, other: string) => one.split(" ").at(-1) === other.split(" ").at(-1);
+  for (const { name, storage } of kinds) {
+    for (const { name: other, attach } of kinds) {
+      const attached = () => attach(storage);
+      if (areSame(name, other)) expect(attached, `${other} on ${name}`).not.toThrow();
+      else expect(attached, `${other} on ${name}`).toThrow(RangeError);
+      expect(() => attach(new SharedArrayBuffer(storage.byteLength))).not.toThrow();
+    }
+  }
 });
 
 test("without SharedArrayBuffer the error names the headers, and a plain ArrayBuffer still works", () => {
@@ -162,6 +209,25 @@ test("a callback that throws or claims too much moves nothing", () => {
   expect(() => ring.readCallback(100, () => 5)).toThrow(RangeError);
   expect(ring.readCallback(100, () => 0)).toBe(0);
   expect(ring.availableRead).toBe(4);
+});
+
+test("a callback that moves elements of its own ring by another call throws, and moves nothing itself", () => {
+  const ring = makeRing(8);
+  const out = new Float32Array(1);
+  expect(() =>
+    ring.writeCallback(2, (first) => {
+      first.fill(9);
+      ring.push(count(1, 1));
+    }),
+  ).toThrow("moved elements of its own ring");
+  expect(ring.availableRead).toBe(1);
+  ring.push(count(2, 3));
+  expect(() => ring.readCallback(2, () => void ring.pop(out))).toThrow("moved elements of its own ring");
+  expect([out[0], ring.availableRead]).toEqual([1, 3]);
+  // The other side's calls are another matter.
+  expect(ring.writeCallback(1, (first) => void first.fill(ring.pop(out) + 4))).toBe(1);
+  expect(ring.readCallback(3, (first) => void ring.push(first.subarray(0, 1)))).toBe(3);
+  expect([ring.pop(out), out[0], ring.empty]).toEqual([1, 3, true]);
 });
 
 test("blocks popped whole, in step and out of step with the blocks of the ring", () => {

@@ -198,7 +198,7 @@ export class Sound {
     if ("port" in statsOut)
       statsOut.port.onmessage = ({ data }: { data: Float64Array }) => this.#numbers.set(data);
 
-    this.#commands = sinkOf(commandsIn);
+    this.#commands = sinkOf(commandsIn, COMMAND_RING_BYTES);
     const processorOptions: WorkletOptions = { module, outputChannels: OUTPUT_CHANNELS };
     this.#node = new AudioWorkletNode(context, "antiphon", {
       numberOfInputs: 1,

@@ -1362,7 +1362,7 @@ export class Studio implements StudioApi {
       ringOverflows:
         this.#ringOverflows +
         (numbers?.[WORKLET_STATS.captureOverflows] ?? 0) +
-        (numbers?.[WORKLET_STATS.skippedRecords] ?? 0),
+        (numbers?.[WORKLET_STATS.discards] ?? 0),
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#sender,
       relay: this.#relay,

@@ -23,8 +23,6 @@ export const MAX_TARGET_FRAMES = 8_192;
 export const DATAGRAM_RING_BYTES = 1 << 22;
 export const CAPTURE_RING_BYTES = 1 << 19;
 export const COMMAND_RING_BYTES = 1 << 12;
-/** Without shared memory nobody sees whether commands have room: minutes of a fader's, while the audio thread stands still. */
-export const COMMAND_PORT_BYTES = 1 << 20;
 
 /** `processorOptions` of the worklet. */
 export interface WorkletOptions {

@@ -27,18 +27,39 @@ interface PortRecord {
   bytes: Uint8Array;
 }
 
-export function sinkOf(channel: Channel): RecordSink {
+/** Where a consumer takes records from. */
+export interface RecordSource {
+  readonly ring: RecordRing;
+  /** To be called now and then: by a port, the producer then knows what has been taken, and that there is room again. */
+  acknowledge(): void;
+}
+
+/** Bytes that a record takes in a `RecordRing`. */
+function recordBytes(length: number): number {
+  return 8 + Math.ceil(length / 8) * 8;
+}
+
+/** `capacityBytes`: of the ring at the far end of a port, should the consumer acknowledge. Otherwise there always seems to be room. */
+export function sinkOf(channel: Channel, capacityBytes = Number.POSITIVE_INFINITY): RecordSink {
   if ("storage" in channel) return new RecordRing(channel.storage);
   const { port } = channel;
-  // A copy of its own: `bytes` is mostly a view of an area that is used again.
+  let [sentBytes, takenBytes] = [0, 0];
+  port.onmessage = ({ data }: { data: number }) => {
+    takenBytes = data;
+  };
+  const hasRoom = (length: number) => sentBytes - takenBytes + recordBytes(length) <= capacityBytes;
   const post = (tag: number, bytes: Uint8Array) => {
+    sentBytes += recordBytes(bytes.length);
     port.postMessage({ tag, bytes } satisfies PortRecord);
     return true;
   };
   return {
-    push: (tag, bytes) => post(tag, bytes.slice()),
+    // A copy of its own: `bytes` is mostly a view of an area that is used again.
+    push: (tag, bytes) => hasRoom(bytes.length) && post(tag, bytes.slice()),
     push2(tag, head, body) {
-      const bytes = new Uint8Array(head.length + body.length);
+      const length = head.length + body.length;
+      if (!hasRoom(length)) return false;
+      const bytes = new Uint8Array(length);
       bytes.set(head);
       bytes.set(body, head.length);
       return post(tag, bytes);
@@ -46,16 +67,25 @@ export function sinkOf(channel: Channel): RecordSink {
   };
 }
 
-/** The ring a consumer pops from. `arrived` is called where the channel can tell (a port can, shared memory cannot). */
-export function sourceOf(channel: Channel, capacityBytes: number, arrived?: () => void): RecordRing {
-  if ("storage" in channel) return new RecordRing(channel.storage);
+/** `arrived` is called where the channel can tell (a port can, shared memory cannot). */
+export function sourceOf(channel: Channel, capacityBytes: number, arrived?: () => void): RecordSource {
+  if ("storage" in channel) return { ring: new RecordRing(channel.storage), acknowledge() {} };
+  const { port } = channel;
   const ring = new RecordRing(RecordRing.createStorage(capacityBytes, false));
-  channel.port.onmessage = ({ data }: { data: PortRecord }) => {
+  let receivedBytes = 0;
+  port.onmessage = ({ data }: { data: PortRecord }) => {
     const { tag, bytes } = data;
+    receivedBytes += recordBytes(bytes.length);
     ring.push(tag, bytes);
     arrived?.();
   };
-  return ring;
+  const heldBytes = () => ring.maxRecordBytes - ring.availableWriteBytes;
+  return { ring, acknowledge: () => port.postMessage(receivedBytes - heldBytes()) };
+}
+
+/** What its consumer threw away: records that it has no room for, and all that was in a ring that held impossible values, as one. */
+export function discards({ skippedRecords, corruptions }: RecordRing): number {
+  return skippedRecords + corruptions;
 }
 
 /** Tag of a record of captured audio: f32 `[channel][frame]`. One of no channels says how many frames were lost before the next. */

@@ -35,7 +35,7 @@ export const WORKLET_STATS = {
   quantumFrames: 1,
   stray: 2,
   captureOverflows: 3,
-  skippedRecords: 4,
+  discards: 4,
   /** The context's frame that is rendered next: the one that the streams' playheads go with. */
   nextFrame: 5,
   /** By which the output has rendered less than the clock went on. */

@@ -9,7 +9,7 @@ import {
   type FromWorker,
   type TrackCapture,
 } from "../shared/messages";
-import { type Channel, captureShape, sourceOf } from "../shared/records";
+import { type Channel, captureShape, discards, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, opusRefusal, type Rung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
 import { type CaptureReport, readAudioHeader } from "../shared/wire";
@@ -84,7 +84,7 @@ export class Capture {
     this.#isShared = "storage" in channel;
     this.#ring = sourceOf(channel, CAPTURE_RING_BYTES, () => {
       if (this.#path === "worklet") this.#drain();
-    });
+    }).ring;
     this.#config = config;
     this.#peers = peers;
     this.#say = say;
@@ -454,6 +454,11 @@ export class Capture {
         }
       );
     };
+  }
+
+  /** Of what the audio thread captured. */
+  get discards(): number {
+    return discards(this.#ring);
   }
 
   stats(): SenderStats {

@@ -1,7 +1,7 @@
 /** The network thread: the sender, every data channel, and the sessions with the relay. It moves bytes between transports and rings; it never decodes them. */
 
 import { Ladders, Paths } from "../shared/engine";
-import { type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
+import { DATAGRAM_RING_BYTES, type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
 import { sinkOf } from "../shared/records";
 import { NOBODY } from "../shared/relay";
 import { Capture } from "./capture";
@@ -30,7 +30,8 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
     case "start": {
       const ladders = new Ladders(data.module);
       const paths = new Paths(data.module);
-      peers = new Peers(sinkOf(data.datagrams), say, (rungs) => ladders.add(rungs), paths);
+      const sink = sinkOf(data.datagrams, DATAGRAM_RING_BYTES);
+      peers = new Peers(sink, say, (rungs) => ladders.add(rungs), paths);
       capture = new Capture(data.module, data.capture, data.sender, peers, say);
       setInterval(report, REPORT_MS);
       setInterval(() => peers?.takeStock(performance.now()), STOCK_MS);
@@ -120,6 +121,6 @@ function report(): void {
   relay?.review(performance.now());
   const sender = capture.stats();
   peers.report(capture.reports(sender.overrunFrames));
-  const { ringOverflows } = peers;
+  const ringOverflows = peers.ringOverflows + capture.discards;
   say({ type: "stats", sender, peers: peers.stats(), relay: peers.relayStats(), ringOverflows });
 }

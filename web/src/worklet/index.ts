@@ -9,7 +9,7 @@ import type { RecordRing } from "@antiphon/ring";
 import { COMMAND, PlayerEngine, STATS_FIELDS } from "../shared/engine";
 import {
   BUFFER_FRAMES,
-  COMMAND_PORT_BYTES,
+  COMMAND_RING_BYTES,
   DATAGRAM_RING_BYTES,
   MAX_STREAMS,
   type WorkletChannels,
@@ -19,8 +19,10 @@ import {
   CommandRecord,
   captureTag,
   DECODED_TAG,
+  discards,
   type Port,
   type RecordSink,
+  type RecordSource,
   sinkOf,
   sourceOf,
 } from "../shared/records";
@@ -28,9 +30,18 @@ import { Snapshot, WORKLET_STATS } from "../shared/snapshot";
 
 /** Quanta are many: statistics are published every so many seconds. */
 const PUBLISH_SECONDS = 0.05;
-/** Datagrams taken per quantum at most: what 32 streams send in 40 ms. The rest waits for the next quantum. */
-const MAX_DATAGRAMS = 1024;
+/**
+ * Datagrams taken at most for each frame of a quantum, so that catching up takes no longer than the quantum has: sixteen times what 64 streams
+ * send in packets of 128 frames. The rest waits for the next quantum.
+ */
+const MAX_DATAGRAMS_PER_FRAME = 8;
 const MAX_COMMANDS = 64;
+/** Records per quantum that tell of lost capture: of a minute or more. */
+const MAX_LOSSES = 64;
+/** More than a jitter buffer holds. What waits after that is of the past, even the newest of it: a full ring takes nothing newer. */
+const STANDSTILL_MS = 400;
+/** Once what waited is taken, so long for live packets of every stream: Opus packets are of 10 ms. */
+const SETTLE_MS = 40;
 const NOTHING = new Uint8Array(0);
 /**
  * −200 dB below full scale, far below the last bit of any converter. After half a minute of nothing but zeros Chromium closes the output, and
@@ -40,8 +51,8 @@ const INAUDIBLE = 1e-10;
 
 /** The ways to the other threads. */
 class Links {
-  readonly datagrams: RecordRing;
-  readonly commands: RecordRing;
+  readonly datagrams: RecordSource;
+  readonly commands: RecordSource;
   readonly capture: RecordSink;
   readonly stats: Snapshot;
   /** Gets a copy of the statistics where they are not in shared memory. */
@@ -49,7 +60,7 @@ class Links {
 
   constructor({ datagrams, commands, capture, stats }: WorkletChannels) {
     this.datagrams = sourceOf(datagrams, DATAGRAM_RING_BYTES);
-    this.commands = sourceOf(commands, COMMAND_PORT_BYTES);
+    this.commands = sourceOf(commands, COMMAND_RING_BYTES);
     this.capture = sinkOf(capture);
     const count = WORKLET_STATS.streams + MAX_STREAMS * (STATS_FIELDS + 1);
     this.statsPort = "port" in stats ? stats.port : null;
@@ -71,6 +82,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
   #quantumFrames = 0;
   #quanta = 0;
   #sincePublished = 0;
+  /** When the last quantum was rendered, and until when nothing is heard. */
+  #lastMs = 0;
+  #quietUntilMs = 0;
   #captureOverflows = 0;
   /** Captured since there was room for what was captured last. */
   #lostFrames = 0;
@@ -96,11 +110,18 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     const output = outputs[0];
     const frames = output[0].length;
     if (frames !== this.#quantumFrames) this.#prepare(frames);
-    this.#handleCommands(links.commands);
-    this.#handleDatagrams(links.datagrams);
-    this.#engine.process(frames, Date.now());
+    this.#handleCommands(links.commands.ring);
+    const isBehind = this.#handleDatagrams(links.datagrams.ring, frames);
+    const nowMs = Date.now();
+    if (nowMs - this.#lastMs > STANDSTILL_MS || (isBehind && nowMs < this.#quietUntilMs)) {
+      this.#quietUntilMs = nowMs + SETTLE_MS;
+    }
+    this.#lastMs = nowMs;
+    this.#engine.process(frames, nowMs);
     for (let channel = 0; channel < this.#outputChannels; channel++) {
-      output[channel].set(this.#engine.output[channel]);
+      // What is not heard is rendered all the same: so the streams get past it.
+      if (nowMs < this.#quietUntilMs) output[channel].fill(0);
+      else output[channel].set(this.#engine.output[channel]);
     }
     if (isSilent(output)) output[0][0] = INAUDIBLE;
     if (inputs[0].length > 0) this.#capture(inputs[0], frames, links.capture);
@@ -134,24 +155,31 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     if (slot >= 0) this.#streams[slot] = to;
   }
 
-  #handleDatagrams(datagrams: RecordRing): void {
-    for (let n = 0; n < MAX_DATAGRAMS; n++) {
+  /** Whether more of them may wait. None is passed over: they are numbered, and would count as lost on their way. */
+  #handleDatagrams(datagrams: RecordRing, frames: number): boolean {
+    for (let n = 0; n < MAX_DATAGRAMS_PER_FRAME * frames; n++) {
       const length = datagrams.pop(this.#engine.datagram);
-      if (length === -1) return;
+      if (length === -1) return false;
       if (length < 0) continue;
       if (datagrams.tag < DECODED_TAG) this.#engine.handleDatagram(datagrams.tag, length);
       else this.#engine.handleDecoded(datagrams.tag - DECODED_TAG, length);
     }
+    return true;
   }
 
   #capture(input: Float32Array[], frames: number, sink: RecordSink): void {
     const channels = Math.min(input.length, 8);
-    const lost = Math.min(this.#lostFrames, 65_535);
-    if (lost > 0 && sink.push(captureTag(0, lost), NOTHING)) this.#lostFrames -= lost;
+    for (let n = 0; n < MAX_LOSSES && this.#lostFrames > 0; n++) {
+      const lost = Math.min(this.#lostFrames, 65_535);
+      if (!sink.push(captureTag(0, lost), NOTHING)) break;
+      this.#lostFrames -= lost;
+    }
     for (let channel = 0; channel < channels; channel++) {
       this.#captured.set(input[channel], channel * frames);
     }
-    if (!sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
+    // While a loss is still to be told, this would be taken for what was lost.
+    const isNext = this.#lostFrames === 0;
+    if (!isNext || !sink.push(captureTag(channels, frames), this.#captureView(channels * frames * 4))) {
       this.#captureOverflows++;
       this.#lostFrames += frames;
     }
@@ -173,7 +201,7 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     numbers[WORKLET_STATS.quantumFrames] = this.#quantumFrames;
     numbers[WORKLET_STATS.stray] = this.#engine.strayDatagrams();
     numbers[WORKLET_STATS.captureOverflows] = this.#captureOverflows;
-    numbers[WORKLET_STATS.skippedRecords] = links.datagrams.skippedRecords;
+    numbers[WORKLET_STATS.discards] = discards(links.datagrams.ring) + discards(links.commands.ring);
     numbers[WORKLET_STATS.nextFrame] = currentFrame + this.#quantumFrames;
     numbers[WORKLET_STATS.slippedFrames] = this.#engine.renderedFrames() - this.#quanta * this.#quantumFrames;
     for (let slot = 0; slot < MAX_STREAMS; slot++) {
@@ -185,6 +213,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     links.stats.end();
     // allow postMessage: no shared memory, so a copy goes through the port
     links.statsPort?.postMessage(numbers);
+    // A message too where no memory is shared, else nothing.
+    links.datagrams.acknowledge();
+    links.commands.acknowledge();
   }
 }
 

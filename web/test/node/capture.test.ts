@@ -1,3 +1,4 @@
+import { RecordRing } from "@antiphon/ring";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { FIRST_CAPTURE, type FromWorker } from "../../src/shared/messages";
 import { captureTag } from "../../src/shared/records";
@@ -148,6 +149,17 @@ it("claims no capture once frames have come no more for a second, though nobody 
   expect(report()).toBeNull();
   playFor(8);
   expect(report()).not.toBeNull();
+});
+
+it("counts what it throws away of a ring that holds impossible values", () => {
+  const storage = RecordRing.createStorage(1 << 12);
+  const peers = new Peers({ push: () => true, push2: () => true }, () => {});
+  const capture = new Capture(module, { storage }, SENDING, peers, () => {});
+  new RecordRing(storage).push(captureTag(2, 128), new Uint8Array(2 * 128 * 4));
+  new Int32Array(storage, 256)[0] = -1;
+  capture.fromWorklet();
+  expect(capture.discards).toBe(1);
+  capture.stop();
 });
 
 it("sends nothing of the source before, should some have been left", () => {

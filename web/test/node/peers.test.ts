@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { type Asked, Ladders, Paths, type Pin } from "../../src/shared/engine";
 import { type FromWorker, RELAY_STREAM } from "../../src/shared/messages";
+import { sinkOf, sourceOf } from "../../src/shared/records";
 import { type Rung, rungsFor, type SendConfig } from "../../src/shared/rungs";
 import {
   type HeardReport,
@@ -25,6 +26,7 @@ import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
 import { toNs } from "../../src/worker/report";
 import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";
+import { portPair } from "./ports";
 import { SENDING } from "./sending";
 import { type FakeChunk, FakeDecoder, installFakes, removeFakes } from "./webcodecs";
 
@@ -226,6 +228,40 @@ it.each([
   expect(numbers).toEqual([...Array(15).keys(), 16, 17, 18, 19]);
   expect(peers.ringOverflows).toBe(10);
   removeFakes();
+});
+
+it("what the audio thread has no room for is no loss of the way where no memory is shared either, and counted", () => {
+  const [near, far] = portPair();
+  const capacityBytes = 8_192;
+  const { ring, acknowledge } = sourceOf({ port: far }, capacityBytes);
+  const peers = new Peers(sinkOf({ port: near }, capacityBytes), () => {});
+  const lane = channel();
+  peers.addLane(1, 0, 1, true, lane);
+  let next = 0;
+  const receive = (packets: number) => {
+    for (const end = next + packets; next < end; next++) {
+      const datagram = packet(next);
+      writeSequence(datagram, next);
+      lane.onmessage?.({ data: datagram.buffer });
+    }
+  };
+  const record = new Uint8Array(1_000);
+  const numbers: number[] = [];
+  const take = (most: number) => {
+    for (let n = 0; n < most && ring.pop(record) > 0; n++) numbers.push(readAudioHeader(record).sequence);
+    acknowledge();
+  };
+  // Of 20 + 512 bytes and the time: 552 with the record's header.
+  receive(30);
+  expect(peers.ringOverflows, "14 fit").toBe(30 - 14);
+  take(4);
+  receive(10);
+  expect(peers.ringOverflows, "4 more").toBe(16 + 10 - 4);
+  take(100);
+  receive(14);
+  take(100);
+  expect(peers.ringOverflows).toBe(22);
+  expect(numbers).toEqual([...Array(32).keys()]);
 });
 
 it("shorter packets of Opus are played once their decoder has a tenth of a second of past, while longer ones come the same way", () => {

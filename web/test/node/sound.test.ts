@@ -142,7 +142,7 @@ it("loses no command while the audio thread takes none, and of many of a kind te
   for (const stream of [8, 9]) sound.addStream(stream, "safe", null);
   sound.command(COMMAND.mute, 8, 1);
   sound.removeStream(9);
-  const ring = sourceOf(audioThread.commands, COMMAND_RING_BYTES);
+  const { ring } = sourceOf(audioThread.commands, COMMAND_RING_BYTES);
   const record = new CommandRecord();
   const taken: [number, number, number][] = [];
   const take = () => {
