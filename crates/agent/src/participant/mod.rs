@@ -1,6 +1,6 @@
 //! One native participant: the network thread between an audio thread and a room.
 //!
-//! All of it is one [`Network`], which every event changes. Here is what comes in; what follows of it is in `sending`, `routing` and `telling`.
+//! All of it is one `Network`, which every event changes. Here is what comes in; what follows of it is in `sending`, `routing` and `telling`.
 
 mod peer;
 mod routing;
