@@ -142,15 +142,25 @@ impl Presence {
         set
     }
 
-    fn each_word(&mut self, media: u64, frames: usize, mut apply: impl FnMut(&mut u64, u64)) {
-        let mut done = 0;
-        while done < frames {
-            let slot = self.slot(media.wrapping_add(done as u64));
-            let bit = slot % 64;
-            let run = (frames - done).min(64 - bit);
-            let mask = (u64::MAX >> (64 - run)) << bit;
-            apply(&mut self.words[slot / 64], mask);
-            done += run;
-        }
+    fn each_word(&mut self, media: u64, frames: usize, apply: impl FnMut(&mut u64, u64)) {
+        each_word(&mut self.words, media, frames, apply);
+    }
+}
+
+/// Calls `apply` with each word of a ring of bits, as many as a power of two, that has some of the `count` from `from` on, and with those.
+pub(crate) fn each_word(
+    ring: &mut [u64],
+    from: u64,
+    count: usize,
+    mut apply: impl FnMut(&mut u64, u64),
+) {
+    let mut done = 0;
+    while done < count {
+        let place = from.wrapping_add(done as u64) as usize & (ring.len() * 64 - 1);
+        let bit = place % 64;
+        let run = (count - done).min(64 - bit);
+        let mask = (u64::MAX >> (64 - run)) << bit;
+        apply(&mut ring[place / 64], mask);
+        done += run;
     }
 }

@@ -1,5 +1,7 @@
 //! Sequence numbers: 32 bits on the wire, 64 from here on; loss, order and duplicates counted.
 
+use crate::presence::each_word;
+
 /// A jump of more than this is believed only when the next datagram continues it.
 const MAX_JUMP: i64 = 65_536;
 /// A smaller jump back is a sender that started anew if this many old numbers come, no newer one between them, while
@@ -29,7 +31,7 @@ pub enum Arrival {
     Restart,
 }
 
-/// Loss, order and duplicates of one stream.
+/// Loss, order and duplicates of one stream on one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceCounts {
     /// Datagrams seen for the first time.
@@ -58,7 +60,7 @@ impl core::ops::Add for SequenceCounts {
     }
 }
 
-/// Follows one stream's sequence numbers (RFC 3550 A.1, with a replay window as in RFC 4303 A2.2).
+/// Follows the sequence numbers of one stream on one path (RFC 3550 A.1, with a replay window as in RFC 4303 A2.2).
 #[derive(Debug, Default)]
 pub struct SequenceTracker {
     newest: Option<u64>,
@@ -67,7 +69,7 @@ pub struct SequenceTracker {
     /// Bit `n % WINDOW` says whether number `n` of the last `WINDOW` was seen.
     seen: [u64; (WINDOW / 64) as usize],
     /// Ditto, whether a copy of it was counted.
-    copied: [u64; (WINDOW / 64) as usize],
+    recovered: [u64; (WINDOW / 64) as usize],
     doubtful_next: Option<u32>,
     /// Ancient datagrams since the last new one.
     ancient_run: u32,
@@ -82,7 +84,7 @@ impl SequenceTracker {
 
     /// Judges a datagram by its sequence number and counts it. `is_starved` says that the stream has run dry for a while.
     ///
-    /// RT: no alloc, no lock, O(window) at most.
+    /// RT: no alloc, no lock, O(window / 64) at most.
     pub fn handle(&mut self, sequence: u32, is_starved: bool) -> Arrival {
         let Some(newest) = self.newest else {
             self.start(sequence);
@@ -121,7 +123,7 @@ impl SequenceTracker {
         self.seen[word] |= bit;
         self.counts.received += 1;
         self.counts.reordered += 1;
-        if self.copied[word] & bit != 0 {
+        if self.recovered[word] & bit != 0 {
             self.counts.recovered -= 1;
             return Arrival::Original;
         }
@@ -134,7 +136,7 @@ impl SequenceTracker {
 
     /// The last one, which was judged a [`Arrival::Duplicate`], is of newer sound than any: the sender started anew, with numbers that were seen.
     ///
-    /// RT: no alloc, no lock, O(window).
+    /// RT: no alloc, no lock, O(window / 64).
     pub fn restart(&mut self, sequence: u32) {
         self.counts.duplicate -= 1;
         self.start(sequence);
@@ -154,10 +156,10 @@ impl SequenceTracker {
             return Arrival::Ancient;
         }
         let (word, bit) = position(number);
-        if (self.seen[word] | self.copied[word]) & bit != 0 {
+        if (self.seen[word] | self.recovered[word]) & bit != 0 {
             return Arrival::Duplicate;
         }
-        self.copied[word] |= bit;
+        self.recovered[word] |= bit;
         self.counts.lost -= 1;
         self.counts.recovered += 1;
         Arrival::Copied
@@ -171,17 +173,16 @@ impl SequenceTracker {
         self.doubtful_next = None;
         self.ancient_run = 0;
         self.seen = Default::default();
-        self.copied = Default::default();
+        self.recovered = Default::default();
         let (word, bit) = position(first);
         self.seen[word] |= bit;
         self.counts.received += 1;
     }
 
     fn advance(&mut self, newest: u64, ahead: u64) {
-        for n in newest + 1..=newest + ahead.min(WINDOW) {
-            let (word, bit) = position(n);
-            self.seen[word] &= !bit;
-            self.copied[word] &= !bit;
+        for ring in [&mut self.seen, &mut self.recovered] {
+            let passed = ahead.min(WINDOW) as usize;
+            each_word(ring, newest + 1, passed, |word, bits| *word &= !bits);
         }
         self.ancient_run = 0;
         let next = newest + ahead;
