@@ -226,7 +226,7 @@ impl Ladder {
         if self.rung != rung {
             self.changed_ms = 0;
         }
-        self.review_copies(seen, may_copy);
+        self.review_copies(seen, elapsed_ms, may_copy);
         Decision {
             rung: self.rung,
             copies: self.sends_copies(),
@@ -261,13 +261,13 @@ impl Ladder {
         }
     }
 
-    fn review_copies(&mut self, seen: &Observation, may_copy: bool) {
+    fn review_copies(&mut self, seen: &Observation, elapsed_ms: u32, may_copy: bool) {
         let lost = seen.lost_share.unwrap_or(0.0);
         // Lanes that back up drop, and the listener counts that as lost: no reason to send more. Where copies were right before, a moment's calm will do.
         let may_begin = may_copy && self.calm_ms >= SETTLED_MS;
         let may_go_on = may_copy && self.calm_ms > 0;
         self.lossy_ms = if lost > COPIES_ON_SHARE && !self.sends_copies() {
-            self.lossy_ms.saturating_add(seen.elapsed_ms)
+            self.lossy_ms.saturating_add(elapsed_ms)
         } else {
             0
         };
@@ -360,6 +360,17 @@ mod tests {
             lost_share: Some(share),
             ..CALM
         }
+    }
+
+    #[test]
+    fn what_was_lost_while_the_host_slept_says_nothing_of_how_long_it_was() {
+        let mut ladder = Ladder::new(3);
+        ladder.review(&Observation {
+            elapsed_ms: 60_000,
+            can_copy: false,
+            ..lossy(0.05)
+        });
+        assert_eq!(ladder.lossy_ms, MAX_ELAPSED_MS);
     }
 
     /// Reviews until `is_wanted`, at most `most`; how many it took.
