@@ -36,7 +36,7 @@ const BURST_FRAMES: u64 = 1_024;
 const STRAGGLERS: u64 = 2;
 /// Windows on either side of a step, all of which must lie apart: as long does it take to believe in one.
 const STEP_WINDOWS: usize = 4;
-/// Least step, apart from what drift and the coarseness of the delays could do: steps of outputs start at 3 ms.
+/// Least step, apart from what drift and the coarseness of the delays could do: of other ends' devices, and of routes.
 const LEAST_STEP_SECONDS: f64 = 0.0015;
 /// Clocks run apart by less.
 const MAX_PPM: f64 = 1_000.0;
@@ -298,6 +298,10 @@ impl DriftEstimator {
             return;
         }
         let span = self.newest_at.wrapping_sub(self.began_at);
+        // Media time that jumps from window to window is no reason to fit a line each time.
+        if (span as i64) < (self.window_frames / 2) as i64 {
+            return;
+        }
         let interval = span as f64 / (self.groups - 1) as f64;
         let least_interval = (self.least_interval as f64).min(interval);
         let count = GROUPS.min(self.groups as usize);
