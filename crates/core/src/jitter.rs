@@ -368,7 +368,7 @@ impl JitterBuffer {
     /// [`Arrival::Original`] or [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
-    /// RT: no alloc, no lock, O(frames + capacity / 64), and at most 64 searches of the spread between two reads.
+    /// RT: no alloc, no lock, O(frames + capacity / 64 + bins of the spread), and at most 64 searches of the spread between two reads.
     pub fn insert(&mut self, header: &AudioHeader, samples: &[u8], mut arrival: Arrival) -> bool {
         if arrival == Arrival::Restart {
             self.forget_received();
@@ -709,6 +709,7 @@ impl JitterBuffer {
         self.counts.skipped_frames += self.held_frames();
         self.present.clear_all();
         self.skip = None;
+        self.anew = None;
         self.forget_spread();
     }
 

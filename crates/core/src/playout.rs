@@ -1,8 +1,8 @@
 //! How much delay a stream needs: the adaptive half of the jitter buffer.
 //!
 //! The past would have kept the glitch budget with the delay that only so small a share of its packets exceeded: that is what the future is given,
-//! too. How long the past is decides the rest. It is 7 to 14 s, and longer where shrinking has proved wrong: where a spread that was forgotten came
-//! again. What the budget allowed and was not used is saved and makes the share greater, what was used beyond it is owed and makes the share smaller
+//! too. How long the past is decides the rest. It is 7 to 14 s with the default budget, half as long with a lax one and up to four times as long with a
+//! strict one, and longer where shrinking has proved wrong: where a spread that was forgotten came again. What the budget allowed and was not used is saved and makes the share greater, what was used beyond it is owed and makes the share smaller
 //! (decision 16).
 //!
 //! Delays are counted as in [`crate::spread`]: only their differences mean anything.
@@ -27,7 +27,7 @@ const MOST_SAVED_SECONDS: f32 = 30.0;
 const BALANCE_SECONDS: f32 = 15.0;
 /// How often to [`review`](PlayoutDelay::review) the delay.
 pub const REVIEW_SECONDS: f32 = 0.5;
-/// Reviews in one generation of the spread: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
+/// Reviews in one generation of the spread, with the default budget: its past is 7 to 14 s, so that 15 s after a disturbance it is forgotten.
 /// The first generations are shorter, one review and then twice as many each time: connecting disturbs, and is over soon.
 const REVIEWS_PER_TURN: u32 = 14;
 /// The same where shrinking after so short a time has proved wrong again and again: 112 to 224 s.
@@ -37,8 +37,8 @@ const MOST_REVIEWS_PER_TURN: u32 = 16 * REVIEWS_PER_TURN;
 const REGRET_REVIEWS: u32 = 480;
 /// What is so many times wider than anything of late is no such regret, and no reason to remember it for longer.
 const NEWS: i64 = 3;
-/// Share of the frames taken as having no queuing delay at all, to measure the spread from.
-const PROMPT_SHARE: f32 = 0.99;
+/// Share of the frames that came later than the prompt ones: the spread is measured from the quickest in a hundred.
+const LATER_SHARE: f32 = 0.99;
 
 /// The delay that keeps the glitch budget, learnt from how late packets came.
 #[derive(Debug)]
@@ -166,7 +166,8 @@ impl PlayoutDelay {
 
     /// The delay of packets that did not queue; `None` if nothing is known. RT: no alloc, no lock, O(bins of the spread).
     pub fn prompt(&self) -> Option<i64> {
-        self.spread.exceeded_by(PROMPT_SHARE)
+        let prompt = self.spread.exceeded_by(LATER_SHARE)?;
+        Some(self.floor.delay().map_or(prompt, |floor| floor.max(prompt)))
     }
 
     /// The delay with which the past would have kept the budget, or less of it where some is owed, or more where some is saved; `None` if nothing
@@ -255,7 +256,6 @@ impl PlayoutDelay {
     /// From what is prompt to a delay.
     fn width_of(&self, delay: Option<i64>) -> Option<u64> {
         let (delay, prompt) = delay.zip(self.prompt())?;
-        let prompt = self.floor.delay().map_or(prompt, |floor| floor.max(prompt));
         Some(delay.wrapping_sub(prompt).max(0) as u64)
     }
 

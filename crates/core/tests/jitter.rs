@@ -2,7 +2,9 @@
 
 mod support;
 
-use antiphon_core::{Command, Player, Target};
+use antiphon_core::jitter::JitterBuffer;
+use antiphon_core::sequence::Arrival;
+use antiphon_core::{Command, Player, SampleRate, Target};
 use support::{datagram, header, media_of, player, quantum, stats};
 
 const ID: u32 = 1;
@@ -182,6 +184,62 @@ fn what_comes_later_for_good_is_prompt() {
     assert!(after <= 8 * 4 * 64, "{after}");
     let after = hear(&mut player, 8 * 750);
     assert!(after < 64, "{after}");
+}
+
+/// A sender's sound card that has lost frames sends all that follows later by them, for good.
+#[test]
+fn a_fixed_target_follows_what_comes_later_for_good() {
+    const QUANTUM: usize = 60;
+    const PER_SECOND: u64 = 48_000 / QUANTUM as u64;
+    let mut player = fixed(480);
+    // A packet every other quantum, up to four quanta late; from the fifth second on five later.
+    let due = |n: u64| 2 * n + n * 7 % 5 + if n >= 5 * PER_SECOND / 2 { 5 } else { 0 };
+    let mut concealed = Vec::new();
+    for at in 0..15 * PER_SECOND {
+        for n in (at.saturating_sub(9) / 2..=at / 2).filter(|&n| due(n) == at) {
+            send(&mut player, n as u32, 2 * QUANTUM as u64 * n, 2 * QUANTUM);
+        }
+        quantum(&mut player, QUANTUM);
+        if at % PER_SECOND == 0 {
+            concealed.push(stats(&player, ID).jitter.concealed_frames);
+        }
+    }
+    assert!(concealed[7] > concealed[5], "{concealed:?}");
+    assert_eq!(concealed[14], concealed[13], "{concealed:?}");
+}
+
+#[test]
+fn a_buffer_that_was_reset_as_it_started_anew_is_as_new() {
+    let new = || JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
+    let insert = |buffer: &mut JitterBuffer, sequence, timestamp| {
+        let header = header(sequence, timestamp, 64);
+        let samples = datagram(&header).split_off(antiphon_core::wire::AUDIO_HEADER_BYTES);
+        buffer.insert(&header, &samples, Arrival::New);
+    };
+    let mut used = new();
+    insert(&mut used, 0, 0);
+    used.read(&mut [0.0; 64], 64, |_, _, _| {});
+    insert(&mut used, 1, 1_000_000);
+    assert_eq!(used.counts().resyncs, 1);
+    used.reset();
+    let [used, fresh] = [used, new()].map(|mut buffer| {
+        // The second packet is late: how wide the spread is depends on it.
+        for n in 0..2_000 {
+            if n != 1 {
+                insert(&mut buffer, n, 64 * u64::from(n));
+            }
+            if n == 5 {
+                insert(&mut buffer, 1, 64);
+            }
+            buffer.read(&mut [0.0; 64], 64, |_, _, _| {});
+        }
+        (
+            buffer.counts(),
+            buffer.playing_next(),
+            buffer.spread_frames(),
+        )
+    });
+    assert_eq!(used, fresh);
 }
 
 /// A steady stream with an automatic target, for `quanta` quanta of 16 frames. The first target is much more than it
