@@ -12,7 +12,7 @@
 //! `make examples` measures it again and lets one hear it.
 //!
 //! Work is bounded: a fit costs the same whatever is heard, and is made once for each channel where a gap begins; the player allows so
-//! many in a quantum. A channel that gets none goes on by the predictor that it had, or just decays.
+//! many in a quantum. A channel that gets none goes on by the predictor that it had, or just decays. More gaps than packets make are silent.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -20,13 +20,13 @@ use alloc::vec;
 use crate::wire::{MAX_CHANNELS, SampleRate};
 
 /// Frames that the short-term predictor is fitted to: 21 ms at 48 kHz.
-pub const ANALYSED_FRAMES: usize = 1_024;
+const ANALYSED_FRAMES: usize = 1_024;
 /// Of the short-term predictor: sixteen resonances.
-pub const ORDER: usize = 32;
-/// Lags of the long-term predictor: at 48 kHz, periods of 47 Hz and up; of a shorter period, a multiple.
-pub const MIN_LAG_FRAMES: usize = 64;
-/// See [`MIN_LAG_FRAMES`]; this one is excluded.
-pub const MAX_LAG_FRAMES: usize = 1_024;
+const ORDER: usize = 32;
+/// Lags of the long-term predictor are longer than this: at 48 kHz, of a period above 750 Hz a multiple.
+const MIN_LAG_FRAMES: usize = 64;
+/// The longest of them: periods of 47 Hz and up.
+const MAX_LAG_FRAMES: usize = 1_024;
 /// How long a prediction keeps its level...
 pub const HOLD_SECONDS: f32 = 0.02;
 /// ...and how long it takes to fall silent then.
@@ -34,7 +34,7 @@ pub const DECAY_SECONDS: f32 = 0.02;
 /// Length of the cross-fade into the real sound, 2.7 ms at 48 kHz.
 pub const FADE_FRAMES: usize = 128;
 /// What [`Concealment::Repetition`] repeats.
-pub const REPEATED_FRAMES: usize = 128;
+const REPEATED_FRAMES: usize = 128;
 
 /// Newest frames of the residual, which are searched for in what was before them.
 const SOUGHT_FRAMES: usize = 256;
@@ -62,8 +62,17 @@ pub enum Concealment {
     Prediction,
     /// Nothing, with hard edges: to compare with, and for tests that tell frames apart by their samples.
     Silence,
-    /// The last [`REPEATED_FRAMES`] over and over, with hard edges: to compare with.
+    /// The last 128 frames over and over, with hard edges: to compare with.
     Repetition,
+}
+
+/// What concealment may still do in a quantum: hostile streams could have as many gaps as frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Predictors that may be fitted.
+    pub fits: usize,
+    /// Gaps of a stream that may be carried over; more are silent, with hard edges.
+    pub gaps: usize,
 }
 
 /// Frames in a row that are there, or that are not.
@@ -118,6 +127,8 @@ pub struct Concealer {
     faded: usize,
     /// Frames concealed in this gap so far, until it is silent; 0 outside.
     gap_frames: usize,
+    /// See [`Allowance::gaps`].
+    is_carried: bool,
     channels: usize,
     /// What comes next does not go on from what was heard.
     is_cut: bool,
@@ -143,6 +154,7 @@ impl Concealer {
             tails: vec![0.0; max_channels * FADE_FRAMES].into_boxed_slice(),
             faded: FADE_FRAMES,
             gap_frames: 0,
+            is_carried: false,
             channels: 0,
             is_cut: false,
         }
@@ -156,14 +168,16 @@ impl Concealer {
         self.predictors = [UNFITTED; MAX_CHANNELS];
         self.faded = FADE_FRAMES;
         self.gap_frames = 0;
+        self.channels = 0;
         self.is_cut = false;
     }
 
     /// The next run of a quantum: `out` is `[channel][frame]` with rows of `stride`, and the run begins at frame `at` of each of
     /// the first `channels` rows. Frames that are there are remembered, and left alone but for the cross-fade after a gap; missing ones
-    /// are replaced. `fits` is how many fits the quantum has left.
+    /// are replaced. `left` is what the quantum still allows.
     ///
-    /// RT: no alloc, no lock; O(channels × frames × [`ORDER`]), and a fit for each channel where a gap begins, or the number of channels changes.
+    /// RT: no alloc, no lock; O(channels × frames × order), and where a gap begins, or the number of channels changes, for each channel a fit and O(frames remembered + cross-fade × order), if
+    /// that is allowed.
     ///
     /// # Panics
     /// If `channels` is more than the concealer has, or the run does not fit into `out`.
@@ -174,7 +188,7 @@ impl Concealer {
         at: usize,
         channels: usize,
         run: Run,
-        fits: &mut usize,
+        left: &mut Allowance,
     ) {
         if self.concealment == Concealment::Silence {
             return;
@@ -193,12 +207,16 @@ impl Concealer {
                 self.forget_heard();
             }
             self.make_room();
+            if self.gap_frames == 0 && (run.is_missing || self.is_cut) {
+                self.is_carried = left.gaps > 0;
+                left.gaps = left.gaps.saturating_sub(1);
+            }
             for channel in 0..channels {
                 let row = &mut out[channel * stride + at + done..][..frames];
                 if run.is_missing {
-                    self.conceal(channel, row, fits);
+                    self.conceal(channel, row, &mut left.fits);
                 } else {
-                    self.hear(channel, row, fits);
+                    self.hear(channel, row, &mut left.fits);
                 }
             }
             if run.is_missing {
@@ -209,7 +227,7 @@ impl Concealer {
                     (self.gap_frames + frames).min(self.hold_frames + self.decay_frames);
                 self.faded = FADE_FRAMES;
             } else {
-                let is_faded_in = self.gap_frames > 0 || self.is_cut;
+                let is_faded_in = self.is_carried && (self.gap_frames > 0 || self.is_cut);
                 let faded = if is_faded_in { 0 } else { self.faded };
                 self.faded = (faded + frames).min(FADE_FRAMES);
                 self.gap_frames = 0;
@@ -266,7 +284,7 @@ impl Concealer {
         let mut faded = self.faded;
         if self.concealment == Concealment::Repetition {
             faded = FADE_FRAMES;
-        } else if self.gap_frames > 0 || self.is_cut {
+        } else if self.is_carried && (self.gap_frames > 0 || self.is_cut) {
             // The gap ends here: what would have come is needed under what comes.
             if self.gap_frames == 0 {
                 self.fit(channel, fits);
@@ -317,6 +335,10 @@ impl Concealer {
 
     /// Fits a channel's predictor to what was heard last, if there is a fit left for it.
     fn fit(&mut self, channel: usize, fits: &mut usize) {
+        if !self.is_carried {
+            self.predictors[channel] = UNFITTED;
+            return;
+        }
         let heard = &self.history[channel * HISTORY_FRAMES..][..self.length];
         let heard = &heard[self.length - REMEMBERED_FRAMES..];
         let predictor = &mut self.predictors[channel];

@@ -18,7 +18,7 @@
 //! [`sequence`] loss, order and duplicates · [`spread`] how late packets come · [`slip`] when the output
 //! stands still · [`playout`] how much delay is needed for that · [`jitter`] the jitter buffer ·
 //! [`conceal`] what is heard in place of lost frames · [`drift`] how far two clocks run apart · [`resample`] following that ·
-//! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps their sum below full scale · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
+//! [`mix`] gain, pan, mute, solo · [`limiter`] what keeps the server's mixes below full scale (a player's own output is not limited) · [`sender`] and [`player`] the two halves · [`ladder`] what a listener's path can carry ·
 //! [`path`] which path that is · [`mixing`] the way into a mix and out of it.
 #![no_std]
 #![forbid(unsafe_code)]

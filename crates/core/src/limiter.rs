@@ -26,7 +26,8 @@ impl Limiter {
     }
 
     /// Gain of the last frame, linear: 1 at rest.
-    pub fn gain(&self) -> f32 {
+    #[cfg(test)]
+    fn gain(&self) -> f32 {
         self.gain
     }
 

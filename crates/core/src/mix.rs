@@ -1,6 +1,6 @@
 //! One stream's strip in the mix: gain, pan, mute and solo, without zipper noise.
 
-/// Time a change of gain takes, in seconds: short enough to feel immediate, long enough not to click.
+/// Time a change of gain by 1 takes, in seconds, and a rise beyond 1 from 0: short enough to feel immediate, long enough not to click.
 pub const RAMP_SECONDS: f32 = 0.01;
 /// Largest gain, linear: +12 dB.
 pub const MAX_GAIN: f32 = 4.0;

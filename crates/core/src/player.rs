@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::adpcm;
-use crate::conceal::{Concealer, Concealment};
+use crate::conceal::{Allowance, Concealer, Concealment};
 use crate::drift::{Drift, DriftEstimator};
 use crate::jitter::{JitterBuffer, JitterCounts, SPARE_FRAMES, Target};
 use crate::mix::{MAX_GAIN, RAMP_SECONDS, Strip};
@@ -23,6 +23,10 @@ pub const MAX_QUANTUM_FRAMES: usize = 1_024;
 
 /// Predictors that may be fitted in each 128 frames of a quantum, one for each channel in which a gap begins: they are the dearest thing it does.
 const MAX_FITS: usize = 8;
+/// Gaps of a stream that are carried over there: twice what packets of 16 frames make. And of all streams together.
+const MAX_GAPS: usize = 8;
+/// See [`MAX_GAPS`].
+const MAX_GAPS_TOGETHER: usize = 64;
 
 /// How often a stream's rate is adjusted.
 const STEER_SECONDS: f32 = 0.5;
@@ -391,7 +395,7 @@ impl Player {
 
     /// Takes a datagram of a stream. Whatever does not belong is dropped and counted.
     ///
-    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    /// RT: no alloc, no lock, O(frames + buffer / 64 + bins of the spread), and now and then a line of the drift.
     pub fn handle_datagram(&mut self, id: StreamId, bytes: &[u8]) {
         self.handle(id, bytes, None);
     }
@@ -399,7 +403,7 @@ impl Player {
     /// The same for a host that [keeps time](Self::keep_time): by its clock the datagram came at `at_ns`, be it that this quantum is the
     /// first to see it. So it is known within seconds how the sender's clock runs, however coarse the quanta are.
     ///
-    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    /// RT: no alloc, no lock, O(frames + buffer / 64 + bins of the spread), and now and then a line of the drift.
     pub fn handle_datagram_at(&mut self, id: StreamId, bytes: &[u8], at_ns: u64) {
         self.handle(id, bytes, self.slips.rendered_at(at_ns));
     }
@@ -426,7 +430,7 @@ impl Player {
     /// Takes what the host decoded of an Opus datagram: that datagram's header, then its samples as [`wire::parse_decoded`] reads
     /// them. Without samples the packet counts as received, and its frames as skipped. What came from the network as it is belongs to [`handle_datagram`](Self::handle_datagram).
     ///
-    /// RT: no alloc, no lock, O(frames + buffer / 64).
+    /// RT: no alloc, no lock, O(frames + buffer / 64 + bins of the spread), and now and then a line of the drift.
     pub fn handle_decoded(&mut self, id: StreamId, bytes: &[u8]) {
         let (rate, clock) = (self.config.rate, self.clock());
         let Ok(stream) = self.stream(id) else {
@@ -444,7 +448,7 @@ impl Player {
     /// Renders the next quantum of the mix into `out`: `[channel][frame]`, 1 to [`PlayerConfig::max_quantum_frames`] of each of
     /// [`PlayerConfig::output_channels`].
     ///
-    /// RT: no alloc, no lock, O(streams × channels × frames).
+    /// RT: no alloc, no lock, O(streams × channels × frames), and what a review, a fit and a gap cost (docs/realtime.md).
     ///
     /// # Panics
     /// If `out` has another shape.
@@ -461,15 +465,22 @@ impl Player {
             .iter()
             .any(|s| s.id.is_some() && s.strip.is_soloed());
         let parts = frames.div_ceil(128);
-        let mut fits = MAX_FITS * parts;
+        let mut left = Allowance {
+            fits: MAX_FITS * parts,
+            gaps: MAX_GAPS_TOGETHER * parts,
+        };
         self.rendered = self.rendered.wrapping_add(frames as u64);
         for stream in self.streams.iter_mut().filter(|stream| stream.is_heard()) {
             let (input, scratch) = (&mut self.input, &mut self.scratch);
             // No stream, however full of gaps, takes what the others need.
-            let most = fits.min(parts * stream.jitter.channels());
-            let mut own_fits = most;
-            let is_playing = stream.render(&self.kernel, input, scratch, frames, &mut own_fits);
-            fits -= most - own_fits;
+            let most = Allowance {
+                fits: left.fits.min(parts * stream.jitter.channels()),
+                gaps: left.gaps.min(parts * MAX_GAPS),
+            };
+            let mut own = most;
+            let is_playing = stream.render(&self.kernel, input, scratch, frames, &mut own);
+            left.fits -= most.fits - own.fits;
+            left.gaps -= most.gaps - own.gaps;
             stream.leaving_frames = stream.leaving_frames.saturating_sub(frames);
             if !is_playing {
                 continue;
@@ -493,7 +504,7 @@ impl Player {
 
     /// What is known of a stream; `None` if there is none of that name.
     ///
-    /// RT: no alloc, no lock, O(streams).
+    /// RT: no alloc, no lock, O(streams + buffer / 64).
     pub fn stream_stats(&self, id: StreamId) -> Option<StreamStats> {
         let stream = self.streams.iter().find(|stream| stream.id == Some(id))?;
         let [direct, relayed] = [0, 1].map(|path: usize| stream.paths[path].sequence.counts());
@@ -733,7 +744,7 @@ impl Stream {
         input: &mut [f32],
         out: &mut [f32],
         frames: usize,
-        fits: &mut usize,
+        left: &mut Allowance,
     ) -> bool {
         let channels = self.jitter.channels();
         let is_resampled = self.resampler.is_engaged();
@@ -743,7 +754,7 @@ impl Stream {
             (&mut *out, frames)
         };
         let is_playing = self.jitter.read(room, taken, |room, at, run| {
-            (self.concealer).process(room, taken, at, channels, run, fits);
+            (self.concealer).process(room, taken, at, channels, run, left);
         });
         if !is_playing {
             self.resampler.reset();

@@ -297,7 +297,7 @@ impl Rendition {
         self.begin_packet();
     }
 
-    /// What is left of a packet under way is sent as a packet of its own, and without a copy.
+    /// What is left of a packet under way becomes the front of the next one, whose first datagram carries no copy.
     fn begin_packet(&mut self) {
         (self.unsent_frames, self.unsent_datagrams) = (0, 0);
         self.sent_in_a_row = 0;

@@ -5,7 +5,7 @@ mod music;
 
 use antiphon_core::SampleRate;
 use antiphon_core::conceal::{
-    Concealer, Concealment, DECAY_SECONDS, FADE_FRAMES, HOLD_SECONDS, Run,
+    Allowance, Concealer, Concealment, DECAY_SECONDS, FADE_FRAMES, HOLD_SECONDS, Run,
 };
 use antiphon_core::wire::MAX_CHANNELS;
 use music::{Noise, RATE_HZ, SOUNDS};
@@ -30,7 +30,12 @@ fn run(concealer: &mut Concealer, samples: &mut [f32], is_missing: bool, fits: &
         frames: samples.len(),
         is_missing,
     };
-    concealer.process(samples, run.frames, 0, 1, run, fits);
+    let mut left = Allowance {
+        fits: *fits,
+        gaps: 8,
+    };
+    concealer.process(samples, run.frames, 0, 1, run, &mut left);
+    *fits = left.fits;
 }
 
 /// A sound of integers alone: a triangle of 200 frames with noise on it.
@@ -95,7 +100,8 @@ fn every_channel_is_concealed_as_if_it_were_alone() {
     let mut concealer = prediction();
     for (at, frames, is_missing) in [(0, 3_000, false), (3_000, 300, true), (3_300, 700, false)] {
         let run = Run { frames, is_missing };
-        concealer.process(&mut out, stride, 50 + at, CHANNELS, run, &mut 8);
+        let mut left = Allowance { fits: 8, gaps: 8 };
+        concealer.process(&mut out, stride, 50 + at, CHANNELS, run, &mut left);
     }
     let gap = 3_000..3_300;
     for (channel, sound) in sounds.iter().enumerate() {
@@ -246,7 +252,19 @@ fn each_channel_is_fitted_once_in_a_gap_and_only_while_fits_are_left() {
     let sound: Vec<f32> = (0..6_000).map(triangle).collect();
     let process = |concealer: &mut Concealer, frames, is_missing, fits: &mut usize| {
         let mut out = [&sound[..frames], &sound[..frames]].concat();
-        concealer.process(&mut out, frames, 0, 2, Run { frames, is_missing }, fits);
+        let mut left = Allowance {
+            fits: *fits,
+            gaps: 8,
+        };
+        concealer.process(
+            &mut out,
+            frames,
+            0,
+            2,
+            Run { frames, is_missing },
+            &mut left,
+        );
+        *fits = left.fits;
         out
     };
     let mut concealer = prediction();
@@ -269,6 +287,35 @@ fn each_channel_is_fitted_once_in_a_gap_and_only_while_fits_are_left() {
     let out = process(&mut concealer, 960, true, &mut 0);
     assert!((out[0] - heard[2_999]).abs() < 0.02 * peak(&sound));
     assert!(peak(&out[700..960]) < 0.01 * peak(&sound));
+}
+
+#[test]
+fn more_gaps_than_packets_make_are_silent_and_the_rest_is_as_it_was() {
+    const CARRIED: usize = 3;
+    let sound: Vec<f32> = (0..3_000).map(triangle).collect();
+    let mut concealer = prediction();
+    run(&mut concealer, &mut sound.clone(), false, &mut 8);
+    let mut out = sound[..128].to_vec();
+    let mut left = Allowance {
+        fits: 8,
+        gaps: CARRIED,
+    };
+    for at in 0..out.len() {
+        let run = Run {
+            frames: 1,
+            is_missing: at % 2 == 1,
+        };
+        concealer.process(&mut out, 128, at, 1, run, &mut left);
+    }
+    assert_eq!(left.gaps, 0);
+    for (at, (out, sound)) in out.iter().zip(&sound).enumerate() {
+        match (at % 2, at / 2 < CARRIED) {
+            (1, true) => assert_ne!(*out, 0.0, "frame {at}"),
+            (1, false) => assert_eq!(*out, 0.0, "frame {at}"),
+            (_, false) if at > 2 * CARRIED => assert_eq!(out, sound, "frame {at}"),
+            _ => {}
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 use std::ops::Range;
 
 use antiphon_core::SampleRate;
-use antiphon_core::conceal::{Concealer, Concealment, Run};
+use antiphon_core::conceal::{Allowance, Concealer, Concealment, Run};
 
 /// Of all sounds.
 pub const RATE_HZ: usize = 48_000;
@@ -86,7 +86,8 @@ pub fn conceal(
             is_missing,
         };
         let stride = heard.len();
-        concealer.process(&mut heard, stride, at, 1, run, &mut 8);
+        let mut left = Allowance { fits: 8, gaps: 8 };
+        concealer.process(&mut heard, stride, at, 1, run, &mut left);
         at = end;
     }
     heard
