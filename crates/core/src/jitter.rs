@@ -8,7 +8,7 @@
 //! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
 //! became of it, and tells nothing of lateness.
 //!
-//! A datagram may also carry a cheap copy of the one before ([`Arrival::Copied`]). It plays unless the original comes in time, by either
+//! A datagram may also carry a cheap copy of the one before ([`Arrival::Recovered`]). It plays unless the original comes in time, by either
 //! path, which then takes its place.
 //!
 //! Every frame received is accounted for: `received = played + skipped + late + copied + still held`.
@@ -364,7 +364,7 @@ impl JitterBuffer {
         stood_still
     }
 
-    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`], [`Arrival::Copied`],
+    /// Stores a packet's frames. `arrival` is what its sequence number says: [`Arrival::New`], [`Arrival::Overtaken`], [`Arrival::Recovered`],
     /// [`Arrival::Original`] or [`Arrival::Restart`]. False if all of them are copies.
     ///
     /// `samples` are the wire bytes that go with `header`; the header's rate and channels have been checked.
@@ -392,7 +392,7 @@ impl JitterBuffer {
         let arrival_delay = clock.wrapping_sub(start) as i64;
 
         let late = arrival_delay.wrapping_sub(self.delay);
-        let is_straggler = matches!(arrival, Arrival::Overtaken | Arrival::Copied);
+        let is_straggler = matches!(arrival, Arrival::Overtaken | Arrival::Recovered);
         let is_hopeless =
             !self.playing || channels != self.channels || late > self.seconds(STALL_SECONDS);
         let is_beyond = (frames as i64).saturating_sub(self.passed(start)) > self.depth();
@@ -452,7 +452,7 @@ impl JitterBuffer {
             self.counts.late_frames += dropped;
             self.playout.count_late(dropped);
         }
-        if arrival != Arrival::Copied {
+        if arrival != Arrival::Recovered {
             self.received.set(start, frames);
         }
         self.covered.reach(start, frames);

@@ -654,7 +654,7 @@ impl Stream {
                 }
                 return true;
             }
-            Arrival::Copied | Arrival::Duplicate => {}
+            Arrival::Recovered | Arrival::Duplicate => {}
             Arrival::Ancient => self.ancient_packets += 1,
             Arrival::Doubtful => self.malformed_packets += 1,
         }
@@ -665,7 +665,7 @@ impl Stream {
     fn handle_copy(&mut self, header: &AudioHeader, copy: &[u8]) {
         let path = &mut self.paths[usize::from(header.stream != 0)];
         let arrival = path.sequence.handle_copy(header.sequence);
-        if arrival != Arrival::Copied {
+        if arrival != Arrival::Recovered {
             return;
         }
         let header = AudioHeader {

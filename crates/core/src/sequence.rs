@@ -18,7 +18,7 @@ pub enum Arrival {
     /// Not seen before, but newer ones overtook it. Play it if there is time.
     Overtaken,
     /// It has not come, but the next one carried a copy of it. Play that if there is time.
-    Copied,
+    Recovered,
     /// Overtaken by its copy. Play it in place of that if there is time; how late it comes matters to nobody.
     Original,
     /// Seen before. Drop it.
@@ -143,7 +143,7 @@ impl SequenceTracker {
     }
 
     /// Judges the copy of the datagram of that number, after the datagram that carried it, and counts it if nothing else has come:
-    /// [`Arrival::Copied`], [`Arrival::Duplicate`] or [`Arrival::Ancient`].
+    /// [`Arrival::Recovered`], [`Arrival::Duplicate`] or [`Arrival::Ancient`].
     ///
     /// RT: no alloc, no lock, O(1).
     pub fn handle_copy(&mut self, sequence: u32) -> Arrival {
@@ -162,7 +162,7 @@ impl SequenceTracker {
         self.recovered[word] |= bit;
         self.counts.lost -= 1;
         self.counts.recovered += 1;
-        Arrival::Copied
+        Arrival::Recovered
     }
 
     fn start(&mut self, sequence: u32) {
@@ -240,10 +240,10 @@ mod tests {
     #[test]
     fn a_copy_counts_once_and_until_what_it_is_of_comes() {
         let (mut tracker, _) = handle_all(&[u32::MAX - 1, 2]);
-        assert_eq!(tracker.handle_copy(1), Arrival::Copied);
+        assert_eq!(tracker.handle_copy(1), Arrival::Recovered);
         assert_eq!(tracker.handle_copy(1), Arrival::Duplicate);
         assert_eq!(tracker.handle_copy(2), Arrival::Duplicate, "it came itself");
-        assert_eq!(tracker.handle_copy(u32::MAX), Arrival::Copied);
+        assert_eq!(tracker.handle_copy(u32::MAX), Arrival::Recovered);
         let counts = |tracker: &SequenceTracker| {
             let SequenceCounts {
                 received,
