@@ -63,7 +63,7 @@ describe.skipIf(missingForNetworks())("behind a firewall", () => {
     const room = server.newRoom();
     const page = await start(browser, "A", { place: { network, side } });
     await page.open(server.roomUrl(room, "page", { channels: 2, buffer: 8192 }));
-    const sound = ["--tone", "440", "--buffer", "8000", "--path", "direct"];
+    const sound = ["--tone=440", "--buffer", "8000", "--path", "direct"];
     const join = [binary, "join", "--plain", "--name", "native", ...sound, server.lobbyUrl(room)];
     const native = network.launch(side === "left" ? "right" : "left", join);
     rig.favourSound();
@@ -106,7 +106,7 @@ describe.skipIf(missingForNetworks())("where the direct way dies", () => {
     const file = (side: Side) => path.join(folder, `${side}.json`);
     const join = (side: Side) => {
       const rest = ["--seconds", String(seconds), "--json", file(side), link];
-      return network.launch(side, [binary, "join", "--plain", "--tone", "440", "--name", side, ...rest]);
+      return network.launch(side, [binary, "join", "--plain", "--tone=440", "--name", side, ...rest]);
     };
     const both: [Service, Service] = [join("left"), join("right")];
     for (const native of both) {

@@ -47,7 +47,7 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
   const join = (...options: string[]) => ["join", "--plain", "--buffer", "8000", ...options, link];
 
   it.for(["direct", "relay"])("sends less, %s, and what it chose again when there is room", async (way) => {
-    const tone = ["--path", way, "--tone", "440"];
+    const tone = ["--path", way, "--tone=440"];
     const home = launch("left", join(...tone, "--name", "home", "--bits", "24"));
     const away = launch("right", join(...tone, "--name", "away"));
     const until = async (sent: string, comes: string) => {
@@ -73,7 +73,7 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
 
   it("is sent a mix where it cannot receive every stream, and every stream again when there is room", async () => {
     launch("right", ["join", "--bots", "6", link]);
-    const home = launch("left", join("--name", "home", "--tone", "440"));
+    const home = launch("left", join("--name", "home", "--tone=440"));
     const until = (way: string) => {
       const bot = new RegExp(`^ {2}[^:]+: .*, ${way}, comes in`, "m");
       return home.until(() => bot.test(home.logTail(8)), `bots that come by ${way}`, 60);
@@ -96,7 +96,7 @@ describe.skipIf(missingForNetworks())("without a browser, behind a narrow line",
   });
 
   it("makes up for what the line loses, to the server and from it", async () => {
-    const tone = ["--path", "relay", "--packet", "128", "--tone", "440"];
+    const tone = ["--path", "relay", "--packet", "128", "--tone=440"];
     const [home, away] = [
       launch("left", join(...tone, "--name", "home")),
       launch("right", join(...tone, "--name", "away")),
@@ -184,8 +184,7 @@ describe.skipIf(missingForNetworks())("a page behind a narrow line", () => {
         "--plain",
         "--path",
         "relay",
-        "--tone",
-        "440",
+        "--tone=440",
         "--packet",
         "128",
       ]);

@@ -41,7 +41,7 @@ const MAX_LOSSES = 64;
 /** More than a jitter buffer holds. What waits after that is of the past, even the newest of it: a full ring takes nothing newer. */
 const STANDSTILL_MS = 400;
 /** Once what waited is taken, so long for live packets of every stream: Opus packets are of 10 ms. */
-const SETTLE_MS = 40;
+const SETTLE_SECONDS = 0.04;
 const NOTHING = new Uint8Array(0);
 /**
  * −200 dB below full scale, far below the last bit of any converter. After half a minute of nothing but zeros Chromium closes the output, and
@@ -82,9 +82,9 @@ class AntiphonProcessor extends AudioWorkletProcessor {
   #quantumFrames = 0;
   #quanta = 0;
   #sincePublished = 0;
-  /** When the last quantum was rendered, and until when nothing is heard. */
+  /** When the last quantum was rendered, and for how many frames nothing is heard: by a clock that is put back it could be for hours. */
   #lastMs = 0;
-  #quietUntilMs = 0;
+  #quietFrames = 0;
   #captureOverflows = 0;
   /** Captured since there was room for what was captured last. */
   #lostFrames = 0;
@@ -113,16 +113,17 @@ class AntiphonProcessor extends AudioWorkletProcessor {
     this.#handleCommands(links.commands.ring);
     const isBehind = this.#handleDatagrams(links.datagrams.ring, frames);
     const nowMs = Date.now();
-    if (nowMs - this.#lastMs > STANDSTILL_MS || (isBehind && nowMs < this.#quietUntilMs)) {
-      this.#quietUntilMs = nowMs + SETTLE_MS;
+    if (nowMs - this.#lastMs > STANDSTILL_MS || (isBehind && this.#quietFrames > 0)) {
+      this.#quietFrames = SETTLE_SECONDS * sampleRate;
     }
     this.#lastMs = nowMs;
     this.#engine.process(frames, nowMs);
     for (let channel = 0; channel < this.#outputChannels; channel++) {
       // What is not heard is rendered all the same: so the streams get past it.
-      if (nowMs < this.#quietUntilMs) output[channel].fill(0);
+      if (this.#quietFrames > 0) output[channel].fill(0);
       else output[channel].set(this.#engine.output[channel]);
     }
+    this.#quietFrames = Math.max(0, this.#quietFrames - frames);
     if (isSilent(output)) output[0][0] = INAUDIBLE;
     if (inputs[0].length > 0) this.#capture(inputs[0], frames, links.capture);
     this.#quanta++;
