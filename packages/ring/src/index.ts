@@ -11,7 +11,7 @@ export {
   ParameterReader,
   ParameterWriter,
 } from "./parameter.js";
-export { CORRUPT, EMPTY, RecordRing, TOO_LONG } from "./record-ring.js";
+export { CORRUPT, EMPTY, RecordRing, recordBytes, TOO_LONG } from "./record-ring.js";
 export {
   type NumericArray,
   type NumericArrayConstructor,

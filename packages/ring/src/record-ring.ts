@@ -321,8 +321,8 @@ function copyWords(src: Int32Array, from: number, dst: Int32Array, to: number, c
   for (; i < count; i++) dst[to + i] = src[from + i];
 }
 
-/** Bytes that a record of `length` bytes takes in the ring. */
-function recordBytes(length: number): number {
+/** Bytes that a record of `length` bytes takes in a ring of records. *Real-time* RT. */
+export function recordBytes(length: number): number {
   return (RECORD_HEADER_BYTES + length + ALIGN - 1) & -ALIGN;
 }
 

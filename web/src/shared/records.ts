@@ -3,7 +3,7 @@
  * into the same ring in the receiver's private memory. Either way the receiver pops from a `RecordRing`.
  */
 
-import { RecordRing, type RingStorage } from "@antiphon/ring";
+import { RecordRing, type RingStorage, recordBytes } from "@antiphon/ring";
 
 /** One end of a MessagePort, as far as every thread's globals agree on it. */
 export interface Port {
@@ -32,11 +32,6 @@ export interface RecordSource {
   readonly ring: RecordRing;
   /** To be called now and then: by a port, the producer then knows what has been taken, and that there is room again. */
   acknowledge(): void;
-}
-
-/** Bytes that a record takes in a `RecordRing`. */
-function recordBytes(length: number): number {
-  return 8 + Math.ceil(length / 8) * 8;
 }
 
 /** `capacityBytes`: of the ring at the far end of a port, should the consumer acknowledge. Otherwise there always seems to be room. */
