@@ -3,22 +3,19 @@
  * ones for a while, and takes a dozen signals.
  */
 
+import { TokenBucket } from "../shared/token-bucket";
+
 /** A page's, of all peers together: the server takes 2,000 signals at once, and 100 a second. */
-const OF_PAGE = { atOnce: 128, intervalMs: 250 };
+const OF_PAGE = { perSecond: 4, atOnce: 128 };
 /** A peer's share: all lanes four times. */
-const OF_PEER = { atOnce: 64, intervalMs: 1_000 };
+const OF_PEER = { perSecond: 1, atOnce: 64 };
 
 export class Negotiations {
-  readonly #atOnce: number;
-  /** After those at once, one in so long. */
-  readonly #intervalMs: number;
+  readonly #own: TokenBucket;
   readonly #whole: Negotiations | null;
-  /** When all that there were would have been at the rate of the long run. */
-  #usedUntilMs = 0;
 
-  private constructor({ atOnce, intervalMs }: typeof OF_PAGE, whole: Negotiations | null) {
-    this.#atOnce = atOnce;
-    this.#intervalMs = intervalMs;
+  private constructor({ perSecond, atOnce }: typeof OF_PAGE, whole: Negotiations | null) {
+    this.#own = new TokenBucket(perSecond, atOnce);
     this.#whole = whole;
   }
 
@@ -33,9 +30,8 @@ export class Negotiations {
   /** Whether there may be one more now, which is counted then. */
   take(): boolean {
     const nowMs = performance.now();
-    const untilMs = Math.max(this.#usedUntilMs, nowMs) + this.#intervalMs;
-    if (untilMs - nowMs > this.#atOnce * this.#intervalMs || this.#whole?.take() === false) return false;
-    this.#usedUntilMs = untilMs;
-    return true;
+    // A peer that has used up its share takes nothing of the whole.
+    if (!this.#own.has(nowMs) || this.#whole?.take() === false) return false;
+    return this.#own.take(nowMs);
   }
 }

@@ -1,19 +1,26 @@
-/** How much may come in a second, and at once. */
+/** How much there may be in a second in the long run, and at once. */
 export class TokenBucket {
   readonly #perSecond: number;
+  readonly #atOnce: number;
   #tokens = 0;
   #filledAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(perSecond: number) {
+  constructor(perSecond: number, atOnce = perSecond) {
     this.#perSecond = perSecond;
+    this.#atOnce = atOnce;
   }
 
-  /** Whether one more may. */
-  take(nowMs: number): boolean {
+  /** Whether there may be one more. */
+  has(nowMs: number): boolean {
     const grown = ((nowMs - this.#filledAtMs) * this.#perSecond) / 1000;
-    this.#tokens = Math.min(this.#perSecond, this.#tokens + grown);
+    this.#tokens = Math.min(this.#atOnce, this.#tokens + grown);
     this.#filledAtMs = nowMs;
-    if (this.#tokens < 1) return false;
+    return this.#tokens >= 1;
+  }
+
+  /** The same, and that one is counted. */
+  take(nowMs: number): boolean {
+    if (!this.has(nowMs)) return false;
     this.#tokens--;
     return true;
   }

@@ -11,6 +11,7 @@ import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
 import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import { type Rung, stepFrom } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
+import { TokenBucket } from "../shared/token-bucket";
 import {
   AUDIO_HEADER_BYTES,
   type CaptureReport,
@@ -40,7 +41,6 @@ import { Numbering } from "./numbering";
 import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
-import { TokenBucket } from "./token-bucket";
 import type { Trace } from "./trace";
 
 /**
