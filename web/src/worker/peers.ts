@@ -37,22 +37,14 @@ import {
   writeStream,
 } from "../shared/wire";
 import { epochMs } from "./clock";
+import { Lane, type LaneChannel, MAX_WAIT_MS, roundTripMs, SILENT_MS } from "./lane";
+import { Lanes } from "./lanes";
 import { Numbering } from "./numbering";
 import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 
-/**
- * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
- * An age, not a size: Chromium captures 1,024 frames at a time, so a full burst may be in the queue of a lane in good health. And
- * not a short one: on a busy machine the browser's network thread stands still for tens of milliseconds, and then sends all.
- */
-const MAX_WAIT_MS = 100;
-/** A wait that says more lanes are needed. */
-const CROWDED_MS = 25;
-/** A wait that says a lane is held up: it is seen at two looks. */
-const HELD_MS = 5;
 /** To whom is sent copies, lanes are added if they hold back so many of the datagrams. */
 const HELD_SHARE = 0.01;
 const MAX_LANES = 8;
@@ -72,8 +64,6 @@ const REVIEW_INTERVAL_MS = 1_000;
  */
 const MOST_DATAGRAMS = 8_000;
 const MOST_OTHERS = 100;
-/** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
-const SILENT_MS = 3_000;
 /** What a report says was lost was lost in so long. */
 const REPORTED_MS = 4_000;
 /** A lane that is in doubt has so long to answer a probe. */
@@ -119,41 +109,9 @@ export interface Sending {
   addsLanes: boolean;
 }
 
-/** As much of a data channel as a lane needs: a session with the relay has it, too. */
-export interface LaneChannel {
-  readonly readyState: RTCDataChannelState;
-  readonly bufferedAmount: number;
-  onmessage: ((event: { data: unknown }) => void) | null;
-  onclose: (() => void) | null;
-  /** *Errors* if it is not open, or its buffer is full. */
-  send(bytes: Uint8Array<ArrayBuffer>): void;
-  close(): void;
-}
-
-interface Lane {
-  readonly number: number;
-  readonly epoch: number;
-  /** False for the far end of the loop, which only receives. */
-  readonly sends: boolean;
-  readonly channel: LaneChannel;
-  /** Bytes ever queued. */
-  queuedBytes: number;
-  /** Of what was queued between two looks and is not all sent: when it was first seen, and `queuedBytes` after it. Oldest first. */
-  bursts: { atMs: number; endBytes: number }[];
-  /** How long the oldest unsent datagram has been seen waiting. */
-  waitMs: number;
-  sent: number;
-  received: number;
-  rttMs: number | null;
-  leastRttMs: number;
-  probedAtMs: number;
-  /** When a probe's answer last came, ms of `performance.now()`. */
-  answeredAtMs: number | null;
-}
-
 interface Peer {
   /** Direct ones; of the relay, its sessions. */
-  lanes: Lane[];
+  readonly lanes: Lanes;
   /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop, and while the room does not know it. */
   number: number | null;
   pin: Pin;
@@ -169,8 +127,6 @@ interface Peer {
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
-  /** The next datagram's number: each listener's are counted on their own, so that a change of format is no loss. */
-  sequence: number;
   rung: Rung;
   /** The format it had before, until `rung` has taken over. */
   leaving: Rung | null;
@@ -187,26 +143,16 @@ interface Peer {
   opus: Map<string, OpusReceiver>;
   heardOpusBps: number | null;
   lanesWanted: number;
-  /** Datagrams sent to it, or dropped: whose turn it is. */
-  turn: number;
-  droppedBacklog: number;
-  /** The same when paths were last reviewed. */
+  /** Datagrams that its lanes had dropped when paths were last reviewed. */
   droppedBefore: number;
   /** What it may send directly: of all, and of what is not audio. */
   readonly allowed: { datagrams: TokenBucket; others: TokenBucket };
   refused: number;
-  offered: number;
-  /** Datagrams of this review that found every lane crowded, dropped ones included. */
-  crowded: number;
-  /** Times in this review that a lane was held up while others were not. */
-  held: number;
   reviewedAtMs: number;
   /** When it was last sent our sound both ways. */
   bothWaysAtMs: number;
   /** When all the lanes were last needed. */
   neededAtMs: number;
-  /** The last datagram found every lane crowded. */
-  isCrowded: boolean;
   /** When all lanes were last made anew. */
   renewedAtMs: number;
   readonly reports: Reports;
@@ -316,7 +262,7 @@ export class Peers {
   rungsInUse(): Rung[] {
     const used = new Map<string, Rung>();
     for (const peer of this.#peers.values()) {
-      if (!peer.isSent || openLanes(peer) === 0) continue;
+      if (!peer.isSent || !peer.lanes.isOpen) continue;
       const { rung, leaving } = peer;
       used.set(rung.key, rung);
       if (leaving !== null) used.set(leaving.key, leaving);
@@ -375,33 +321,14 @@ export class Peers {
 
   /** When a lane last answered a probe, ms of `performance.now()`. */
   answeredAtMs(stream: number, number: number): number | null {
-    return this.#peers.get(stream)?.lanes.find((lane) => lane.number === number)?.answeredAtMs ?? null;
+    return this.#peers.get(stream)?.lanes.get(number)?.answeredAtMs ?? null;
   }
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
     peer.ladder ??= this.#newLadder(this.#rungsOf(peer).length);
-    const lane: Lane = {
-      number,
-      epoch,
-      sends,
-      channel,
-      queuedBytes: 0,
-      bursts: [],
-      waitMs: 0,
-      sent: 0,
-      received: 0,
-      rttMs: null,
-      leastRttMs: Number.POSITIVE_INFINITY,
-      probedAtMs: 0,
-      answeredAtMs: null,
-    };
-    peer.lanes = peer.lanes.filter((other) => {
-      const replaced = other.number === number && other.sends === sends;
-      if (replaced) close(other);
-      return !replaced;
-    });
-    peer.lanes.push(lane);
+    const lane = new Lane(number, epoch, sends, channel);
+    peer.lanes.add(lane);
     channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
     channel.onclose = () => this.#say({ type: "lane-closed", stream, lane: number, epoch });
   }
@@ -409,14 +336,13 @@ export class Peers {
   closeLane(stream: number, number: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
-    for (const lane of peer.lanes) if (lane.number === number) close(lane);
-    peer.lanes = peer.lanes.filter((lane) => lane.number !== number);
+    peer.lanes.close(number);
   }
 
   close(stream: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
-    for (const lane of peer.lanes) close(lane);
+    peer.lanes.closeAll();
     for (const receiver of peer.opus.values()) receiver.close();
     peer.ladder?.close();
     peer.path?.close();
@@ -431,8 +357,8 @@ export class Peers {
    */
   takeStock(nowMs: number): void {
     for (const [stream, peer] of this.#peers) {
-      peer.held += takeStock(peer.lanes, nowMs);
-      if (peer.ladder?.fails(peer.crowded)) this.#reviewLanes(stream, peer, nowMs);
+      peer.lanes.takeStock(nowMs);
+      if (peer.ladder?.fails(peer.lanes.carried.crowded)) this.#reviewLanes(stream, peer, nowMs);
     }
   }
 
@@ -446,18 +372,18 @@ export class Peers {
       if (!peer.isSent) continue;
       isAlone = false;
       if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
-      const isOutdone = peer.isCrowded && this.#isOutdone(peer, key);
+      const isOutdone = peer.lanes.isCrowded && this.#isOutdone(peer, key);
       if (isOutdone || (isHandedOver(peer) && !isItsTurn(peer, key, datagram))) {
         takeOver(peer, key, datagram);
         continue;
       }
-      const { sequence } = peer;
+      const { sequence } = peer.lanes;
       writeSequence(datagram, sequence);
-      if (this.trace !== null && !isTraced && openLanes(peer) > 0) {
+      if (this.trace !== null && !isTraced && peer.lanes.isOpen) {
         this.trace.sent(datagram);
         isTraced = true;
       }
-      const lane = this.#sendTo(peer, peer.copies ? datagram : alone);
+      const lane = peer.lanes.send(peer.copies ? datagram : alone);
       if (lane !== null && peer.copies) {
         if (isOpus(datagram)) {
           kept ??= datagram.slice();
@@ -483,13 +409,10 @@ export class Peers {
   sendCopies(): void {
     for (const peer of this.#peers.values()) {
       for (const { datagram, sequence, lane: first } of peer.burst) {
-        const lane = laneForCopy(peer, first);
+        const lane = peer.lanes.forCopy(first);
         if (lane === null) continue;
         writeSequence(datagram, sequence);
-        if (!trySend(lane.channel, datagram)) continue;
-        lane.sent++;
-        lane.queuedBytes += datagram.length;
-        peer.copiesSent++;
+        if (lane.send(datagram)) peer.copiesSent++;
       }
       peer.burst.length = 0;
     }
@@ -500,46 +423,6 @@ export class Peers {
     if (peer.leaving?.key !== key || peer.rungFrom === null || isHandedOver(peer)) return false;
     const keys = this.#rungsOf(peer).map((rung) => rung.key);
     return keys.indexOf(key) < keys.indexOf(peer.rung.key);
-  }
-
-  /** The lane it went on; null if it was dropped, or there is none. */
-  #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): Lane | null {
-    let best: Lane | null = null;
-    let backlog = Number.POSITIVE_INFINITY;
-    // Among lanes that are equal the one whose turn it is: what is under way unacknowledged fills a lane unseen, long before
-    // anything queues, so each shall have as little of that as can be.
-    const first = peer.turn++;
-    for (let n = 0; n < peer.lanes.length; n++) {
-      const lane = peer.lanes[(first + n) % peer.lanes.length];
-      if (!isOpen(lane) || lane.waitMs > MAX_WAIT_MS) continue;
-      const bytes = lane.channel.bufferedAmount;
-      if (bytes < backlog) {
-        best = lane;
-        backlog = bytes;
-      }
-    }
-    if (best === null) {
-      // No lane at all is no backlog: the peer is not connected (yet).
-      if (openLanes(peer) > 0) {
-        peer.sequence = (peer.sequence + 1) >>> 0;
-        peer.offered++;
-        peer.crowded++;
-        peer.isCrowded = true;
-        peer.droppedBacklog++;
-      }
-      return null;
-    }
-    peer.sequence = (peer.sequence + 1) >>> 0;
-    peer.offered++;
-    peer.isCrowded = best.waitMs > CROWDED_MS;
-    if (peer.isCrowded) peer.crowded++;
-    if (trySend(best.channel, datagram)) {
-      best.sent++;
-      best.queuedBytes += datagram.length;
-      return best;
-    }
-    peer.droppedBacklog++;
-    return null;
   }
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
@@ -588,7 +471,7 @@ export class Peers {
     if (kind > 0) way.heardAtMs = nowMs;
     switch (kind) {
       case KIND_PROBE:
-        this.#sendControl(lane, probeReply(bytes, toNs(epochMs())));
+        lane.sendControl(probeReply(bytes, toNs(epochMs())));
         return;
       case KIND_PROBE_REPLY:
         handleReply(peer, wayName, wayName === "direct" ? lane : null, bytes, nowMs);
@@ -664,11 +547,6 @@ export class Peers {
     return hasRoom;
   }
 
-  /** Probes, replies and reports are dropped on a lane that queues, like audio. */
-  #sendControl(lane: Lane, datagram: Uint8Array<ArrayBuffer>): void {
-    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, datagram)) lane.queuedBytes += datagram.length;
-  }
-
   /** What main says of how a stream is heard, for the reports to its peer. */
   setHeard(stream: number, heard: HeardReport | null): void {
     this.#peers.get(stream)?.reports.setHears(heard, epochMs());
@@ -680,19 +558,19 @@ export class Peers {
     for (const [stream, peer] of this.#peers) {
       if (stream === RELAY_STREAM) continue;
       peer.heard = peer.reports.heard(epochMs());
-      const direct = leastWait(peer);
-      const relayed = relay === undefined || peer.number === null ? null : leastWait(relay);
+      const direct = peer.lanes.leastWait;
+      const relayed = relay === undefined || peer.number === null ? null : relay.lanes.leastWait;
       if (direct === null && relayed === null) continue;
       const sent = peer.isSent && direct !== null ? peer : (relay ?? peer);
       const capture = captureOf((sent.leaving ?? sent.rung).key);
-      const dropped = peer.droppedBacklog + (relay?.droppedBacklog ?? 0);
+      const dropped = peer.lanes.dropped + (relay?.lanes.dropped ?? 0);
       const report = peer.reports.poll(capture, dropped, epochMs());
       if (report === null) continue;
       // By both: the one that comes second is not newer, and ignored.
-      if (direct !== null) this.#sendControl(direct, report);
+      direct?.sendControl(report);
       if (relayed !== null && peer.number !== null) {
         writeStream(report, peer.number);
-        this.#sendControl(relayed, report);
+        relayed.sendControl(report);
       }
     }
   }
@@ -708,10 +586,9 @@ export class Peers {
   #giveUpLanes(silentSinceMs: number): void {
     for (const [stream, { lanes }] of this.#peers) {
       if (stream === RELAY_STREAM) continue;
-      for (const lane of lanes) {
+      for (const lane of lanes.open) {
         // One that never has is still being opened.
-        if (isOpen(lane) && lane.answeredAtMs !== null && lane.answeredAtMs < silentSinceMs)
-          this.#giveUp(stream, lane);
+        if (lane.answeredAtMs !== null && lane.answeredAtMs < silentSinceMs) this.#giveUp(stream, lane);
       }
     }
   }
@@ -728,20 +605,18 @@ export class Peers {
       this.#doubtedAtMs = null;
     }
     const relay = this.#peers.get(RELAY_STREAM);
-    const relayLane = relay === undefined ? null : leastWait(relay);
+    const relayLane = relay?.lanes.leastWait ?? null;
     for (const [stream, peer] of this.#peers) {
-      for (const lane of peer.lanes) {
-        if (!isOpen(lane)) continue;
-        if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
+      for (const lane of peer.lanes.open) {
+        if (!lane.isDue(nowMs)) continue;
         // One that has just opened is not silent yet.
-        if (lane.probedAtMs === 0) peer.ways.direct.heardAtMs = epochMs();
-        lane.probedAtMs = nowMs;
-        this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
+        if (lane.isNew) peer.ways.direct.heardAtMs = epochMs();
+        lane.probe(writeProbe(this.#probeId++, toNs(epochMs())), nowMs);
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
       if (isChoked(peer) && nowMs - peer.renewedAtMs >= RENEWAL_INTERVAL_MS) {
         peer.renewedAtMs = nowMs;
-        for (const lane of peer.lanes) if (isOpen(lane)) this.#giveUp(stream, lane);
+        for (const lane of peer.lanes.open) this.#giveUp(stream, lane);
       }
     }
     const elapsedMs = nowMs - this.#reviewed.atMs;
@@ -750,7 +625,7 @@ export class Peers {
       if (!isParticipant(peer) || relayLane === null) continue;
       const probe = writeProbe(this.#probeId++, toNs(epochMs()));
       writeStream(probe, peer.number);
-      this.#sendControl(relayLane, probe);
+      relayLane.sendControl(probe);
     }
     this.#reviewed.atMs = nowMs;
     this.#choosePaths(Number.isFinite(elapsedMs) ? elapsedMs : 0);
@@ -758,7 +633,7 @@ export class Peers {
 
   #isRelayOpen(peer: Peer): boolean {
     const relay = this.#peers.get(RELAY_STREAM);
-    return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
+    return relay?.lanes.isOpen === true && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
   }
 
   /** Whether our stream reaches the peer by the relay, if it is sent there. */
@@ -769,14 +644,15 @@ export class Peers {
   /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
   #isDirectOpen(peer: Peer): boolean {
     const isSilent = epochMs() - peer.ways.direct.heardAtMs >= SILENT_MS;
-    return openLanes(peer) > 0 && !(isSilent && this.#isRelayed(peer));
+    return peer.lanes.isOpen && !(isSilent && this.#isRelayed(peer));
   }
 
   /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
   #isShort(peer: Peer): boolean {
-    const hasDropped = peer.droppedBacklog > peer.droppedBefore;
-    peer.droppedBefore = peer.droppedBacklog;
-    return hasDropped || (peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0);
+    const { dropped, isOpen } = peer.lanes;
+    const hasDropped = dropped > peer.droppedBefore;
+    peer.droppedBefore = dropped;
+    return hasDropped || (peer.isSent && isOpen && this.#stepOf(peer) > 0);
   }
 
   /** Which way each peer's sound goes and comes until the next review. */
@@ -793,7 +669,7 @@ export class Peers {
     const asked = this.#paths?.listen({
       ...seen,
       pin: "auto",
-      isRelayOpen: openLanes(relay) > 0,
+      isRelayOpen: relay?.lanes.isOpen ?? false,
       streams: peers.length,
     });
     const nowMs = epochMs();
@@ -832,13 +708,10 @@ export class Peers {
   }
 
   #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
-    const { offered, crowded, held } = peer;
+    const { offered, crowded, held } = peer.lanes.takeCarried();
     const elapsedMs = nowMs - peer.reviewedAtMs;
-    peer.offered = 0;
-    peer.crowded = 0;
-    peer.held = 0;
     peer.reviewedAtMs = nowMs;
-    const lanes = openLanes(peer);
+    const lanes = peer.lanes.open.length;
     if (lanes === 0) return;
     const isSentBothWays = this.#isSentBothWays(stream, peer);
     if (isSentBothWays) peer.bothWaysAtMs = nowMs;
@@ -931,7 +804,7 @@ export class Peers {
     const peers = Array.from(this.#peers).filter(([stream]) => stream !== RELAY_STREAM);
     return peers.map(([stream, peer]) => ({
       stream,
-      droppedBacklog: peer.droppedBacklog,
+      droppedBacklog: peer.lanes.dropped,
       refused: peer.refused,
       sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
@@ -941,7 +814,7 @@ export class Peers {
       farEnd: peer.reports.farEnd(epochMs()),
       mixedFarEnd: this.#mixedFarEnd(peer, epochMs()),
       mixerConcealedShare: this.#mixedSource(peer)?.concealed_share ?? null,
-      lanes: this.#laneStats(peer),
+      lanes: peer.lanes.stats(),
       asked: peer.asked,
       relayOpen: this.#isRelayOpen(peer),
       ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
@@ -964,7 +837,7 @@ export class Peers {
   relayStats(): RelayStats | null {
     const relay = this.#peers.get(RELAY_STREAM);
     if (relay === undefined) return null;
-    const sessions = this.#laneStats(relay);
+    const sessions = relay.lanes.stats();
     const rtts = sessions.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
     const said = this.#relayed;
     return {
@@ -972,7 +845,7 @@ export class Peers {
       rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
       wanted: this.#wanted.listeners,
       sent: this.#sentStats(relay),
-      droppedBacklog: relay.droppedBacklog,
+      droppedBacklog: relay.lanes.dropped,
       strayDatagrams: relay.refused,
       forwarded: said?.forwarded ?? null,
       aged: said?.aged ?? null,
@@ -990,38 +863,17 @@ export class Peers {
   }
 
   #sentStats(peer: Peer): SentStats | null {
-    if (!peer.isSent || openLanes(peer) === 0) return null;
+    if (!peer.isSent || !peer.lanes.isOpen) return null;
     const { rung, copies, copiesSent, switches } = peer;
     const { format, opusBps } = rung;
     return { format, opusBps, rung: this.#stepOf(peer), copies, copiesSent, switches };
-  }
-
-  #laneStats(peer: Peer): WorkerPeerStats["lanes"] {
-    const silentSinceMs = performance.now() - SILENT_MS;
-    return peer.lanes
-      .filter((lane) => lane.sends)
-      .map((lane) => ({
-        lane: lane.number,
-        state: laneState(lane.channel),
-        sentDatagrams: lane.sent,
-        receivedDatagrams: this.#receivedOn(peer, lane),
-        backlogBytes: lane.channel.bufferedAmount,
-        rttMs: (lane.answeredAtMs ?? 0) > silentSinceMs ? lane.rttMs : null,
-      }));
-  }
-
-  /** A lane's datagrams, both ends of a looped one counted as one. */
-  #receivedOn(peer: Peer, lane: Lane): number {
-    return peer.lanes
-      .filter((other) => other.number === lane.number)
-      .reduce((sum, other) => sum + other.received, 0);
   }
 
   #add(stream: number): Peer {
     const now = performance.now();
     const { rungs, copies } = this.#sending;
     const peer: Peer = {
-      lanes: [],
+      lanes: new Lanes(),
       number: null,
       pin: "auto",
       wants: { direct: true, relayed: true },
@@ -1032,7 +884,6 @@ export class Peers {
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
-      sequence: 0,
       rung: rungs[0],
       leaving: null,
       rungFrom: null,
@@ -1044,18 +895,12 @@ export class Peers {
       opus: new Map(),
       heardOpusBps: null,
       lanesWanted: 0,
-      turn: 0,
-      droppedBacklog: 0,
       droppedBefore: 0,
       allowed: { datagrams: new TokenBucket(MOST_DATAGRAMS), others: new TokenBucket(MOST_OTHERS) },
       refused: 0,
-      offered: 0,
-      crowded: 0,
-      held: 0,
       reviewedAtMs: now,
       bothWaysAtMs: Number.NEGATIVE_INFINITY,
       neededAtMs: now,
-      isCrowded: false,
       renewedAtMs: Number.NEGATIVE_INFINITY,
       reports: new Reports(GRANULARITY_MS),
       heard: null,
@@ -1142,14 +987,7 @@ function lostOnTheWay({ heard }: Peer): number | null {
 function isChoked(peer: Peer): boolean {
   if (peer.rung.format !== "opus" || peer.leaving !== null) return false;
   if ((lostOnTheWay(peer) ?? 0) <= HEAVY_LOSS_SHARE) return false;
-  const open = peer.lanes.filter(isOpen);
-  return open.every((lane) => lane.rttMs !== null && lane.rttMs > lane.leastRttMs + FULL_QUEUE_MS);
-}
-
-/** The open lane with the shortest wait; null if none is open. */
-function leastWait({ lanes }: Peer): Lane | null {
-  const open = lanes.filter(isOpen);
-  return open.length === 0 ? null : open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
+  return peer.lanes.open.every(({ queueMs }) => queueMs > FULL_QUEUE_MS);
 }
 
 /** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
@@ -1192,30 +1030,6 @@ function takeOver(peer: Peer, key: string, datagram: Uint8Array): void {
   if (isOver) peer.leaving = null;
 }
 
-/** What is under way on it comes to nobody any more. */
-function close({ channel }: Lane): void {
-  channel.onmessage = null;
-  channel.close();
-}
-
-function isOpen(lane: Lane): boolean {
-  return lane.sends && lane.channel.readyState === "open";
-}
-
-function openLanes(peer: Peer | undefined): number {
-  return peer?.lanes.filter(isOpen).length ?? 0;
-}
-
-/** The lane other than the first with the least backlog, if there is one on which nothing has waited. */
-function laneForCopy(peer: Peer, first: Lane): Lane | null {
-  let best: Lane | null = null;
-  for (const lane of peer.lanes) {
-    if (lane === first || !isOpen(lane) || lane.waitMs > 0) continue;
-    if (best === null || lane.channel.bufferedAmount < best.channel.bufferedAmount) best = lane;
-  }
-  return best;
-}
-
 /** `lane`: the one that was probed; null if the probe was of the way through the relay. */
 function handleReply(
   peer: Peer,
@@ -1224,46 +1038,9 @@ function handleReply(
   reply: Uint8Array,
   nowMs: number,
 ): void {
-  const sentMs = Number(probeTimeNs(reply)) / 1e6;
-  const rttMs = nowMs - sentMs;
-  if (!(rttMs >= 0 && rttMs < 60_000)) return;
-  if (lane !== null) {
-    lane.rttMs = rttMs;
-    lane.leastRttMs = Math.min(lane.leastRttMs, rttMs);
-    lane.answeredAtMs = performance.now();
-  }
+  const rttMs = roundTripMs(reply, nowMs);
+  if (rttMs === null) return;
+  lane?.answered(rttMs);
   Object.assign(peer.ways[wayName], { rttMs, answeredAtMs: nowMs });
-  peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
-}
-
-/** How many of the lanes are found held up for the first time, each while half of them are not: otherwise it is the browser that stood still, or the way that is too narrow. */
-function takeStock(lanes: readonly Lane[], nowMs: number): number {
-  const before = lanes.map(({ waitMs }) => waitMs);
-  for (const lane of lanes) look(lane, nowMs);
-  const isFree = lanes.filter(({ waitMs }) => waitMs === 0).length >= lanes.length / 2;
-  return isFree ? lanes.filter(({ waitMs }, n) => waitMs >= HELD_MS && before[n] < HELD_MS).length : 0;
-}
-
-function look(lane: Lane, nowMs: number): void {
-  const { bursts, queuedBytes } = lane;
-  const sentBytes = queuedBytes - lane.channel.bufferedAmount;
-  while (bursts.length > 0 && bursts[0].endBytes <= sentBytes) bursts.shift();
-  if (queuedBytes > Math.max(sentBytes, bursts.at(-1)?.endBytes ?? 0))
-    bursts.push({ atMs: nowMs, endBytes: queuedBytes });
-  lane.waitMs = bursts.length > 0 ? nowMs - bursts[0].atMs : 0;
-}
-
-function laneState(channel: LaneChannel): "connecting" | "open" | "closed" {
-  if (channel.readyState === "connecting" || channel.readyState === "open") return channel.readyState;
-  return "closed";
-}
-
-/** False if the browser refuses: the channel is closing, or its buffer is full. */
-function trySend(channel: LaneChannel, bytes: Uint8Array<ArrayBuffer>): boolean {
-  try {
-    channel.send(bytes);
-    return true;
-  } catch {
-    return false;
-  }
+  peer.reports.offset.add(Number(probeTimeNs(reply)) / 1e6, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
