@@ -9,7 +9,7 @@ import {
 } from "../shared/messages";
 import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
 import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
-import { type Rung, stepFrom } from "../shared/rungs";
+import type { Rung } from "../shared/rungs";
 import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
 import { TokenBucket } from "../shared/token-bucket";
 import {
@@ -40,8 +40,9 @@ import { epochMs } from "./clock";
 import { Lane, type LaneChannel, MAX_WAIT_MS, roundTripMs, SILENT_MS } from "./lane";
 import { Lanes } from "./lanes";
 import { Numbering } from "./numbering";
-import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
+import { OpusReceiver } from "./opus";
 import { MAX_SESSIONS } from "./relay";
+import { Renditions, type Rungs, SAMPLES } from "./renditions";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 
@@ -83,12 +84,6 @@ const LOSS_SECONDS = 4;
 /** ...and so many packets: a probe that is lost while little is sent is no reason. */
 const LOSSY_PACKETS = 4;
 /**
- * When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up, and a format
- * that turns out to be too much is taken back before the old one has ended.
- */
-const OVERLAP_FRAMES = 48_000;
-
-/**
  * Where so much of the little that Opus takes is lost, and a queue on the way is this full all the same, what fills it are the lanes themselves:
  * the SCTP of Firefox answers acknowledgements that tell of gaps with a FORWARD TSN each (RFC 3758, 3.5), which the other end acknowledges at
  * once, with all its gaps; on a narrow path these multiply until they are most of what is sent, and make the gaps. Lanes made anew begin
@@ -98,13 +93,9 @@ const HEAVY_LOSS_SHARE = 0.1;
 const FULL_QUEUE_MS = 40;
 const RENEWAL_INTERVAL_MS = 10_000;
 
-/** What there always is: with Opus chosen it keeps time. */
-const SAMPLES: Rung = { key: "main", format: "s16", opusBps: null };
-
 /** What is sent, and what may be changed about it for a listener's sake. */
 export interface Sending {
-  /** The chosen format first. */
-  rungs: readonly [Rung, ...Rung[]];
+  rungs: Rungs;
   copies: "auto" | "on" | "off";
   addsLanes: boolean;
 }
@@ -127,12 +118,7 @@ interface Peer {
   /** Whether audio goes to its lanes. */
   isSent: boolean;
   readonly ways: Record<WayName, Way>;
-  rung: Rung;
-  /** The format it had before, until `rung` has taken over. */
-  leaving: Rung | null;
-  /** Media time where `rung` began; null until it did. */
-  rungFrom: number | null;
-  switches: number;
+  readonly renditions: Renditions;
   /** Null before there is a lane, and if there are too many peers to judge: then it has what is chosen. */
   ladder: Ladder | null;
   copies: boolean;
@@ -203,11 +189,7 @@ export class Peers {
     atMs: Number.NEGATIVE_INFINITY,
     counted: null,
   };
-  #sending: Sending = {
-    rungs: [SAMPLES],
-    copies: "off",
-    addsLanes: true,
-  };
+  #sending: Sending = { rungs: [SAMPLES], copies: "off", addsLanes: true };
   #probeId = 0;
   /** Since when lanes are in doubt, ms of `performance.now()`; null if they are not. */
   #doubtedAtMs: number | null = null;
@@ -231,31 +213,26 @@ export class Peers {
     return this.#relayedLately.at(-1) ?? null;
   }
 
-  /** What is sent from now on. A listener who had less than what was chosen is sent no more than that. */
+  /** What is sent from now on. */
   setSending(sending: Sending): void {
-    const peers = Array.from(this.#peers.values());
-    const below = peers.filter((peer) => this.#stepOf(peer) > 0);
     this.#sending = sending;
-    for (const peer of peers) {
-      this.#fit(peer, below.includes(peer));
+    for (const [stream, peer] of this.#peers) {
+      this.#setRungs(peer, this.#rungsOf(stream));
       peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
     }
   }
 
   /** What a peer may be sent: the relay no Opus where somebody there has no use for it. */
-  #rungsOf(peer: Peer): readonly [Rung, ...Rung[]] {
+  #rungsOf(stream: number): Rungs {
     const { rungs } = this.#sending;
-    if (this.#wanted.opus || peer !== this.#peers.get(RELAY_STREAM)) return rungs;
-    const [first, ...others] = rungs.filter(({ format }) => format !== "opus");
-    return first === undefined ? [SAMPLES] : [first, ...others];
+    if (this.#wanted.opus || stream !== RELAY_STREAM) return rungs;
+    const [first = SAMPLES, ...others] = rungs.filter(({ format }) => format !== "opus");
+    return [first, ...others];
   }
 
-  /** Makes a peer's format one of those that it may be sent. `isBelow`: it was not the chosen one. */
-  #fit(peer: Peer, isBelow: boolean): void {
-    const rungs = this.#rungsOf(peer);
-    const step = isBelow ? stepFrom(peer.rung, rungs) : 0;
-    peer.ladder?.setRungs(rungs.length, step);
-    change(peer, rungs[step]);
+  #setRungs({ renditions, ladder }: Peer, rungs: Rungs): void {
+    renditions.setRungs(rungs);
+    ladder?.setRungs(rungs.length, renditions.step);
   }
 
   /** Every format that someone listens to, each once. */
@@ -263,7 +240,7 @@ export class Peers {
     const used = new Map<string, Rung>();
     for (const peer of this.#peers.values()) {
       if (!peer.isSent || !peer.lanes.isOpen) continue;
-      const { rung, leaving } = peer;
+      const { rung, leaving } = peer.renditions;
       used.set(rung.key, rung);
       if (leaving !== null) used.set(leaving.key, leaving);
     }
@@ -303,12 +280,11 @@ export class Peers {
   /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
   setRelay(wanted: Wanted, statistics: RelayStatistics | null): void {
     const relay = this.#peers.get(RELAY_STREAM);
-    const isBelow = relay !== undefined && this.#stepOf(relay) > 0;
     this.#wanted = wanted;
     if (statistics === null) this.#relayedLately = [];
     else if (statistics !== this.#relayed)
       this.#relayedLately = [...this.#relayedLately, statistics].slice(-1 - LOSS_SECONDS);
-    if (relay !== undefined) this.#fit(relay, isBelow);
+    if (relay !== undefined) this.#setRungs(relay, this.#rungsOf(RELAY_STREAM));
     this.#spread();
   }
 
@@ -326,7 +302,7 @@ export class Peers {
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
-    peer.ladder ??= this.#newLadder(this.#rungsOf(peer).length);
+    peer.ladder ??= this.#newLadder(this.#rungsOf(stream).length);
     const lane = new Lane(number, epoch, sends, channel);
     peer.lanes.add(lane);
     channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
@@ -371,12 +347,7 @@ export class Peers {
     for (const peer of this.#peers.values()) {
       if (!peer.isSent) continue;
       isAlone = false;
-      if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
-      const isOutdone = peer.lanes.isCrowded && this.#isOutdone(peer, key);
-      if (isOutdone || (isHandedOver(peer) && !isItsTurn(peer, key, datagram))) {
-        takeOver(peer, key, datagram);
-        continue;
-      }
+      if (!peer.renditions.admits(key, datagram, peer.lanes.isCrowded)) continue;
       const { sequence } = peer.lanes;
       writeSequence(datagram, sequence);
       if (this.trace !== null && !isTraced && peer.lanes.isOpen) {
@@ -392,7 +363,6 @@ export class Peers {
           peer.copiesSent++;
         }
       }
-      if (peer.leaving !== null) takeOver(peer, key, datagram);
     }
     // Nobody's numbers: what is not sent to those who are there, because they take another format, is not traced.
     if (isAlone && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
@@ -401,7 +371,7 @@ export class Peers {
   /** Whether somebody who is sent samples of this key needs copies. */
   wantsCopies(key: "main" | "s16"): boolean {
     return Array.from(this.#peers.values()).some(
-      (peer) => peer.isSent && peer.copies && (peer.rung.key === key || peer.leaving?.key === key),
+      ({ isSent, copies, renditions }) => isSent && copies && renditions.includes(key),
     );
   }
 
@@ -416,13 +386,6 @@ export class Peers {
       }
       peer.burst.length = 0;
     }
-  }
-
-  /** Whether it is a format that was too much, while the cheaper one is sent already. */
-  #isOutdone(peer: Peer, key: string): boolean {
-    if (peer.leaving?.key !== key || peer.rungFrom === null || isHandedOver(peer)) return false;
-    const keys = this.#rungsOf(peer).map((rung) => rung.key);
-    return keys.indexOf(key) < keys.indexOf(peer.rung.key);
   }
 
   #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
@@ -562,7 +525,8 @@ export class Peers {
       const relayed = relay === undefined || peer.number === null ? null : relay.lanes.leastWait;
       if (direct === null && relayed === null) continue;
       const sent = peer.isSent && direct !== null ? peer : (relay ?? peer);
-      const capture = captureOf((sent.leaving ?? sent.rung).key);
+      const { rung, leaving } = sent.renditions;
+      const capture = captureOf((leaving ?? rung).key);
       const dropped = peer.lanes.dropped + (relay?.lanes.dropped ?? 0);
       const report = peer.reports.poll(capture, dropped, epochMs());
       if (report === null) continue;
@@ -652,7 +616,7 @@ export class Peers {
     const { dropped, isOpen } = peer.lanes;
     const hasDropped = dropped > peer.droppedBefore;
     peer.droppedBefore = dropped;
-    return hasDropped || (peer.isSent && isOpen && this.#stepOf(peer) > 0);
+    return hasDropped || (peer.isSent && isOpen && peer.renditions.step > 0);
   }
 
   /** Which way each peer's sound goes and comes until the next review. */
@@ -720,8 +684,7 @@ export class Peers {
     const lostDirectly = isSaidOfBoth ? null : lostOnTheWay(peer);
     const lostShare = stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : lostDirectly;
     const { copies, addsLanes } = this.#sending;
-    const rungs = this.#rungsOf(peer);
-    const stepBefore = this.#stepOf(peer);
+    const stepBefore = peer.renditions.step;
     const lanesBefore = Math.max(lanes, peer.lanesWanted);
     // Lanes that were asked for and do not come are not waited for.
     const maxLanes = this.#maxLanes(stream, peer);
@@ -733,10 +696,10 @@ export class Peers {
       crowded,
       lostShare,
       // Samples carry their copies, Opus needs a second lane for them.
-      canCopy: copies === "auto" && (lanes > 1 || peer.rung.format !== "opus") && !isSentBothWays,
+      canCopy: copies === "auto" && (lanes > 1 || peer.renditions.rung.format !== "opus") && !isSentBothWays,
       canAddLanes,
     }) ?? { rung: 0, copies: false, addLanes: false };
-    change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
+    peer.renditions.change(decision.rung);
     peer.copies = copies === "on" || decision.copies;
     // Lanes that lose some carry less.
     if (crowded > 0 || decision.copies) peer.neededAtMs = nowMs;
@@ -857,21 +820,16 @@ export class Peers {
     };
   }
 
-  #stepOf(peer: Peer): number {
-    const step = this.#rungsOf(peer).findIndex(({ key }) => key === peer.rung.key);
-    return Math.max(0, step);
-  }
-
   #sentStats(peer: Peer): SentStats | null {
     if (!peer.isSent || !peer.lanes.isOpen) return null;
-    const { rung, copies, copiesSent, switches } = peer;
+    const { copies, copiesSent, renditions } = peer;
+    const { rung, step, switches } = renditions;
     const { format, opusBps } = rung;
-    return { format, opusBps, rung: this.#stepOf(peer), copies, copiesSent, switches };
+    return { format, opusBps, rung: step, copies, copiesSent, switches };
   }
 
   #add(stream: number): Peer {
     const now = performance.now();
-    const { rungs, copies } = this.#sending;
     const peer: Peer = {
       lanes: new Lanes(),
       number: null,
@@ -884,12 +842,9 @@ export class Peers {
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
       ways: { direct: newWay(), relayed: newWay() },
-      rung: rungs[0],
-      leaving: null,
-      rungFrom: null,
-      switches: 0,
+      renditions: new Renditions(this.#rungsOf(stream)),
       ladder: null,
-      copies: copies === "on",
+      copies: this.#sending.copies === "on",
       copiesSent: 0,
       burst: [],
       opus: new Map(),
@@ -985,49 +940,10 @@ function lostOnTheWay({ heard }: Peer): number | null {
 
 /** Whether what little is sent finds a queue that something else fills. */
 function isChoked(peer: Peer): boolean {
-  if (peer.rung.format !== "opus" || peer.leaving !== null) return false;
+  const { rung, leaving } = peer.renditions;
+  if (rung.format !== "opus" || leaving !== null) return false;
   if ((lostOnTheWay(peer) ?? 0) <= HEAVY_LOSS_SHARE) return false;
   return peer.lanes.open.every(({ queueMs }) => queueMs > FULL_QUEUE_MS);
-}
-
-/** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
-function change(peer: Peer, to: Rung): void {
-  const { rung, leaving, rungFrom } = peer;
-  peer.rung = to;
-  if (rung.key === to.key) return;
-  peer.switches++;
-  // What has not begun is not missed: what was sent before it goes on.
-  const from = leaving !== null && rungFrom === null ? leaving : rung;
-  // Renditions in samples are of the same packets: one ends where the other begins. What has not ended yet goes on.
-  const isCodecInvolved = from.format === "opus" || to.format === "opus";
-  const isSharp = !isCodecInvolved || from.key === to.key || leaving?.key === to.key;
-  peer.leaving = isSharp ? null : from;
-  peer.rungFrom = null;
-}
-
-/** From one format to another in Opus packets of one duration, which go through one decoder: each frame is sent in one of them only. */
-function isHandedOver({ rung, leaving }: Peer): boolean {
-  return rung.format === "opus" && leaving?.format === "opus" && rung.frames === leaving.frames;
-}
-
-function isItsTurn({ rung, rungFrom }: Peer, key: string, datagram: Uint8Array): boolean {
-  const hasBegun = rungFrom !== null && Number(readAudioHeader(datagram).timestamp) >= rungFrom;
-  return hasBegun === (key === rung.key);
-}
-
-/**
- * A datagram of one of two formats came to be sent: the old one ends once it is far enough into the new one, or if it seems to have ended by
- * itself, as with an encoder that failed.
- */
-function takeOver(peer: Peer, key: string, datagram: Uint8Array): void {
-  const { timestamp, frames } = readAudioHeader(datagram);
-  const start = Number(timestamp);
-  if (key === peer.rung.key) peer.rungFrom ??= start + (isHandedOver(peer) ? WARM_UP_FRAMES : 0);
-  const from = peer.rungFrom;
-  if (from === null) return;
-  const isOver =
-    key === peer.rung.key ? start >= from + 2 * OVERLAP_FRAMES : start + frames >= from + OVERLAP_FRAMES;
-  if (isOver) peer.leaving = null;
 }
 
 /** `lane`: the one that was probed; null if the probe was of the way through the relay. */
