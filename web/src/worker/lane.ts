@@ -1,6 +1,7 @@
 import type { WorkerPeerStats } from "../shared/messages";
 import { probeTimeNs } from "../shared/wire";
 import { REPORT_INTERVAL_MS } from "./report";
+import { SILENT_MS } from "./way";
 
 /**
  * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
@@ -8,8 +9,6 @@ import { REPORT_INTERVAL_MS } from "./report";
  * not a short one: on a busy machine the browser's network thread stands still for tens of milliseconds, and then sends all.
  */
 export const MAX_WAIT_MS = 100;
-/** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
-export const SILENT_MS = 3_000;
 /** A wait that says a lane is held up: it is seen at two looks. */
 const HELD_MS = 5;
 

@@ -7,10 +7,10 @@ import {
   type WayName,
   type WorkerPeerStats,
 } from "../shared/messages";
-import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
+import type { RecordSink } from "../shared/records";
 import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
-import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
+import type { HeardStats, RelayStats, SentStats } from "../shared/stats";
 import { TokenBucket } from "../shared/token-bucket";
 import {
   AUDIO_HEADER_BYTES,
@@ -24,7 +24,6 @@ import {
   kindOf,
   MAX_DATAGRAM_BYTES,
   MIX_STREAM,
-  OPUS_FRAMES,
   OPUS_RATE_HZ,
   probeRepliedNs,
   probeReply,
@@ -37,14 +36,14 @@ import {
   writeStream,
 } from "../shared/wire";
 import { epochMs } from "./clock";
-import { Lane, type LaneChannel, MAX_WAIT_MS, roundTripMs, SILENT_MS } from "./lane";
+import { Delivery } from "./delivery";
+import { Lane, type LaneChannel, MAX_WAIT_MS, roundTripMs } from "./lane";
 import { Lanes } from "./lanes";
-import { Numbering } from "./numbering";
-import { OpusReceiver } from "./opus";
 import { MAX_SESSIONS } from "./relay";
 import { Renditions, type Rungs, SAMPLES } from "./renditions";
 import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
+import { Way } from "./way";
 
 /** To whom is sent copies, lanes are added if they hold back so many of the datagrams. */
 const HELD_SHARE = 0.01;
@@ -69,8 +68,6 @@ const MOST_OTHERS = 100;
 const REPORTED_MS = 4_000;
 /** A lane that is in doubt has so long to answer a probe. */
 const PROOF_MS = 1_500;
-/** One by which no sound has come for so long is not heard. */
-const AUDIBLE_MS = 1_000;
 /** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
 const DIRECT_PATIENCE_MS = 5_000;
 /** Lanes are taken away after so long without copies, and without any datagram that found all of them crowded... */
@@ -117,7 +114,8 @@ interface Peer {
   readonly cameAtMs: number;
   /** Whether audio goes to its lanes. */
   isSent: boolean;
-  readonly ways: Record<WayName, Way>;
+  readonly direct: Way;
+  readonly relayed: Way;
   readonly renditions: Renditions;
   /** Null before there is a lane, and if there are too many peers to judge: then it has what is chosen. */
   ladder: Ladder | null;
@@ -125,8 +123,6 @@ interface Peer {
   copiesSent: number;
   /** Of this burst, to be sent again. */
   burst: { datagram: Uint8Array<ArrayBuffer>; sequence: number; lane: Lane }[];
-  /** Its Opus, by the way it comes and the packets' duration: where it changes that, both come for a moment. */
-  opus: Map<string, OpusReceiver>;
   heardOpusBps: number | null;
   lanesWanted: number;
   /** Datagrams that its lanes had dropped when paths were last reviewed. */
@@ -146,24 +142,6 @@ interface Peer {
   heard: HeardStats | null;
 }
 
-/** What came of a peer by one of the two ways. */
-interface Way {
-  rttMs: number | null;
-  /** When a probe's answer last came, ms of `epochMs`. */
-  answeredAtMs: number;
-  /** When anything of its own last came, and when audio did, ms of `epochMs`. */
-  heardAtMs: number;
-  audioAtMs: number;
-  /** Datagrams of audio, and those of them whose frames had not come by the other way before. */
-  received: number;
-  first: number;
-  /** Media time of the newest datagram. */
-  newest: bigint;
-  readonly numbering: Numbering;
-  /** Share of its datagrams by this way that never came, of the last seconds, by main's word. */
-  lostShare: number | null;
-}
-
 /**
  * Every peer and its lanes. A datagram goes once to each peer that listens to its format, on the lane with the least backlog; and
  * a second time on another lane if the peer's path loses some.
@@ -172,8 +150,7 @@ interface Way {
  */
 export class Peers {
   readonly #peers = new Map<number, Peer>();
-  readonly #sink: RecordSink;
-  readonly #arrival = new Arrival();
+  readonly #delivery: Delivery;
   readonly #say: (message: FromWorker) => void;
   readonly #newLadder: (rungs: number) => Ladder | null;
   readonly #paths: Pick<Paths, "add" | "listen"> | null;
@@ -193,8 +170,6 @@ export class Peers {
   #probeId = 0;
   /** Since when lanes are in doubt, ms of `performance.now()`; null if they are not. */
   #doubtedAtMs: number | null = null;
-  /** Datagrams that did not fit the ring to the audio thread. */
-  ringOverflows = 0;
   trace: Trace | null = null;
 
   constructor(
@@ -203,10 +178,15 @@ export class Peers {
     newLadder: (rungs: number) => Ladder | null = () => null,
     paths: Pick<Paths, "add" | "listen"> | null = null,
   ) {
-    this.#sink = sink;
+    this.#delivery = new Delivery(sink);
     this.#say = say;
     this.#newLadder = newLadder;
     this.#paths = paths;
+  }
+
+  /** Datagrams that did not fit the ring to the audio thread. */
+  get ringOverflows(): number {
+    return this.#delivery.overflows;
   }
 
   get #relayed(): RelayStatistics | null {
@@ -271,10 +251,10 @@ export class Peers {
 
   /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
   setLost(stream: number, lost: Record<WayName, number | null>): void {
-    const ways = this.#peers.get(stream)?.ways;
-    if (ways === undefined) return;
-    ways.direct.lostShare = lost.direct;
-    ways.relayed.lostShare = lost.relayed;
+    const peer = this.#peers.get(stream);
+    if (peer === undefined) return;
+    peer.direct.lostShare = lost.direct;
+    peer.relayed.lostShare = lost.relayed;
   }
 
   /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
@@ -319,7 +299,8 @@ export class Peers {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
     peer.lanes.closeAll();
-    for (const receiver of peer.opus.values()) receiver.close();
+    peer.direct.close();
+    peer.relayed.close();
     peer.ladder?.close();
     peer.path?.close();
     this.#takeNumber(peer);
@@ -401,14 +382,15 @@ export class Peers {
     const kind = kindOf(bytes);
     const number = kind > 0 ? streamOf(bytes) : 0;
     if (number === 0 && kind === KIND_PROBE_REPLY) {
-      handleReply(peer, "direct", lane, bytes, epochMs());
+      const rttMs = roundTripMs(bytes, epochMs());
+      if (rttMs !== null) lane.answered(rttMs);
       return;
     }
     const from = this.#byNumber.get(number);
     const sender = from === undefined ? undefined : this.#peers.get(from);
     // Malformed, or of one who has just left.
     if (from === undefined || sender === undefined) peer.refused++;
-    else this.#handle(from, sender, "relayed", lane, kind, bytes);
+    else this.#handle(from, sender, sender.relayed, lane, kind, bytes);
   }
 
   /** The relay limits what a participant sends; here nobody else does. */
@@ -417,27 +399,26 @@ export class Peers {
     const { datagrams, others } = peer.allowed;
     const kind = datagrams.take(nowMs) ? kindOf(bytes) : null;
     if (kind === null || (kind !== KIND_AUDIO && !others.take(nowMs))) peer.refused++;
-    else this.#handle(stream, peer, "direct", lane, kind, bytes);
+    else this.#handle(stream, peer, peer.direct, lane, kind, bytes);
   }
 
   /** What `peer` sent, by one way or the other. */
   #handle(
     stream: number,
     peer: Peer,
-    wayName: WayName,
+    way: Way,
     lane: Lane,
     kind: number,
     bytes: Uint8Array<ArrayBuffer>,
   ): void {
     const nowMs = epochMs();
-    const way = peer.ways[wayName];
     if (kind > 0) way.heardAtMs = nowMs;
     switch (kind) {
       case KIND_PROBE:
         lane.sendControl(probeReply(bytes, toNs(epochMs())));
         return;
       case KIND_PROBE_REPLY:
-        handleReply(peer, wayName, wayName === "direct" ? lane : null, bytes, nowMs);
+        handleReply(peer, way, lane, bytes, nowMs);
         return;
       case KIND_REPORT:
         peer.reports.handleReport(bytes, nowMs);
@@ -445,69 +426,28 @@ export class Peers {
         return;
     }
     lane.received++;
-    if (kind === KIND_AUDIO) {
-      // The relay passes on what was asked for, of whom the owner has not muted.
-      if (wayName === "relayed" && nowMs - way.audioAtMs > AUDIBLE_MS) way.numbering.interrupt();
-      way.audioAtMs = nowMs;
-      way.received++;
-      // Not wanted this way; the peer has been told, and stops in a moment.
-      if (!isHeard(peer, wayName, nowMs)) {
-        way.numbering.interrupt();
-        return;
-      }
-      if (isFirst(peer, wayName, bytes, nowMs)) {
-        way.first++;
-        peer.reports.handleAudio(bytes, nowMs);
-      }
-      this.trace?.received(stream, bytes);
-      if (isOpus(bytes)) {
-        this.#receiveOpus(stream, peer, wayName, bytes);
-        return;
-      }
-      peer.heardOpusBps = null;
-      this.#number(way, bytes, () => this.#give(stream, bytes));
+    if (kind === KIND_AUDIO) this.#hear(stream, peer, way, bytes, nowMs);
+    else this.#delivery.give(stream, bytes);
+  }
+
+  #hear(stream: number, peer: Peer, way: Way, audio: Uint8Array<ArrayBuffer>, nowMs: number): void {
+    const isDirect = way === peer.direct;
+    const other = isDirect ? peer.relayed : peer.direct;
+    // The relay passes on what was asked for, of whom the owner has not muted.
+    if (!isDirect && !way.isHeard(nowMs)) way.numbering.interrupt();
+    way.hear(nowMs);
+    // Where the other way is pinned, and heard, this one is not wanted; the peer has been told, and stops in a moment.
+    if (peer.pin === (isDirect ? "relay" : "direct") && other.isHeard(nowMs)) {
+      way.numbering.interrupt();
       return;
     }
-    this.#give(stream, bytes);
-  }
-
-  /**
-   * Numbers audio of a way as it is given to the engine, not before: what finds no room there, because the audio thread stood still for long, is no
-   * loss of the way, which the other end would have to do something about, and then a decoder holds some of what follows.
-   */
-  #number({ numbering }: Way, audio: Uint8Array, give: () => boolean): void {
-    numbering.apply(audio);
-    if (!give()) numbering.withdraw();
-  }
-
-  #receiveOpus(stream: number, peer: Peer, wayName: WayName, bytes: Uint8Array<ArrayBuffer>): void {
-    const { frames } = readAudioHeader(bytes);
-    const way = peer.ways[wayName];
-    peer.heardOpusBps = ((bytes.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames;
-    // Each way's packets are counted by the engine: so each is decoded.
-    const key = `${wayName} ${frames}`;
-    let receiver = peer.opus.get(key);
-    if (receiver === undefined) {
-      const longer = OPUS_FRAMES.filter((other) => other > frames).map((other) => `${wayName} ${other}`);
-      receiver = new OpusReceiver(
-        (record) =>
-          this.#number(way, record, () => this.#count(this.#sink.push(stream + DECODED_TAG, record))),
-        // As it came: the engine refuses it, and counts.
-        (refused) => this.#number(way, refused, () => this.#give(stream, refused)),
-        (time) => longer.some((other) => peer.opus.get(other)?.isNear(time)),
-      );
-      peer.opus.set(key, receiver);
-    }
-    receiver.push(bytes);
-  }
-
-  #give(stream: number, datagram: Uint8Array): boolean {
-    return this.#count(this.#sink.push2(stream, datagram, this.#arrival.set(Date.now())));
-  }
-
-  #count(hasRoom: boolean): boolean {
-    if (!hasRoom) this.ringOverflows++;
-    return hasRoom;
+    const { frames, timestamp } = readAudioHeader(audio);
+    if (way.isFirst(timestamp, other, nowMs)) peer.reports.handleAudio(audio, nowMs);
+    this.trace?.received(stream, audio);
+    peer.heardOpusBps = isOpus(audio)
+      ? ((audio.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames
+      : null;
+    way.play(audio);
   }
 
   /** What main says of how a stream is heard, for the reports to its peer. */
@@ -574,7 +514,7 @@ export class Peers {
       for (const lane of peer.lanes.open) {
         if (!lane.isDue(nowMs)) continue;
         // One that has just opened is not silent yet.
-        if (lane.isNew) peer.ways.direct.heardAtMs = epochMs();
+        if (lane.isNew) peer.direct.heardAtMs = epochMs();
         lane.probe(writeProbe(this.#probeId++, toNs(epochMs())), nowMs);
       }
       if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
@@ -597,7 +537,7 @@ export class Peers {
 
   #isRelayOpen(peer: Peer): boolean {
     const relay = this.#peers.get(RELAY_STREAM);
-    return relay?.lanes.isOpen === true && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
+    return relay?.lanes.isOpen === true && !peer.relayed.isSilent(epochMs());
   }
 
   /** Whether our stream reaches the peer by the relay, if it is sent there. */
@@ -607,8 +547,7 @@ export class Peers {
 
   /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
   #isDirectOpen(peer: Peer): boolean {
-    const isSilent = epochMs() - peer.ways.direct.heardAtMs >= SILENT_MS;
-    return peer.lanes.isOpen && !(isSilent && this.#isRelayed(peer));
+    return peer.lanes.isOpen && !(peer.direct.isSilent(epochMs()) && this.#isRelayed(peer));
   }
 
   /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
@@ -641,7 +580,7 @@ export class Peers {
     const isAnswered = ({ heardAtMs }: Way) => nowMs - heardAtMs < elapsedMs + MAX_WAIT_MS;
     for (const peer of peers) {
       // What comes to us either way tells what is lost of ours: a report tells only of both together.
-      const { direct, relayed } = peer.ways;
+      const { direct, relayed } = peer;
       peer.route = peer.path?.review({
         elapsedMs,
         // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
@@ -771,7 +710,7 @@ export class Peers {
       refused: peer.refused,
       sent: this.#sentStats(peer),
       heardOpusBps: peer.heardOpusBps,
-      opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
+      opusDuplicates: peer.direct.duplicates + peer.relayed.duplicates,
       captures: peer.reports.captures(epochMs()),
       heard: peer.heard,
       farEnd: peer.reports.farEnd(epochMs()),
@@ -780,7 +719,7 @@ export class Peers {
       lanes: peer.lanes.stats(),
       asked: peer.asked,
       relayOpen: this.#isRelayOpen(peer),
-      ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
+      ways: { direct: peer.direct.stats(epochMs()), relayed: peer.relayed.stats(epochMs()) },
     }));
   }
 
@@ -841,13 +780,13 @@ export class Peers {
       cameAtMs: epochMs(),
       // To the relay only once somebody listens there.
       isSent: stream !== RELAY_STREAM,
-      ways: { direct: newWay(), relayed: newWay() },
+      direct: new Way(stream, this.#delivery),
+      relayed: new Way(stream, this.#delivery),
       renditions: new Renditions(this.#rungsOf(stream)),
       ladder: null,
       copies: this.#sending.copies === "on",
       copiesSent: 0,
       burst: [],
-      opus: new Map(),
       heardOpusBps: null,
       lanesWanted: 0,
       droppedBefore: 0,
@@ -871,32 +810,6 @@ function isParticipant(peer: Peer): peer is Peer & { number: number } {
   return peer.number !== null && peer.number !== MIX_STREAM;
 }
 
-function newWay(): Way {
-  const never = Number.NEGATIVE_INFINITY;
-  return {
-    rttMs: null,
-    answeredAtMs: never,
-    heardAtMs: never,
-    audioAtMs: never,
-    received: 0,
-    first: 0,
-    newest: 0n,
-    numbering: new Numbering(),
-    lostShare: null,
-  };
-}
-
-function wayStats({ rttMs, answeredAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
-  const nowMs = epochMs();
-  return {
-    rttMs: nowMs - answeredAtMs < SILENT_MS ? rttMs : null,
-    isHeard: nowMs - audioAtMs < AUDIBLE_MS,
-    lostShare,
-    receivedPackets: received,
-    firstPackets: first,
-  };
-}
-
 /** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
 function askedOf(peer: Peer, asked: Asked): Asked {
   if (peer.pin === "mix") return "mixed";
@@ -914,23 +827,8 @@ function isDirectAlone(peer: Peer): boolean {
   return peer.pin === "direct" && (isHeardDirectly(peer) || epochMs() - peer.cameAtMs < DIRECT_PATIENCE_MS);
 }
 
-function isHeardDirectly({ ways }: Peer): boolean {
-  return epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
-}
-
-/** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */
-function isHeard({ pin, ways }: Peer, wayName: WayName, nowMs: number): boolean {
-  const [pinned, other] =
-    wayName === "direct" ? (["relay", ways.relayed] as const) : (["direct", ways.direct] as const);
-  return pin !== pinned || nowMs - other.audioAtMs > AUDIBLE_MS;
-}
-
-/** Whether these frames had not come the other way before; notes that they have come this way. */
-function isFirst({ ways }: Peer, wayName: WayName, bytes: Uint8Array, nowMs: number): boolean {
-  const { timestamp } = readAudioHeader(bytes);
-  ways[wayName].newest = timestamp;
-  const other = wayName === "direct" ? ways.relayed : ways.direct;
-  return nowMs - other.audioAtMs > AUDIBLE_MS || timestamp > other.newest;
+function isHeardDirectly({ direct }: Peer): boolean {
+  return direct.isHeard(epochMs());
 }
 
 /** Share of our datagrams that the peer says were lost; null if it does not. What is lost of a mix was lost behind the server. */
@@ -946,17 +844,11 @@ function isChoked(peer: Peer): boolean {
   return peer.lanes.open.every(({ queueMs }) => queueMs > FULL_QUEUE_MS);
 }
 
-/** `lane`: the one that was probed; null if the probe was of the way through the relay. */
-function handleReply(
-  peer: Peer,
-  wayName: WayName,
-  lane: Lane | null,
-  reply: Uint8Array,
-  nowMs: number,
-): void {
+function handleReply(peer: Peer, way: Way, lane: Lane, reply: Uint8Array, nowMs: number): void {
   const rttMs = roundTripMs(reply, nowMs);
   if (rttMs === null) return;
-  lane?.answered(rttMs);
-  Object.assign(peer.ways[wayName], { rttMs, answeredAtMs: nowMs });
+  // By the relay, the probe was of the whole way.
+  if (way === peer.direct) lane.answered(rttMs);
+  way.answered(rttMs, nowMs);
   peer.reports.offset.add(Number(probeTimeNs(reply)) / 1e6, Number(probeRepliedNs(reply)) / 1e6, nowMs);
 }
