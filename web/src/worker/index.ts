@@ -5,7 +5,8 @@ import { DATAGRAM_RING_BYTES, type FromWorker, RELAY_STREAM, type ToWorker } fro
 import { sinkOf } from "../shared/records";
 import { NOBODY } from "../shared/relay";
 import { Capture } from "./capture";
-import { type LaneChannel, Peers } from "./peers";
+import type { LaneChannel } from "./lane";
+import { Peers } from "./peers";
 import { Relay } from "./relay";
 import { Trace } from "./trace";
 

@@ -1,272 +1,54 @@
-import type { Asked, Ladder, Sending as PathChoice, Paths, Pin, Route } from "../shared/engine";
-import { share } from "../shared/heard";
+import type { Ladder, Paths, Pin } from "../shared/engine";
+import { type FromWorker, RELAY_STREAM, type WayName, type WorkerPeerStats } from "../shared/messages";
+import type { RecordSink } from "../shared/records";
+import type { RelayStatistics, Wanted } from "../shared/relay";
+import type { Rung } from "../shared/rungs";
+import type { RelayStats } from "../shared/stats";
 import {
-  type FarEnd,
-  type FromWorker,
-  RELAY_STREAM,
-  type WayName,
-  type WorkerPeerStats,
-} from "../shared/messages";
-import { Arrival, DECODED_TAG, type RecordSink } from "../shared/records";
-import { type MixedSource, NOBODY, type RelayStatistics, type Wanted } from "../shared/relay";
-import { type Rung, stepFrom } from "../shared/rungs";
-import type { HeardStats, RelayStats, SentStats, WayStats } from "../shared/stats";
-import { TokenBucket } from "../shared/token-bucket";
-import {
-  AUDIO_HEADER_BYTES,
   type CaptureReport,
   type HeardReport,
-  isOpus,
-  KIND_AUDIO,
-  KIND_PROBE,
   KIND_PROBE_REPLY,
-  KIND_REPORT,
   kindOf,
   MAX_DATAGRAM_BYTES,
   MIX_STREAM,
-  OPUS_FRAMES,
-  OPUS_RATE_HZ,
-  probeRepliedNs,
-  probeReply,
-  probeTimeNs,
-  readAudioHeader,
   streamOf,
   withoutCopy,
   writeProbe,
-  writeSequence,
-  writeStream,
 } from "../shared/wire";
 import { epochMs } from "./clock";
-import { Numbering } from "./numbering";
-import { OpusReceiver, WARM_UP_FRAMES } from "./opus";
-import { MAX_SESSIONS } from "./relay";
-import { REPORT_INTERVAL_MS, Reports, toNs } from "./report";
+import { Delivery } from "./delivery";
+import { Lane, type LaneChannel, roundTripMs } from "./lane";
+import { Listener, type Sending } from "./listener";
+import { Peer } from "./peer";
+import { RelayPeer } from "./relay-peer";
+import { SAMPLES } from "./renditions";
+import { REPORT_INTERVAL_MS, toNs } from "./report";
 import type { Trace } from "./trace";
 
-/**
- * A lane whose oldest unsent datagram has waited for longer than this is no use: what would queue behind it is better dropped.
- * An age, not a size: Chromium captures 1,024 frames at a time, so a full burst may be in the queue of a lane in good health. And
- * not a short one: on a busy machine the browser's network thread stands still for tens of milliseconds, and then sends all.
- */
-const MAX_WAIT_MS = 100;
-/** A wait that says more lanes are needed. */
-const CROWDED_MS = 25;
-/** A wait that says a lane is held up: it is seen at two looks. */
-const HELD_MS = 5;
-/** To whom is sent copies, lanes are added if they hold back so many of the datagrams. */
-const HELD_SHARE = 0.01;
-const MAX_LANES = 8;
-/**
- * ...and to a peer who is sent copies. A lane that has lost something carries four packets for each acknowledgement, and holds back what is more until that comes: at
- * a round trip of 100 ms eight such lanes hold back one datagram in thirty.
- */
-const MAX_LOSSY_LANES = 16;
-/** To all peers together: each is a connection to set up, to watch and to keep alive. */
-const MAX_LANES_TOGETHER = 64;
-/** Resolution of `performance.now()` here and at the peer: with a page that is not cross-origin isolated, a millisecond in Firefox. */
-const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
-const REVIEW_INTERVAL_MS = 1_000;
-/**
- * What a peer may send directly in a second: as much as by the relay, which is more than packets of 16 frames at 96 kHz are; and of what is not audio
- * half as much again as the probes, replies and reports of 16 lanes.
- */
-const MOST_DATAGRAMS = 8_000;
-const MOST_OTHERS = 100;
-/** A way by which nothing has come for so long, not even the answer to a probe, is closed. */
-const SILENT_MS = 3_000;
-/** What a report says was lost was lost in so long. */
-const REPORTED_MS = 4_000;
 /** A lane that is in doubt has so long to answer a probe. */
 const PROOF_MS = 1_500;
-/** One by which no sound has come for so long is not heard. */
-const AUDIBLE_MS = 1_000;
-/** Whom the musician wants directly has so long to be heard, before it is taken from the relay. */
-const DIRECT_PATIENCE_MS = 5_000;
-/** Lanes are taken away after so long without copies, and without any datagram that found all of them crowded... */
-const CALM_MS = 60_000;
-/** ...but for these: a copy of Opus needs a second one. */
-const CALM_LANES = 2;
-/** Loss that copies are sent for, as the ladder has it... */
-const LOSSY_SHARE = 0.005;
-/** ...of so many seconds... */
-const LOSS_SECONDS = 4;
-/** ...and so many packets: a probe that is lost while little is sent is no reason. */
-const LOSSY_PACKETS = 4;
-/**
- * When the format changes, the old one is sent for so many more frames of media time: a codec takes its time to be set up, and a format
- * that turns out to be too much is taken back before the old one has ended.
- */
-const OVERLAP_FRAMES = 48_000;
 
 /**
- * Where so much of the little that Opus takes is lost, and a queue on the way is this full all the same, what fills it are the lanes themselves:
- * the SCTP of Firefox answers acknowledgements that tell of gaps with a FORWARD TSN each (RFC 3758, 3.5), which the other end acknowledges at
- * once, with all its gaps; on a narrow path these multiply until they are most of what is sent, and make the gaps. Lanes made anew begin
- * without; at most once in this time, for something else may fill the queue.
- */
-const HEAVY_LOSS_SHARE = 0.1;
-const FULL_QUEUE_MS = 40;
-const RENEWAL_INTERVAL_MS = 10_000;
-
-/** What there always is: with Opus chosen it keeps time. */
-const SAMPLES: Rung = { key: "main", format: "s16", opusBps: null };
-
-/** What is sent, and what may be changed about it for a listener's sake. */
-export interface Sending {
-  /** The chosen format first. */
-  rungs: readonly [Rung, ...Rung[]];
-  copies: "auto" | "on" | "off";
-  addsLanes: boolean;
-}
-
-/** As much of a data channel as a lane needs: a session with the relay has it, too. */
-export interface LaneChannel {
-  readonly readyState: RTCDataChannelState;
-  readonly bufferedAmount: number;
-  onmessage: ((event: { data: unknown }) => void) | null;
-  onclose: (() => void) | null;
-  /** *Errors* if it is not open, or its buffer is full. */
-  send(bytes: Uint8Array<ArrayBuffer>): void;
-  close(): void;
-}
-
-interface Lane {
-  readonly number: number;
-  readonly epoch: number;
-  /** False for the far end of the loop, which only receives. */
-  readonly sends: boolean;
-  readonly channel: LaneChannel;
-  /** Bytes ever queued. */
-  queuedBytes: number;
-  /** Of what was queued between two looks and is not all sent: when it was first seen, and `queuedBytes` after it. Oldest first. */
-  bursts: { atMs: number; endBytes: number }[];
-  /** How long the oldest unsent datagram has been seen waiting. */
-  waitMs: number;
-  sent: number;
-  received: number;
-  rttMs: number | null;
-  leastRttMs: number;
-  probedAtMs: number;
-  /** When a probe's answer last came, ms of `performance.now()`. */
-  answeredAtMs: number | null;
-}
-
-interface Peer {
-  /** Direct ones; of the relay, its sessions. */
-  lanes: Lane[];
-  /** What the room calls it, and the relay's datagrams; null of the relay itself and of the loop, and while the room does not know it. */
-  number: number | null;
-  pin: Pin;
-  /** By which ways it wants our stream, by its own word. */
-  wants: Readonly<Record<WayName, boolean>>;
-  route: Route;
-  /** Null of who is no participant, and if there are too many to judge. */
-  path: PathChoice | null;
-  /** How its stream is to be taken from the relay. */
-  asked: Asked;
-  /** When it came, ms of `epochMs`. */
-  readonly cameAtMs: number;
-  /** Whether audio goes to its lanes. */
-  isSent: boolean;
-  readonly ways: Record<WayName, Way>;
-  /** The next datagram's number: each listener's are counted on their own, so that a change of format is no loss. */
-  sequence: number;
-  rung: Rung;
-  /** The format it had before, until `rung` has taken over. */
-  leaving: Rung | null;
-  /** Media time where `rung` began; null until it did. */
-  rungFrom: number | null;
-  switches: number;
-  /** Null before there is a lane, and if there are too many peers to judge: then it has what is chosen. */
-  ladder: Ladder | null;
-  copies: boolean;
-  copiesSent: number;
-  /** Of this burst, to be sent again. */
-  burst: { datagram: Uint8Array<ArrayBuffer>; sequence: number; lane: Lane }[];
-  /** Its Opus, by the way it comes and the packets' duration: where it changes that, both come for a moment. */
-  opus: Map<string, OpusReceiver>;
-  heardOpusBps: number | null;
-  lanesWanted: number;
-  /** Datagrams sent to it, or dropped: whose turn it is. */
-  turn: number;
-  droppedBacklog: number;
-  /** The same when paths were last reviewed. */
-  droppedBefore: number;
-  /** What it may send directly: of all, and of what is not audio. */
-  readonly allowed: { datagrams: TokenBucket; others: TokenBucket };
-  refused: number;
-  offered: number;
-  /** Datagrams of this review that found every lane crowded, dropped ones included. */
-  crowded: number;
-  /** Times in this review that a lane was held up while others were not. */
-  held: number;
-  reviewedAtMs: number;
-  /** When it was last sent our sound both ways. */
-  bothWaysAtMs: number;
-  /** When all the lanes were last needed. */
-  neededAtMs: number;
-  /** The last datagram found every lane crowded. */
-  isCrowded: boolean;
-  /** When all lanes were last made anew. */
-  renewedAtMs: number;
-  readonly reports: Reports;
-  /** How the peer hears us, by its own report of its last seconds; null while it does not say. */
-  heard: HeardStats | null;
-}
-
-/** What came of a peer by one of the two ways. */
-interface Way {
-  rttMs: number | null;
-  /** When a probe's answer last came, ms of `epochMs`. */
-  answeredAtMs: number;
-  /** When anything of its own last came, and when audio did, ms of `epochMs`. */
-  heardAtMs: number;
-  audioAtMs: number;
-  /** Datagrams of audio, and those of them whose frames had not come by the other way before. */
-  received: number;
-  first: number;
-  /** Media time of the newest datagram. */
-  newest: bigint;
-  readonly numbering: Numbering;
-  /** Share of its datagrams by this way that never came, of the last seconds, by main's word. */
-  lostShare: number | null;
-}
-
-/**
- * Every peer and its lanes. A datagram goes once to each peer that listens to its format, on the lane with the least backlog; and
- * a second time on another lane if the peer's path loses some.
- *
- * The relay is one more peer, `RELAY_STREAM`: one datagram to it reaches all who listen there. What it brings says whom it is from.
+ * Every peer and its lanes, and the relay. A datagram goes once to each listener of its format, on the lane with the least backlog; and
+ * a second time on another lane if the listener's path loses some. What the relay brings says whom it is from.
  */
 export class Peers {
   readonly #peers = new Map<number, Peer>();
-  readonly #sink: RecordSink;
-  readonly #arrival = new Arrival();
+  readonly #relay = new RelayPeer();
+  /** Peers, and the relay once there was a session, by their streams. */
+  readonly #listeners = new Map<number, Listener>();
+  /** Peers by what the room calls them. */
+  readonly #byNumber = new Map<number, Peer>();
+  readonly #delivery: Delivery;
   readonly #say: (message: FromWorker) => void;
   readonly #newLadder: (rungs: number) => Ladder | null;
   readonly #paths: Pick<Paths, "add" | "listen"> | null;
-  /** Peers' streams by what the room calls them. */
-  readonly #byNumber = new Map<number, number>();
-  /** Said by the relay: how many take our stream there, and its statistics of the last seconds, oldest first. */
-  #wanted = NOBODY;
-  #relayedLately: RelayStatistics[] = [];
-  /** Its open sessions at the last review, and since when there are so many. */
-  #relaySessions = { count: 0, sinceMs: 0 };
-  /** When paths were last reviewed, and the newest that the relay had counted until then. */
-  #reviewed: { atMs: number; counted: RelayStatistics | null } = {
-    atMs: Number.NEGATIVE_INFINITY,
-    counted: null,
-  };
-  #sending: Sending = {
-    rungs: [SAMPLES],
-    copies: "off",
-    addsLanes: true,
-  };
+  #sending: Sending = { rungs: [SAMPLES], copies: "off", addsLanes: true };
   #probeId = 0;
+  /** When paths were last chosen, ms of `performance.now()`. */
+  #chosenAtMs = Number.NEGATIVE_INFINITY;
   /** Since when lanes are in doubt, ms of `performance.now()`; null if they are not. */
   #doubtedAtMs: number | null = null;
-  /** Datagrams that did not fit the ring to the audio thread. */
-  ringOverflows = 0;
   trace: Trace | null = null;
 
   constructor(
@@ -275,49 +57,34 @@ export class Peers {
     newLadder: (rungs: number) => Ladder | null = () => null,
     paths: Pick<Paths, "add" | "listen"> | null = null,
   ) {
-    this.#sink = sink;
+    this.#delivery = new Delivery(sink);
     this.#say = say;
     this.#newLadder = newLadder;
     this.#paths = paths;
   }
 
-  get #relayed(): RelayStatistics | null {
-    return this.#relayedLately.at(-1) ?? null;
+  get #participants(): Peer[] {
+    return Array.from(this.#peers.values()).filter(({ isParticipant }) => isParticipant);
   }
 
-  /** What is sent from now on. A listener who had less than what was chosen is sent no more than that. */
+  /** Datagrams that did not fit the ring to the audio thread. */
+  get ringOverflows(): number {
+    return this.#delivery.overflows;
+  }
+
+  /** What is sent from now on. */
   setSending(sending: Sending): void {
-    const peers = Array.from(this.#peers.values());
-    const below = peers.filter((peer) => this.#stepOf(peer) > 0);
     this.#sending = sending;
-    for (const peer of peers) {
-      this.#fit(peer, below.includes(peer));
-      peer.copies = sending.copies === "on" || (peer.copies && sending.copies === "auto");
-    }
-  }
-
-  /** What a peer may be sent: the relay no Opus where somebody there has no use for it. */
-  #rungsOf(peer: Peer): readonly [Rung, ...Rung[]] {
-    const { rungs } = this.#sending;
-    if (this.#wanted.opus || peer !== this.#peers.get(RELAY_STREAM)) return rungs;
-    const [first, ...others] = rungs.filter(({ format }) => format !== "opus");
-    return first === undefined ? [SAMPLES] : [first, ...others];
-  }
-
-  /** Makes a peer's format one of those that it may be sent. `isBelow`: it was not the chosen one. */
-  #fit(peer: Peer, isBelow: boolean): void {
-    const rungs = this.#rungsOf(peer);
-    const step = isBelow ? stepFrom(peer.rung, rungs) : 0;
-    peer.ladder?.setRungs(rungs.length, step);
-    change(peer, rungs[step]);
+    for (const { listener } of this.#peers.values()) listener.setSending(sending);
+    this.#relay.listener?.setSending(this.#relay.sendingOf(sending));
   }
 
   /** Every format that someone listens to, each once. */
   rungsInUse(): Rung[] {
     const used = new Map<string, Rung>();
-    for (const peer of this.#peers.values()) {
-      if (!peer.isSent || openLanes(peer) === 0) continue;
-      const { rung, leaving } = peer;
+    for (const { isSent, lanes, renditions } of this.#listeners.values()) {
+      if (!isSent || !lanes.isOpen) continue;
+      const { rung, leaving } = renditions;
       used.set(rung.key, rung);
       if (leaving !== null) used.set(leaving.key, leaving);
     }
@@ -328,13 +95,14 @@ export class Peers {
   setPeer(stream: number, number: number | null, pin: Pin, wants: Record<WayName, boolean>): void {
     const peer = this.#peers.get(stream) ?? this.#add(stream);
     this.#takeNumber(peer);
-    const before = number === null ? undefined : this.#byNumber.get(number);
-    // Once the server was started anew it may be another's.
-    if (before !== undefined) this.#takeNumber(this.#peers.get(before));
-    if (number !== null) this.#byNumber.set(number, stream);
-    Object.assign(peer, { number, pin, wants });
-    if (isParticipant(peer)) peer.path ??= this.#paths?.add() ?? null;
-    if (pin !== "auto") peer.asked = askedOf(peer, peer.asked);
+    if (number !== null) {
+      // Once the server was started anew it may be another's.
+      this.#takeNumber(this.#byNumber.get(number));
+      this.#byNumber.set(number, peer);
+      peer.number = number;
+    }
+    if (peer.isParticipant) peer.path ??= this.#paths?.add() ?? null;
+    peer.setWanted(pin, wants);
     this.#spread();
   }
 
@@ -343,86 +111,76 @@ export class Peers {
     this.#byNumber.delete(peer.number);
     peer.number = null;
     // The relay is no way to whom the room does not know.
-    peer.isSent = true;
+    peer.listener.isSent = true;
   }
 
   /** How much of a peer's stream was lost lately by each way; null where nothing should have come. */
   setLost(stream: number, lost: Record<WayName, number | null>): void {
-    const ways = this.#peers.get(stream)?.ways;
-    if (ways === undefined) return;
-    ways.direct.lostShare = lost.direct;
-    ways.relayed.lostShare = lost.relayed;
+    const peer = this.#peers.get(stream);
+    if (peer === undefined) return;
+    peer.direct.lostShare = lost.direct;
+    peer.relayed.lostShare = lost.relayed;
+  }
+
+  /** What main says of how a stream is heard, for the reports to its peer. */
+  setHeard(stream: number, heard: HeardReport | null): void {
+    this.#peers.get(stream)?.reports.setHears(heard, epochMs());
   }
 
   /** What the relay says of who takes our stream, and of how it fares; null while there is no session. */
   setRelay(wanted: Wanted, statistics: RelayStatistics | null): void {
-    const relay = this.#peers.get(RELAY_STREAM);
-    const isBelow = relay !== undefined && this.#stepOf(relay) > 0;
-    this.#wanted = wanted;
-    if (statistics === null) this.#relayedLately = [];
-    else if (statistics !== this.#relayed)
-      this.#relayedLately = [...this.#relayedLately, statistics].slice(-1 - LOSS_SECONDS);
-    if (relay !== undefined) this.#fit(relay, isBelow);
+    this.#relay.setSaid(wanted, statistics);
+    this.#relay.listener?.setSending(this.#relay.sendingOf(this.#sending));
     this.#spread();
   }
 
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
-    return Array.from(this.#peers.values()).some(
-      (peer) => isParticipant(peer) && !(peer.wants.direct && isDirectAlone(peer)),
-    );
+    return this.#participants.some(({ needsRelay }) => needsRelay);
   }
 
   /** When a lane last answered a probe, ms of `performance.now()`. */
   answeredAtMs(stream: number, number: number): number | null {
-    return this.#peers.get(stream)?.lanes.find((lane) => lane.number === number)?.answeredAtMs ?? null;
+    return this.#listeners.get(stream)?.lanes.get(number)?.answeredAtMs ?? null;
   }
 
   addLane(stream: number, number: number, epoch: number, sends: boolean, channel: LaneChannel): void {
-    const peer = this.#peers.get(stream) ?? this.#add(stream);
-    peer.ladder ??= this.#newLadder(this.#rungsOf(peer).length);
-    const lane: Lane = {
-      number,
-      epoch,
-      sends,
-      channel,
-      queuedBytes: 0,
-      bursts: [],
-      waitMs: 0,
-      sent: 0,
-      received: 0,
-      rttMs: null,
-      leastRttMs: Number.POSITIVE_INFINITY,
-      probedAtMs: 0,
-      answeredAtMs: null,
-    };
-    peer.lanes = peer.lanes.filter((other) => {
-      const replaced = other.number === number && other.sends === sends;
-      if (replaced) close(other);
-      return !replaced;
-    });
-    peer.lanes.push(lane);
-    channel.onmessage = ({ data }) => this.#receive(stream, peer, lane, data);
-    channel.onclose = () => this.#say({ type: "lane-closed", stream, lane: number, epoch });
+    const peer = stream === RELAY_STREAM ? null : (this.#peers.get(stream) ?? this.#add(stream));
+    const listener = peer?.listener ?? this.#relay.listener ?? this.#addRelay();
+    const lane = new Lane(number, epoch, sends, channel);
+    listener.addLane(lane, this.#newLadder);
+    channel.onmessage = ({ data }) => this.#receive(peer, lane, data);
+    channel.onclose = () => this.#giveUp(stream, lane);
   }
 
   closeLane(stream: number, number: number): void {
-    const peer = this.#peers.get(stream);
-    if (peer === undefined) return;
-    for (const lane of peer.lanes) if (lane.number === number) close(lane);
-    peer.lanes = peer.lanes.filter((lane) => lane.number !== number);
+    this.#listeners.get(stream)?.lanes.close(number);
   }
 
   close(stream: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;
-    for (const lane of peer.lanes) close(lane);
-    for (const receiver of peer.opus.values()) receiver.close();
-    peer.ladder?.close();
-    peer.path?.close();
+    peer.close();
     this.#takeNumber(peer);
     this.#peers.delete(stream);
+    this.#listeners.delete(stream);
     this.#spread();
+  }
+
+  #add(stream: number): Peer {
+    const peer = new Peer(stream, this.#sending, this.#relay, this.#delivery);
+    this.#peers.set(stream, peer);
+    this.#listeners.set(stream, peer.listener);
+    this.#spread();
+    return peer;
+  }
+
+  #addRelay(): Listener {
+    const listener = new Listener(RELAY_STREAM, this.#relay.sendingOf(this.#sending));
+    this.#relay.listener = listener;
+    this.#listeners.set(RELAY_STREAM, listener);
+    this.#spread();
+    return listener;
   }
 
   /**
@@ -430,10 +188,8 @@ export class Peers {
    * of this thread's event loop, and would look stuck to one who was held up and now catches up. `nowMs`: performance.now().
    */
   takeStock(nowMs: number): void {
-    for (const [stream, peer] of this.#peers) {
-      peer.held += takeStock(peer.lanes, nowMs);
-      if (peer.ladder?.fails(peer.crowded)) this.#reviewLanes(stream, peer, nowMs);
-    }
+    for (const listener of this.#listeners.values())
+      if (listener.takeStock(nowMs)) this.#reviewListener(listener, nowMs);
   }
 
   /** Sends a datagram of the rendition `key` to all who listen to that. Its sequence number is overwritten. */
@@ -442,31 +198,15 @@ export class Peers {
     let kept: Uint8Array<ArrayBuffer> | null = null;
     let isTraced = false;
     let isAlone = true;
-    for (const peer of this.#peers.values()) {
-      if (!peer.isSent) continue;
+    for (const listener of this.#listeners.values()) {
+      if (!listener.isSent) continue;
       isAlone = false;
-      if (peer.rung.key !== key && peer.leaving?.key !== key) continue;
-      const isOutdone = peer.isCrowded && this.#isOutdone(peer, key);
-      if (isOutdone || (isHandedOver(peer) && !isItsTurn(peer, key, datagram))) {
-        takeOver(peer, key, datagram);
-        continue;
-      }
-      const { sequence } = peer;
-      writeSequence(datagram, sequence);
-      if (this.trace !== null && !isTraced && openLanes(peer) > 0) {
+      if (!listener.takes(key, datagram)) continue;
+      if (this.trace !== null && !isTraced && listener.lanes.isOpen) {
         this.trace.sent(datagram);
         isTraced = true;
       }
-      const lane = this.#sendTo(peer, peer.copies ? datagram : alone);
-      if (lane !== null && peer.copies) {
-        if (isOpus(datagram)) {
-          kept ??= datagram.slice();
-          peer.burst.push({ datagram: kept, sequence, lane });
-        } else if (alone.length < datagram.length) {
-          peer.copiesSent++;
-        }
-      }
-      if (peer.leaving !== null) takeOver(peer, key, datagram);
+      kept = listener.send(datagram, alone, kept);
     }
     // Nobody's numbers: what is not sent to those who are there, because they take another format, is not traced.
     if (isAlone && key === this.#sending.rungs[0].key) this.trace?.sent(datagram);
@@ -474,227 +214,41 @@ export class Peers {
 
   /** Whether somebody who is sent samples of this key needs copies. */
   wantsCopies(key: "main" | "s16"): boolean {
-    return Array.from(this.#peers.values()).some(
-      (peer) => peer.isSent && peer.copies && (peer.rung.key === key || peer.leaving?.key === key),
+    return Array.from(this.#listeners.values()).some(
+      ({ isSent, copies, renditions }) => isSent && copies && renditions.includes(key),
     );
   }
 
   /** Sends the Opus that was sent since the last call once more: after the burst, so that no original waits behind a copy. */
   sendCopies(): void {
-    for (const peer of this.#peers.values()) {
-      for (const { datagram, sequence, lane: first } of peer.burst) {
-        const lane = laneForCopy(peer, first);
-        if (lane === null) continue;
-        writeSequence(datagram, sequence);
-        if (!trySend(lane.channel, datagram)) continue;
-        lane.sent++;
-        lane.queuedBytes += datagram.length;
-        peer.copiesSent++;
-      }
-      peer.burst.length = 0;
-    }
+    for (const listener of this.#listeners.values()) listener.sendCopies();
   }
 
-  /** Whether it is a format that was too much, while the cheaper one is sent already. */
-  #isOutdone(peer: Peer, key: string): boolean {
-    if (peer.leaving?.key !== key || peer.rungFrom === null || isHandedOver(peer)) return false;
-    const keys = this.#rungsOf(peer).map((rung) => rung.key);
-    return keys.indexOf(key) < keys.indexOf(peer.rung.key);
+  /** By a peer's own lane, or, if it is null, by a session with the relay. */
+  #receive(peer: Peer | null, lane: Lane, data: unknown): void {
+    if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES)
+      (peer ?? this.#relay).refused++;
+    else if (peer === null) this.#receiveRelayed(lane, new Uint8Array(data));
+    else peer.receiveDirectly(lane, new Uint8Array(data), this.trace);
   }
 
-  /** The lane it went on; null if it was dropped, or there is none. */
-  #sendTo(peer: Peer, datagram: Uint8Array<ArrayBuffer>): Lane | null {
-    let best: Lane | null = null;
-    let backlog = Number.POSITIVE_INFINITY;
-    // Among lanes that are equal the one whose turn it is: what is under way unacknowledged fills a lane unseen, long before
-    // anything queues, so each shall have as little of that as can be.
-    const first = peer.turn++;
-    for (let n = 0; n < peer.lanes.length; n++) {
-      const lane = peer.lanes[(first + n) % peer.lanes.length];
-      if (!isOpen(lane) || lane.waitMs > MAX_WAIT_MS) continue;
-      const bytes = lane.channel.bufferedAmount;
-      if (bytes < backlog) {
-        best = lane;
-        backlog = bytes;
-      }
-    }
-    if (best === null) {
-      // No lane at all is no backlog: the peer is not connected (yet).
-      if (openLanes(peer) > 0) {
-        peer.sequence = (peer.sequence + 1) >>> 0;
-        peer.offered++;
-        peer.crowded++;
-        peer.isCrowded = true;
-        peer.droppedBacklog++;
-      }
-      return null;
-    }
-    peer.sequence = (peer.sequence + 1) >>> 0;
-    peer.offered++;
-    peer.isCrowded = best.waitMs > CROWDED_MS;
-    if (peer.isCrowded) peer.crowded++;
-    if (trySend(best.channel, datagram)) {
-      best.sent++;
-      best.queuedBytes += datagram.length;
-      return best;
-    }
-    peer.droppedBacklog++;
-    return null;
-  }
-
-  #receive(stream: number, peer: Peer, lane: Lane, data: unknown): void {
-    if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES) {
-      peer.refused++;
-      return;
-    }
-    const bytes = new Uint8Array(data);
-    if (stream !== RELAY_STREAM) {
-      this.#receiveDirect(stream, peer, lane, bytes);
-      return;
-    }
+  #receiveRelayed(session: Lane, bytes: Uint8Array<ArrayBuffer>): void {
     const kind = kindOf(bytes);
     const number = kind > 0 ? streamOf(bytes) : 0;
     if (number === 0 && kind === KIND_PROBE_REPLY) {
-      handleReply(peer, "direct", lane, bytes, epochMs());
+      const rttMs = roundTripMs(bytes, epochMs());
+      if (rttMs !== null) session.answered(rttMs);
       return;
     }
-    const from = this.#byNumber.get(number);
-    const sender = from === undefined ? undefined : this.#peers.get(from);
+    const sender = this.#byNumber.get(number);
     // Malformed, or of one who has just left.
-    if (from === undefined || sender === undefined) peer.refused++;
-    else this.#handle(from, sender, "relayed", lane, kind, bytes);
-  }
-
-  /** The relay limits what a participant sends; here nobody else does. */
-  #receiveDirect(stream: number, peer: Peer, lane: Lane, bytes: Uint8Array<ArrayBuffer>): void {
-    const nowMs = performance.now();
-    const { datagrams, others } = peer.allowed;
-    const kind = datagrams.take(nowMs) ? kindOf(bytes) : null;
-    if (kind === null || (kind !== KIND_AUDIO && !others.take(nowMs))) peer.refused++;
-    else this.#handle(stream, peer, "direct", lane, kind, bytes);
-  }
-
-  /** What `peer` sent, by one way or the other. */
-  #handle(
-    stream: number,
-    peer: Peer,
-    wayName: WayName,
-    lane: Lane,
-    kind: number,
-    bytes: Uint8Array<ArrayBuffer>,
-  ): void {
-    const nowMs = epochMs();
-    const way = peer.ways[wayName];
-    if (kind > 0) way.heardAtMs = nowMs;
-    switch (kind) {
-      case KIND_PROBE:
-        this.#sendControl(lane, probeReply(bytes, toNs(epochMs())));
-        return;
-      case KIND_PROBE_REPLY:
-        handleReply(peer, wayName, wayName === "direct" ? lane : null, bytes, nowMs);
-        return;
-      case KIND_REPORT:
-        peer.reports.handleReport(bytes, nowMs);
-        peer.heard = peer.reports.heard(nowMs);
-        return;
-    }
-    lane.received++;
-    if (kind === KIND_AUDIO) {
-      // The relay passes on what was asked for, of whom the owner has not muted.
-      if (wayName === "relayed" && nowMs - way.audioAtMs > AUDIBLE_MS) way.numbering.interrupt();
-      way.audioAtMs = nowMs;
-      way.received++;
-      // Not wanted this way; the peer has been told, and stops in a moment.
-      if (!isHeard(peer, wayName, nowMs)) {
-        way.numbering.interrupt();
-        return;
-      }
-      if (isFirst(peer, wayName, bytes, nowMs)) {
-        way.first++;
-        peer.reports.handleAudio(bytes, nowMs);
-      }
-      this.trace?.received(stream, bytes);
-      if (isOpus(bytes)) {
-        this.#receiveOpus(stream, peer, wayName, bytes);
-        return;
-      }
-      peer.heardOpusBps = null;
-      this.#number(way, bytes, () => this.#give(stream, bytes));
-      return;
-    }
-    this.#give(stream, bytes);
-  }
-
-  /**
-   * Numbers audio of a way as it is given to the engine, not before: what finds no room there, because the audio thread stood still for long, is no
-   * loss of the way, which the other end would have to do something about, and then a decoder holds some of what follows.
-   */
-  #number({ numbering }: Way, audio: Uint8Array, give: () => boolean): void {
-    numbering.apply(audio);
-    if (!give()) numbering.withdraw();
-  }
-
-  #receiveOpus(stream: number, peer: Peer, wayName: WayName, bytes: Uint8Array<ArrayBuffer>): void {
-    const { frames } = readAudioHeader(bytes);
-    const way = peer.ways[wayName];
-    peer.heardOpusBps = ((bytes.length - AUDIO_HEADER_BYTES) * 8 * OPUS_RATE_HZ) / frames;
-    // Each way's packets are counted by the engine: so each is decoded.
-    const key = `${wayName} ${frames}`;
-    let receiver = peer.opus.get(key);
-    if (receiver === undefined) {
-      const longer = OPUS_FRAMES.filter((other) => other > frames).map((other) => `${wayName} ${other}`);
-      receiver = new OpusReceiver(
-        (record) =>
-          this.#number(way, record, () => this.#count(this.#sink.push(stream + DECODED_TAG, record))),
-        // As it came: the engine refuses it, and counts.
-        (refused) => this.#number(way, refused, () => this.#give(stream, refused)),
-        (time) => longer.some((other) => peer.opus.get(other)?.isNear(time)),
-      );
-      peer.opus.set(key, receiver);
-    }
-    receiver.push(bytes);
-  }
-
-  #give(stream: number, datagram: Uint8Array): boolean {
-    return this.#count(this.#sink.push2(stream, datagram, this.#arrival.set(Date.now())));
-  }
-
-  #count(hasRoom: boolean): boolean {
-    if (!hasRoom) this.ringOverflows++;
-    return hasRoom;
-  }
-
-  /** Probes, replies and reports are dropped on a lane that queues, like audio. */
-  #sendControl(lane: Lane, datagram: Uint8Array<ArrayBuffer>): void {
-    if (lane.waitMs <= MAX_WAIT_MS && trySend(lane.channel, datagram)) lane.queuedBytes += datagram.length;
-  }
-
-  /** What main says of how a stream is heard, for the reports to its peer. */
-  setHeard(stream: number, heard: HeardReport | null): void {
-    this.#peers.get(stream)?.reports.setHears(heard, epochMs());
+    if (sender === undefined) this.#relay.refused++;
+    else sender.receive(sender.relayed, session, kind, bytes, this.trace);
   }
 
   /** Sends the reports that are due, and forgets those that are old. `captureOf`: what to say of the capture to a rung's listeners. */
   report(captureOf: (key: string) => CaptureReport | null): void {
-    const relay = this.#peers.get(RELAY_STREAM);
-    for (const [stream, peer] of this.#peers) {
-      if (stream === RELAY_STREAM) continue;
-      peer.heard = peer.reports.heard(epochMs());
-      const direct = leastWait(peer);
-      const relayed = relay === undefined || peer.number === null ? null : leastWait(relay);
-      if (direct === null && relayed === null) continue;
-      const sent = peer.isSent && direct !== null ? peer : (relay ?? peer);
-      const capture = captureOf((sent.leaving ?? sent.rung).key);
-      const dropped = peer.droppedBacklog + (relay?.droppedBacklog ?? 0);
-      const report = peer.reports.poll(capture, dropped, epochMs());
-      if (report === null) continue;
-      // By both: the one that comes second is not newer, and ignored.
-      if (direct !== null) this.#sendControl(direct, report);
-      if (relayed !== null && peer.number !== null) {
-        writeStream(report, peer.number);
-        this.#sendControl(relayed, report);
-      }
-    }
+    for (const peer of this.#peers.values()) peer.report(captureOf);
   }
 
   /**
@@ -706,12 +260,10 @@ export class Peers {
   }
 
   #giveUpLanes(silentSinceMs: number): void {
-    for (const [stream, { lanes }] of this.#peers) {
-      if (stream === RELAY_STREAM) continue;
-      for (const lane of lanes) {
+    for (const [stream, { listener }] of this.#peers) {
+      for (const lane of listener.lanes.open) {
         // One that never has is still being opened.
-        if (isOpen(lane) && lane.answeredAtMs !== null && lane.answeredAtMs < silentSinceMs)
-          this.#giveUp(stream, lane);
+        if (lane.answeredAtMs !== null && lane.answeredAtMs < silentSinceMs) this.#giveUp(stream, lane);
       }
     }
   }
@@ -727,543 +279,77 @@ export class Peers {
       this.#giveUpLanes(this.#doubtedAtMs);
       this.#doubtedAtMs = null;
     }
-    const relay = this.#peers.get(RELAY_STREAM);
-    const relayLane = relay === undefined ? null : leastWait(relay);
-    for (const [stream, peer] of this.#peers) {
-      for (const lane of peer.lanes) {
-        if (!isOpen(lane)) continue;
-        if (nowMs - lane.probedAtMs < REPORT_INTERVAL_MS) continue;
+    const session = this.#relay.listener?.lanes.leastWait ?? null;
+    for (const [stream, listener] of this.#listeners) {
+      const peer = this.#peers.get(stream);
+      for (const lane of listener.lanes.open) {
+        if (!lane.isDue(nowMs)) continue;
         // One that has just opened is not silent yet.
-        if (lane.probedAtMs === 0) peer.ways.direct.heardAtMs = epochMs();
-        lane.probedAtMs = nowMs;
-        this.#sendControl(lane, writeProbe(this.#probeId++, toNs(epochMs())));
+        if (lane.isNew && peer !== undefined) peer.direct.heardAtMs = epochMs();
+        lane.probe(this.#newProbe(), nowMs);
       }
-      if (nowMs - peer.reviewedAtMs >= REVIEW_INTERVAL_MS) this.#reviewLanes(stream, peer, nowMs);
-      if (isChoked(peer) && nowMs - peer.renewedAtMs >= RENEWAL_INTERVAL_MS) {
-        peer.renewedAtMs = nowMs;
-        for (const lane of peer.lanes) if (isOpen(lane)) this.#giveUp(stream, lane);
-      }
+      if (listener.isDue(nowMs)) this.#reviewListener(listener, nowMs);
+      if (peer?.renewsLanes(nowMs)) for (const lane of listener.lanes.open) this.#giveUp(stream, lane);
     }
-    const elapsedMs = nowMs - this.#reviewed.atMs;
+    const elapsedMs = nowMs - this.#chosenAtMs;
     if (elapsedMs < REPORT_INTERVAL_MS) return;
-    for (const peer of this.#peers.values()) {
-      if (!isParticipant(peer) || relayLane === null) continue;
-      const probe = writeProbe(this.#probeId++, toNs(epochMs()));
-      writeStream(probe, peer.number);
-      this.#sendControl(relayLane, probe);
-    }
-    this.#reviewed.atMs = nowMs;
+    if (session !== null) for (const peer of this.#participants) peer.sendRelayed(session, this.#newProbe());
+    this.#chosenAtMs = nowMs;
     this.#choosePaths(Number.isFinite(elapsedMs) ? elapsedMs : 0);
   }
 
-  #isRelayOpen(peer: Peer): boolean {
-    const relay = this.#peers.get(RELAY_STREAM);
-    return relay !== undefined && openLanes(relay) > 0 && epochMs() - peer.ways.relayed.heardAtMs < SILENT_MS;
+  #newProbe(): Uint8Array<ArrayBuffer> {
+    return writeProbe(this.#probeId++, toNs(epochMs()));
   }
 
-  /** Whether our stream reaches the peer by the relay, if it is sent there. */
-  #isRelayed(peer: Peer): boolean {
-    return this.#isRelayOpen(peer) && peer.wants.relayed && this.#wanted.listeners > 0;
-  }
-
-  /** Whether a lane is open. One by which nothing comes is dead long before ICE says so, but where there is no relay it may as well be tried. */
-  #isDirectOpen(peer: Peer): boolean {
-    const isSilent = epochMs() - peer.ways.direct.heardAtMs >= SILENT_MS;
-    return openLanes(peer) > 0 && !(isSilent && this.#isRelayed(peer));
-  }
-
-  /** Whether its lanes have not carried all since the last review, or only a cheaper format. */
-  #isShort(peer: Peer): boolean {
-    const hasDropped = peer.droppedBacklog > peer.droppedBefore;
-    peer.droppedBefore = peer.droppedBacklog;
-    return hasDropped || (peer.isSent && openLanes(peer) > 0 && this.#stepOf(peer) > 0);
+  #reviewListener(listener: Listener, nowMs: number): void {
+    const { stream, lanes } = listener;
+    const count = listener.review(nowMs, () => {
+      const peers = this.#participants;
+      const peer = this.#peers.get(stream);
+      if (peer !== undefined) return peer.circumstances(peers.length, nowMs);
+      // Both ways are sent if nobody there depends on this one.
+      const isNeeded = peers.some(
+        (other) => other.isRelayed && !(other.listener.isSent && other.isDirectOpen),
+      );
+      return this.#relay.circumstances(lanes.open.length, !isNeeded, nowMs);
+    });
+    if (count !== null) this.#say({ type: "lanes-wanted", stream, count });
   }
 
   /** Which way each peer's sound goes and comes until the next review. */
   #choosePaths(elapsedMs: number): void {
-    const relay = this.#peers.get(RELAY_STREAM);
-    const isRelayShort = relay !== undefined && this.#isShort(relay);
-    // It counts since we came into the room. With a session that has ended its word is gone for a second, and a server that was restarted counts anew.
-    const before = this.#reviewed.counted ?? this.#relayed;
-    const grown = (count: "forwarded" | "aged") =>
-      Math.max(0, (this.#relayed?.[count] ?? 0) - (before?.[count] ?? 0));
-    const seen = { elapsedMs, forwarded: grown("forwarded"), aged: grown("aged") };
-    this.#reviewed.counted = this.#relayed ?? before;
-    const peers = Array.from(this.#peers.values()).filter(isParticipant);
+    const isRelayShort = this.#relay.listener?.isShort() ?? false;
+    const peers = this.#participants;
     const asked = this.#paths?.listen({
-      ...seen,
+      elapsedMs,
+      ...this.#relay.takeGrown(),
       pin: "auto",
-      isRelayOpen: openLanes(relay) > 0,
+      isRelayOpen: this.#relay.isOpen,
       streams: peers.length,
     });
-    const nowMs = epochMs();
-    // And a little before: replies to probes come twice a second as well. What has died begins to drop only so much later.
-    const isAnswered = ({ heardAtMs }: Way) => nowMs - heardAtMs < elapsedMs + MAX_WAIT_MS;
-    for (const peer of peers) {
-      // What comes to us either way tells what is lost of ours: a report tells only of both together.
-      const { direct, relayed } = peer.ways;
-      peer.route = peer.path?.review({
-        elapsedMs,
-        // What is pinned here is how we hear the peer; what the peer has pinned, it tells.
-        pin: peer.wants.direct ? "auto" : "relay",
-        isDirectOpen: this.#isDirectOpen(peer),
-        isRelayOpen: this.#isRelayOpen(peer),
-        directLostShare: direct.lostShare,
-        relayLostShare: relayed.lostShare,
-        // One peer's bad lanes are no reason to leave another's.
-        direct: { isShort: this.#isShort(peer), isAnswered: isAnswered(direct) },
-        relay: { isShort: isRelayShort, isAnswered: isAnswered(relayed) },
-        relayListeners: peer.wants.relayed ? this.#wanted.listeners : 0,
-      }) ?? { direct: true, relay: true };
-      peer.asked = askedOf(peer, asked ?? "forwarded");
-    }
+    for (const peer of peers) peer.choosePath(elapsedMs, isRelayShort, asked ?? "forwarded");
     this.#spread();
   }
 
   /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
   #spread(): void {
-    const relay = this.#peers.get(RELAY_STREAM);
-    const peers = Array.from(this.#peers.values()).filter(isParticipant);
-    for (const peer of peers)
-      peer.isSent = peer.route.direct && (peer.wants.direct || !this.#isRelayed(peer));
-    if (relay === undefined) return;
-    const isChosen = peers.some(({ route, isSent }) => route.relay || !isSent);
-    relay.isSent = this.#wanted.listeners > 0 && isChosen;
-  }
-
-  #reviewLanes(stream: number, peer: Peer, nowMs: number): void {
-    const { offered, crowded, held } = peer;
-    const elapsedMs = nowMs - peer.reviewedAtMs;
-    peer.offered = 0;
-    peer.crowded = 0;
-    peer.held = 0;
-    peer.reviewedAtMs = nowMs;
-    const lanes = openLanes(peer);
-    if (lanes === 0) return;
-    const isSentBothWays = this.#isSentBothWays(stream, peer);
-    if (isSentBothWays) peer.bothWaysAtMs = nowMs;
-    // What a peer says is lost is lost of both ways together, and may be all of the other's.
-    const isSaidOfBoth = nowMs - peer.bothWaysAtMs < REPORTED_MS;
-    const lostDirectly = isSaidOfBoth ? null : lostOnTheWay(peer);
-    const lostShare = stream === RELAY_STREAM ? this.#lostLately(lanes, nowMs) : lostDirectly;
-    const { copies, addsLanes } = this.#sending;
-    const rungs = this.#rungsOf(peer);
-    const stepBefore = this.#stepOf(peer);
-    const lanesBefore = Math.max(lanes, peer.lanesWanted);
-    // Lanes that were asked for and do not come are not waited for.
-    const maxLanes = this.#maxLanes(stream, peer);
-    const canAddLanes = addsLanes && lanesBefore < maxLanes;
-    const moreLanes = Math.min(maxLanes, lanesBefore * 2);
-    const decision = peer.ladder?.review({
-      elapsedMs,
-      offered,
-      crowded,
-      lostShare,
-      // Samples carry their copies, Opus needs a second lane for them.
-      canCopy: copies === "auto" && (lanes > 1 || peer.rung.format !== "opus") && !isSentBothWays,
-      canAddLanes,
-    }) ?? { rung: 0, copies: false, addLanes: false };
-    change(peer, rungs[Math.min(decision.rung, rungs.length - 1)]);
-    peer.copies = copies === "on" || decision.copies;
-    // Lanes that lose some carry less.
-    if (crowded > 0 || decision.copies) peer.neededAtMs = nowMs;
-    const isHeldBack = peer.copies && decision.rung <= stepBefore && held > offered * HELD_SHARE;
-    if (decision.addLanes || (isHeldBack && canAddLanes)) {
-      this.#wantLanes(stream, peer, moreLanes);
-    } else if (addsLanes && decision.rung > stepBefore && lanesBefore > CALM_LANES) {
-      // They were of no use, and together hide that the path is too slow: none of them backs up before the network loses much.
-      this.#wantLanes(stream, peer, CALM_LANES);
-    } else if (addsLanes && stream === RELAY_STREAM && decision.rung === 0 && this.#needsSessions(peer)) {
-      // Copies of Opus need a second session, ours as those that the relay sends. And where some is lost Firefox lets a session carry so little that
-      // what waits grows too old: with two of them 4 to 5 % were missing where the network lost 2 %.
-      peer.neededAtMs = nowMs;
-      if (lanesBefore < MAX_SESSIONS) this.#wantLanes(stream, peer, MAX_SESSIONS);
-    } else if (nowMs - peer.neededAtMs > CALM_MS && lanes > CALM_LANES) {
-      peer.neededAtMs = nowMs;
-      this.#wantLanes(stream, peer, lanes - 1);
-    }
-  }
-
-  #maxLanes(stream: number, { copies }: Peer): number {
-    if (stream === RELAY_STREAM) return MAX_SESSIONS;
-    const peers = Array.from(this.#peers.values()).filter(isParticipant).length;
-    const share = Math.max(CALM_LANES, Math.floor(MAX_LANES_TOGETHER / Math.max(1, peers)));
-    return Math.min(copies ? MAX_LOSSY_LANES : MAX_LANES, share);
-  }
-
-  /** Where the other way is sent as well, that is the copy; of what goes to the relay, if nobody there depends on it. */
-  #isSentBothWays(stream: number, peer: Peer): boolean {
-    if (stream !== RELAY_STREAM) {
-      return this.#peers.get(RELAY_STREAM)?.isSent === true && this.#isRelayed(peer);
-    }
-    const others = Array.from(this.#peers.values()).filter(isParticipant);
-    return others.every((other) => !this.#isRelayed(other) || (other.isSent && this.#isDirectOpen(other)));
-  }
-
-  /** Share of our datagrams of the last seconds that were lost on the way to the relay; null while it does not say. */
-  #lostToRelay(): number | null {
-    const { received, missing } = this.#relayed ?? { received: 0, missing: 0 };
-    return share(missing, received + missing);
-  }
-
-  /** The same, unless it tells of fewer sessions or more, which lose another share. */
-  #lostLately(sessions: number, nowMs: number): number | null {
-    if (sessions !== this.#relaySessions.count) this.#relaySessions = { count: sessions, sinceMs: nowMs };
-    return nowMs - this.#relaySessions.sinceMs > LOSS_SECONDS * 1000 ? this.#lostToRelay() : null;
-  }
-
-  /** Whether copies are sent to the relay, or would help on the way there or from it. */
-  #needsSessions(relay: Peer): boolean {
-    const isLossyThere = (this.#lostToRelay() ?? 0) > LOSSY_SHARE;
-    if (relay.copies || (isLossyThere && !this.#isSentBothWays(RELAY_STREAM, relay))) return true;
-    const [first, last] = [this.#relayedLately[0], this.#relayed];
-    if (first === undefined || last === null) return false;
-    const [lost, forwarded] = [last.lost - first.lost, last.forwarded - first.forwarded];
-    return lost >= LOSSY_PACKETS && lost > forwarded * LOSSY_SHARE;
-  }
-
-  #wantLanes(stream: number, peer: Peer, count: number): void {
-    peer.lanesWanted = count;
-    this.#say({ type: "lanes-wanted", stream, count });
+    const peers = this.#participants;
+    for (const { listener, route, wants, isRelayed } of peers)
+      listener.isSent = route.direct && (wants.direct || !isRelayed);
+    const { listener: relay, wanted } = this.#relay;
+    if (relay === null) return;
+    const isChosen = peers.some(({ route, listener }) => route.relay || !listener.isSent);
+    relay.isSent = wanted.listeners > 0 && isChosen;
   }
 
   stats(): WorkerPeerStats[] {
-    const peers = Array.from(this.#peers).filter(([stream]) => stream !== RELAY_STREAM);
-    return peers.map(([stream, peer]) => ({
-      stream,
-      droppedBacklog: peer.droppedBacklog,
-      refused: peer.refused,
-      sent: this.#sentStats(peer),
-      heardOpusBps: peer.heardOpusBps,
-      opusDuplicates: Array.from(peer.opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0),
-      captures: peer.reports.captures(epochMs()),
-      heard: peer.heard,
-      farEnd: peer.reports.farEnd(epochMs()),
-      mixedFarEnd: this.#mixedFarEnd(peer, epochMs()),
-      mixerConcealedShare: this.#mixedSource(peer)?.concealed_share ?? null,
-      lanes: this.#laneStats(peer),
-      asked: peer.asked,
-      relayOpen: this.#isRelayOpen(peer),
-      ways: { direct: wayStats(peer.ways.direct), relayed: wayStats(peer.ways.relayed) },
-    }));
-  }
-
-  #mixedSource(peer: Peer): MixedSource | undefined {
-    return this.#relayed?.mixed.find(({ stream }) => stream === peer.number);
-  }
-
-  #mixedFarEnd(peer: Peer, nowMs: number): FarEnd | null {
-    const source = this.#mixedSource(peer);
-    const mixStream = this.#byNumber.get(MIX_STREAM);
-    const mix = mixStream === undefined ? undefined : this.#peers.get(mixStream);
-    if (source === undefined || mix === undefined) return null;
-    return peer.reports.farEnd(nowMs, { reports: mix.reports, leadFrames: source.lead_frames });
+    const mix = this.#byNumber.get(MIX_STREAM)?.reports;
+    return Array.from(this.#peers.values(), (peer) => peer.stats(mix));
   }
 
   /** The relay's sessions and what it says; null before the first. */
   relayStats(): RelayStats | null {
-    const relay = this.#peers.get(RELAY_STREAM);
-    if (relay === undefined) return null;
-    const sessions = this.#laneStats(relay);
-    const rtts = sessions.flatMap(({ rttMs }) => (rttMs === null ? [] : [rttMs]));
-    const said = this.#relayed;
-    return {
-      sessions,
-      rttMs: rtts.length > 0 ? Math.min(...rtts) : null,
-      wanted: this.#wanted.listeners,
-      sent: this.#sentStats(relay),
-      droppedBacklog: relay.droppedBacklog,
-      strayDatagrams: relay.refused,
-      forwarded: said?.forwarded ?? null,
-      aged: said?.aged ?? null,
-      overRate: said?.over_rate ?? null,
-      lost: said?.lost ?? null,
-      missingShare: this.#lostToRelay(),
-      mixMs: said?.mix_us == null ? null : said.mix_us / 1000,
-      mixRefused: said?.mix_refused === true,
-    };
-  }
-
-  #stepOf(peer: Peer): number {
-    const step = this.#rungsOf(peer).findIndex(({ key }) => key === peer.rung.key);
-    return Math.max(0, step);
-  }
-
-  #sentStats(peer: Peer): SentStats | null {
-    if (!peer.isSent || openLanes(peer) === 0) return null;
-    const { rung, copies, copiesSent, switches } = peer;
-    const { format, opusBps } = rung;
-    return { format, opusBps, rung: this.#stepOf(peer), copies, copiesSent, switches };
-  }
-
-  #laneStats(peer: Peer): WorkerPeerStats["lanes"] {
-    const silentSinceMs = performance.now() - SILENT_MS;
-    return peer.lanes
-      .filter((lane) => lane.sends)
-      .map((lane) => ({
-        lane: lane.number,
-        state: laneState(lane.channel),
-        sentDatagrams: lane.sent,
-        receivedDatagrams: this.#receivedOn(peer, lane),
-        backlogBytes: lane.channel.bufferedAmount,
-        rttMs: (lane.answeredAtMs ?? 0) > silentSinceMs ? lane.rttMs : null,
-      }));
-  }
-
-  /** A lane's datagrams, both ends of a looped one counted as one. */
-  #receivedOn(peer: Peer, lane: Lane): number {
-    return peer.lanes
-      .filter((other) => other.number === lane.number)
-      .reduce((sum, other) => sum + other.received, 0);
-  }
-
-  #add(stream: number): Peer {
-    const now = performance.now();
-    const { rungs, copies } = this.#sending;
-    const peer: Peer = {
-      lanes: [],
-      number: null,
-      pin: "auto",
-      wants: { direct: true, relayed: true },
-      route: { direct: true, relay: true },
-      path: null,
-      asked: "forwarded",
-      cameAtMs: epochMs(),
-      // To the relay only once somebody listens there.
-      isSent: stream !== RELAY_STREAM,
-      ways: { direct: newWay(), relayed: newWay() },
-      sequence: 0,
-      rung: rungs[0],
-      leaving: null,
-      rungFrom: null,
-      switches: 0,
-      ladder: null,
-      copies: copies === "on",
-      copiesSent: 0,
-      burst: [],
-      opus: new Map(),
-      heardOpusBps: null,
-      lanesWanted: 0,
-      turn: 0,
-      droppedBacklog: 0,
-      droppedBefore: 0,
-      allowed: { datagrams: new TokenBucket(MOST_DATAGRAMS), others: new TokenBucket(MOST_OTHERS) },
-      refused: 0,
-      offered: 0,
-      crowded: 0,
-      held: 0,
-      reviewedAtMs: now,
-      bothWaysAtMs: Number.NEGATIVE_INFINITY,
-      neededAtMs: now,
-      isCrowded: false,
-      renewedAtMs: Number.NEGATIVE_INFINITY,
-      reports: new Reports(GRANULARITY_MS),
-      heard: null,
-    };
-    this.#peers.set(stream, peer);
-    this.#spread();
-    return peer;
-  }
-}
-
-/** Not so the relay itself, the loop, and the mix. */
-function isParticipant(peer: Peer): peer is Peer & { number: number } {
-  return peer.number !== null && peer.number !== MIX_STREAM;
-}
-
-function newWay(): Way {
-  const never = Number.NEGATIVE_INFINITY;
-  return {
-    rttMs: null,
-    answeredAtMs: never,
-    heardAtMs: never,
-    audioAtMs: never,
-    received: 0,
-    first: 0,
-    newest: 0n,
-    numbering: new Numbering(),
-    lostShare: null,
-  };
-}
-
-function wayStats({ rttMs, answeredAtMs, audioAtMs, received, first, lostShare }: Way): WayStats {
-  const nowMs = epochMs();
-  return {
-    rttMs: nowMs - answeredAtMs < SILENT_MS ? rttMs : null,
-    isHeard: nowMs - audioAtMs < AUDIBLE_MS,
-    lostShare,
-    receivedPackets: received,
-    firstPackets: first,
-  };
-}
-
-/** How a peer's stream is to be taken from the relay, where `asked` is best for all. */
-function askedOf(peer: Peer, asked: Asked): Asked {
-  if (peer.pin === "mix") return "mixed";
-  if (peer.pin === "relay") return "forwarded";
-  if (isDirectAlone(peer)) return "nothing";
-  // Whom one hears directly needs no part in a mix.
-  return asked === "mixed" && isHeardDirectly(peer) ? "nothing" : asked;
-}
-
-/**
- * Whether the musician wants a peer directly, and hears it so, or may soon. By what is heard, not by open lanes: the peer may have chosen
- * the relay alone, not knowing who of its listeners takes it there.
- */
-function isDirectAlone(peer: Peer): boolean {
-  return peer.pin === "direct" && (isHeardDirectly(peer) || epochMs() - peer.cameAtMs < DIRECT_PATIENCE_MS);
-}
-
-function isHeardDirectly({ ways }: Peer): boolean {
-  return epochMs() - ways.direct.audioAtMs < AUDIBLE_MS;
-}
-
-/** Whether sound that comes this way is played: not where the other way is pinned, once it is heard by that. */
-function isHeard({ pin, ways }: Peer, wayName: WayName, nowMs: number): boolean {
-  const [pinned, other] =
-    wayName === "direct" ? (["relay", ways.relayed] as const) : (["direct", ways.direct] as const);
-  return pin !== pinned || nowMs - other.audioAtMs > AUDIBLE_MS;
-}
-
-/** Whether these frames had not come the other way before; notes that they have come this way. */
-function isFirst({ ways }: Peer, wayName: WayName, bytes: Uint8Array, nowMs: number): boolean {
-  const { timestamp } = readAudioHeader(bytes);
-  ways[wayName].newest = timestamp;
-  const other = wayName === "direct" ? ways.relayed : ways.direct;
-  return nowMs - other.audioAtMs > AUDIBLE_MS || timestamp > other.newest;
-}
-
-/** Share of our datagrams that the peer says were lost; null if it does not. What is lost of a mix was lost behind the server. */
-function lostOnTheWay({ heard }: Peer): number | null {
-  return heard === null || heard.isMixed ? null : heard.lostShare;
-}
-
-/** Whether what little is sent finds a queue that something else fills. */
-function isChoked(peer: Peer): boolean {
-  if (peer.rung.format !== "opus" || peer.leaving !== null) return false;
-  if ((lostOnTheWay(peer) ?? 0) <= HEAVY_LOSS_SHARE) return false;
-  const open = peer.lanes.filter(isOpen);
-  return open.every((lane) => lane.rttMs !== null && lane.rttMs > lane.leastRttMs + FULL_QUEUE_MS);
-}
-
-/** The open lane with the shortest wait; null if none is open. */
-function leastWait({ lanes }: Peer): Lane | null {
-  const open = lanes.filter(isOpen);
-  return open.length === 0 ? null : open.reduce((best, other) => (other.waitMs < best.waitMs ? other : best));
-}
-
-/** From now on `to`. Where a codec is involved, what was sent goes on until that has taken over. */
-function change(peer: Peer, to: Rung): void {
-  const { rung, leaving, rungFrom } = peer;
-  peer.rung = to;
-  if (rung.key === to.key) return;
-  peer.switches++;
-  // What has not begun is not missed: what was sent before it goes on.
-  const from = leaving !== null && rungFrom === null ? leaving : rung;
-  // Renditions in samples are of the same packets: one ends where the other begins. What has not ended yet goes on.
-  const isCodecInvolved = from.format === "opus" || to.format === "opus";
-  const isSharp = !isCodecInvolved || from.key === to.key || leaving?.key === to.key;
-  peer.leaving = isSharp ? null : from;
-  peer.rungFrom = null;
-}
-
-/** From one format to another in Opus packets of one duration, which go through one decoder: each frame is sent in one of them only. */
-function isHandedOver({ rung, leaving }: Peer): boolean {
-  return rung.format === "opus" && leaving?.format === "opus" && rung.frames === leaving.frames;
-}
-
-function isItsTurn({ rung, rungFrom }: Peer, key: string, datagram: Uint8Array): boolean {
-  const hasBegun = rungFrom !== null && Number(readAudioHeader(datagram).timestamp) >= rungFrom;
-  return hasBegun === (key === rung.key);
-}
-
-/**
- * A datagram of one of two formats came to be sent: the old one ends once it is far enough into the new one, or if it seems to have ended by
- * itself, as with an encoder that failed.
- */
-function takeOver(peer: Peer, key: string, datagram: Uint8Array): void {
-  const { timestamp, frames } = readAudioHeader(datagram);
-  const start = Number(timestamp);
-  if (key === peer.rung.key) peer.rungFrom ??= start + (isHandedOver(peer) ? WARM_UP_FRAMES : 0);
-  const from = peer.rungFrom;
-  if (from === null) return;
-  const isOver =
-    key === peer.rung.key ? start >= from + 2 * OVERLAP_FRAMES : start + frames >= from + OVERLAP_FRAMES;
-  if (isOver) peer.leaving = null;
-}
-
-/** What is under way on it comes to nobody any more. */
-function close({ channel }: Lane): void {
-  channel.onmessage = null;
-  channel.close();
-}
-
-function isOpen(lane: Lane): boolean {
-  return lane.sends && lane.channel.readyState === "open";
-}
-
-function openLanes(peer: Peer | undefined): number {
-  return peer?.lanes.filter(isOpen).length ?? 0;
-}
-
-/** The lane other than the first with the least backlog, if there is one on which nothing has waited. */
-function laneForCopy(peer: Peer, first: Lane): Lane | null {
-  let best: Lane | null = null;
-  for (const lane of peer.lanes) {
-    if (lane === first || !isOpen(lane) || lane.waitMs > 0) continue;
-    if (best === null || lane.channel.bufferedAmount < best.channel.bufferedAmount) best = lane;
-  }
-  return best;
-}
-
-/** `lane`: the one that was probed; null if the probe was of the way through the relay. */
-function handleReply(
-  peer: Peer,
-  wayName: WayName,
-  lane: Lane | null,
-  reply: Uint8Array,
-  nowMs: number,
-): void {
-  const sentMs = Number(probeTimeNs(reply)) / 1e6;
-  const rttMs = nowMs - sentMs;
-  if (!(rttMs >= 0 && rttMs < 60_000)) return;
-  if (lane !== null) {
-    lane.rttMs = rttMs;
-    lane.leastRttMs = Math.min(lane.leastRttMs, rttMs);
-    lane.answeredAtMs = performance.now();
-  }
-  Object.assign(peer.ways[wayName], { rttMs, answeredAtMs: nowMs });
-  peer.reports.offset.add(sentMs, Number(probeRepliedNs(reply)) / 1e6, nowMs);
-}
-
-/** How many of the lanes are found held up for the first time, each while half of them are not: otherwise it is the browser that stood still, or the way that is too narrow. */
-function takeStock(lanes: readonly Lane[], nowMs: number): number {
-  const before = lanes.map(({ waitMs }) => waitMs);
-  for (const lane of lanes) look(lane, nowMs);
-  const isFree = lanes.filter(({ waitMs }) => waitMs === 0).length >= lanes.length / 2;
-  return isFree ? lanes.filter(({ waitMs }, n) => waitMs >= HELD_MS && before[n] < HELD_MS).length : 0;
-}
-
-function look(lane: Lane, nowMs: number): void {
-  const { bursts, queuedBytes } = lane;
-  const sentBytes = queuedBytes - lane.channel.bufferedAmount;
-  while (bursts.length > 0 && bursts[0].endBytes <= sentBytes) bursts.shift();
-  if (queuedBytes > Math.max(sentBytes, bursts.at(-1)?.endBytes ?? 0))
-    bursts.push({ atMs: nowMs, endBytes: queuedBytes });
-  lane.waitMs = bursts.length > 0 ? nowMs - bursts[0].atMs : 0;
-}
-
-function laneState(channel: LaneChannel): "connecting" | "open" | "closed" {
-  if (channel.readyState === "connecting" || channel.readyState === "open") return channel.readyState;
-  return "closed";
-}
-
-/** False if the browser refuses: the channel is closing, or its buffer is full. */
-function trySend(channel: LaneChannel, bytes: Uint8Array<ArrayBuffer>): boolean {
-  try {
-    channel.send(bytes);
-    return true;
-  } catch {
-    return false;
+    return this.#relay.stats();
   }
 }

@@ -10,7 +10,7 @@ import {
   type RelayStatistics,
   type Wanted,
 } from "../shared/relay";
-import type { LaneChannel } from "./peers";
+import type { LaneChannel } from "./lane";
 
 export const MAX_SESSIONS = 4;
 /** What waits in the browser for longer is dropped there; what comes may wait for this thread for longer, and is then played or not. */

@@ -22,7 +22,9 @@ import {
   writeSequence,
   writeStream,
 } from "../../src/shared/wire";
-import { type LaneChannel, Peers, type Sending } from "../../src/worker/peers";
+import type { LaneChannel } from "../../src/worker/lane";
+import type { Sending } from "../../src/worker/listener";
+import { Peers } from "../../src/worker/peers";
 import { toNs } from "../../src/worker/report";
 import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { type Listen, parseControl, type RelayOffer } from "../../src/shared/relay";
-import type { LaneChannel } from "../../src/worker/peers";
+import type { LaneChannel } from "../../src/worker/lane";
 import { Relay } from "../../src/worker/relay";
 
 beforeEach(() => {
