@@ -16,13 +16,13 @@ import type {
 } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
 import { Awake } from "./awake";
-import { startByHand } from "./by-hand";
 import type { Setup } from "./calibration";
+import { milliseconds } from "./clock";
 import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
 import { accepted } from "./ice";
-import { wasLaunched } from "./launcher";
+import { LaunchAdvice } from "./launch-advice";
 import { LoopBack, NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer } from "./mesh";
@@ -50,8 +50,6 @@ import { type StreamNumber, streamNumber } from "./stream-number";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 import { Tracing } from "./tracing";
 
-/** A browser whose input reports more than this was not started for low latency. */
-const LONG_INPUT_LATENCY_MS = 10;
 const LOOP_ID = "loop";
 /** Among the peaks, whose are otherwise participants'. */
 const INPUT_PEAKS = "input";
@@ -85,10 +83,10 @@ export class Studio implements StudioApi {
   readonly #store: Store;
   readonly #microphone: Microphone;
   readonly #output: Output;
+  readonly #launchAdvice: LaunchAdvice;
   readonly #loopBack: LoopBack;
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
-  readonly #isLaunched = wasLaunched();
   #sound: Sound | null = null;
   #starting: Promise<void> | null = null;
   #rateHz: number;
@@ -168,6 +166,7 @@ export class Studio implements StudioApi {
     });
     this.#microphone = new Microphone(this.#store, () => this.#sound?.stopCapture());
     this.#output = new Output(this.#store, () => this.#sound);
+    this.#launchAdvice = new LaunchAdvice(this.#store);
     this.#loopBack = new LoopBack(this.#store, () => this.#setup());
     if (!crossOriginIsolated) {
       this.#raise({
@@ -356,7 +355,7 @@ export class Studio implements StudioApi {
     if (stream === null) return;
     try {
       this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
-      this.#adviseLauncher();
+      this.#launchAdvice.give(this.#microphone.latencyMs);
     } catch (error) {
       this.#microphone.giveUp(error, this.#rateHz);
     }
@@ -569,7 +568,7 @@ export class Studio implements StudioApi {
   #reportedInput(): DeviceDelay | null {
     // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
     if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
-    const reportedMs = milliseconds(this.#microphone.settings?.latency);
+    const reportedMs = this.#microphone.latencyMs;
     return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
   }
 
@@ -609,31 +608,6 @@ export class Studio implements StudioApi {
     if (context === undefined || context.state === "running" || context.state === "closed") return;
     // What is refused shows in the state.
     context.resume().catch(() => {});
-  }
-
-  /** To start the browser with short buffers, unless it was. Chromium's report of its input tells; Firefox has none, nor has who only listens. */
-  #adviseLauncher(): void {
-    const { userAgent } = navigator;
-    const inputMs = milliseconds(this.#microphone.settings?.latency);
-    const isShort = this.#isLaunched || (inputMs !== null && inputMs <= LONG_INPUT_LATENCY_MS);
-    const isPossible = /Chrome\/|Firefox\//.test(userAgent) && !/Android|iPhone|iPad|CrOS/.test(userAgent);
-    if (isShort || !isPossible) {
-      this.#clear("launcher");
-      return;
-    }
-    const browser = userAgent.includes("Firefox/") ? "--browser firefox " : "";
-    this.#raise({
-      id: "launcher",
-      severity: "advice",
-      title: `This browser ${inputMs === null ? "probably runs" : "runs"} with its ordinary, slow sound settings.`,
-      remedy:
-        "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
-      command: `antiphon open ${browser}${this.#state.link}`,
-      otherwise: {
-        summary: "Without the program",
-        ...startByHand(this.#state.link, userAgent, brands()),
-      },
-    });
   }
 
   #handleWorker(message: FromWorker): void {
@@ -898,7 +872,7 @@ export class Studio implements StudioApi {
     const isFirst = this.#state.phase !== "joined";
     if (welcome.locked) this.#store.end("unlocked");
     else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
-    if (isFirst) this.#adviseLauncher();
+    if (isFirst) this.#launchAdvice.give(this.#microphone.latencyMs);
     else this.#sound?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
@@ -1354,7 +1328,7 @@ export class Studio implements StudioApi {
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
-      reportedInputLatencyMs: milliseconds(this.#microphone.settings?.latency),
+      reportedInputLatencyMs: this.#microphone.latencyMs,
       microphoneOpenings: this.#microphone.openings,
       outputUnderruns: sound?.outputUnderruns() ?? null,
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
@@ -1448,14 +1422,4 @@ export class Studio implements StudioApi {
   #clear(...problemIds: string[]): void {
     this.#store.clear(...problemIds);
   }
-}
-
-/** Of the browser, as far as it tells; not yet in TypeScript's library. */
-function brands(): string[] {
-  const { userAgentData } = navigator as { userAgentData?: { brands: { brand: string }[] } };
-  return userAgentData?.brands.map(({ brand }) => brand) ?? [];
-}
-
-function milliseconds(seconds: number | undefined): number | null {
-  return seconds === undefined || Number.isNaN(seconds) ? null : seconds * 1000;
 }
