@@ -3,7 +3,6 @@
 import { COMMAND, type Mixing, type Pin } from "../shared/engine";
 import type { DeviceDelay, FarEnd, FromWorker, WorkerPeerStats } from "../shared/messages";
 import type { Listen, RelayOffer } from "../shared/relay";
-import { opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type {
   MouthToEar,
@@ -34,6 +33,7 @@ import { Negotiations } from "./negotiations";
 import { Output } from "./output";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
+import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
 import {
   type FromServer,
@@ -87,6 +87,7 @@ export class Studio implements StudioApi {
   readonly #loopBack: LoopBack;
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
+  readonly #format: SendingFormat;
   #sound: Sound | null = null;
   #starting: Promise<void> | null = null;
   #rateHz: number;
@@ -133,9 +134,6 @@ export class Studio implements StudioApi {
   /** Which of the audio thread's publications was looked at last. */
   #peaksAtQuanta = 0;
   readonly #delays = new RememberedDelays(() => localStorage);
-  /** Why the browser cannot encode Opus; null as long as it can. */
-  #opusFailure: string | null =
-    typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
@@ -164,6 +162,7 @@ export class Studio implements StudioApi {
       participants: [],
       problems: [],
     });
+    this.#format = new SendingFormat(this.#store, () => this.#rateHz);
     this.#microphone = new Microphone(this.#store, () => this.#sound?.stopCapture());
     this.#output = new Output(this.#store, () => this.#sound);
     this.#launchAdvice = new LaunchAdvice(this.#store);
@@ -238,8 +237,8 @@ export class Studio implements StudioApi {
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
-      this.#adviseOpus();
-      this.#sound?.configureSender(this.#sendConfig());
+      this.#format.advise();
+      this.#sound?.configureSender(this.#format.config);
     }
     if (changed("buffer")) {
       this.#mixes.setBuffer(after.buffer);
@@ -279,29 +278,6 @@ export class Studio implements StudioApi {
 
   // ---- Sound ----
 
-  #sendConfig(): SendConfig {
-    const { bits, opusKbps, channels, packet, copies, adapt, lanes } = this.#state.settings;
-    const config = { rateHz: this.#rateHz, bits, opusKbps, channels, packetFrames: packet, copies };
-    return { ...config, adapts: adapt === "auto", addsLanes: lanes === "auto" };
-  }
-
-  /** Says it in plain words if Opus was chosen and cannot be. */
-  #adviseOpus(): void {
-    const { bits, channels } = this.#state.settings;
-    const refusal = opusRefusal({ rateHz: this.#rateHz, channels });
-    const failure = this.#opusFailure === null ? null : `This browser cannot encode it. ${this.#opusFailure}`;
-    if (bits !== "opus" || (refusal ?? failure) === null) {
-      this.#clear("opus");
-      return;
-    }
-    this.#raise({
-      id: "opus",
-      severity: "warning",
-      title: "You chose Opus, and send 16 bit instead.",
-      remedy: `${refusal ?? failure} What you send is chosen in the settings.`,
-    });
-  }
-
   #transport(): Transport {
     return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
   }
@@ -327,7 +303,7 @@ export class Studio implements StudioApi {
       rateHz: this.#rateHz,
       quantum,
       outputDeviceId,
-      sender: this.#sendConfig(),
+      sender: this.#format.config,
     };
     const receive = (message: FromWorker) => this.#handleWorker(message);
     try {
@@ -338,7 +314,7 @@ export class Studio implements StudioApi {
       this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
     this.#sound.stopped = () => this.#soundStopped();
-    this.#adviseOpus();
+    this.#format.advise();
     this.#sound.setMuted(this.#state.selfMuted);
     this.#sound.setRelay(this.#relayOffer);
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
@@ -637,8 +613,7 @@ export class Studio implements StudioApi {
         this.#tracing.handleRows(message.rows);
         break;
       case "opus-failed":
-        this.#opusFailure = message.reason;
-        this.#adviseOpus();
+        this.#format.opusFailed(message.reason);
         break;
       case "capture-ended":
         // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
@@ -1309,7 +1284,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound;
     const numbers = sound?.numbers();
     const { settings, room, signalling } = this.#state;
-    const [chosen] = rungsFor(this.#sendConfig(), this.#opusFailure === null);
+    const { chosen } = this.#format;
     return {
       version: 2,
       timeMs: Date.now(),
