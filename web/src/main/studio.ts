@@ -1,18 +1,10 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type Mixing, type Pin } from "../shared/engine";
-import type { DeviceDelay, FarEnd, FromWorker, WorkerPeerStats } from "../shared/messages";
+import type { DeviceDelay, FarEnd, FromWorker } from "../shared/messages";
 import type { Listen, RelayOffer } from "../shared/relay";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type {
-  MouthToEar,
-  PeerStats,
-  RelayStats,
-  SenderStats,
-  Stats,
-  StreamStats,
-  Trace,
-} from "../shared/stats";
+import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
 import { Awake } from "./awake";
 import type { Setup } from "./calibration";
@@ -49,6 +41,7 @@ import { Store } from "./store";
 import { type StreamNumber, streamNumber } from "./stream-number";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 import { Tracing } from "./tracing";
+import { WorkerStats } from "./worker-stats";
 
 const LOOP_ID = "loop";
 /** Among the peaks, whose are otherwise participants'. */
@@ -68,15 +61,6 @@ const HELD_BACK_MS = 1_500;
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
-const NO_SENDER: SenderStats = {
-  capturePath: "none",
-  captures: 0,
-  capturedFrames: 0,
-  sentFrames: 0,
-  overrunFrames: 0,
-  packets: 0,
-  peak: [],
-};
 const NO_STANDSTILL = { audio: false, worker: false };
 
 export class Studio implements StudioApi {
@@ -115,12 +99,7 @@ export class Studio implements StudioApi {
   readonly #members = new Map<string, Member>();
   readonly #mixes = new Mixes();
   #nextStream = 1;
-  #sender = NO_SENDER;
-  /** The last one that was any. */
-  #capturePath: SenderStats["capturePath"] = "none";
-  #workerPeers = new Map<number, WorkerPeerStats>();
-  #relay: RelayStats | null = null;
-  #ringOverflows = 0;
+  readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
   /** As it was seen last. */
   #standstill = NO_STANDSTILL;
@@ -273,7 +252,8 @@ export class Studio implements StudioApi {
 
   #setup(): Setup {
     const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath: this.#capturePath, rateHz: this.#rateHz };
+    const { capturePath } = this.#worker;
+    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
   }
 
   // ---- Sound ----
@@ -380,10 +360,8 @@ export class Studio implements StudioApi {
     clearInterval(this.#observer);
     clearInterval(this.#peaksObserver);
     clearInterval(this.#mixObserver);
-    this.#sender = NO_SENDER;
+    this.#worker.forget();
     this.#forgetPeaks(INPUT_PEAKS);
-    this.#workerPeers = new Map();
-    this.#relay = null;
     this.#standstill = NO_STANDSTILL;
     this.#mix = null;
     this.#listen = "";
@@ -448,7 +426,7 @@ export class Studio implements StudioApi {
     const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
     this.#mixLookedMs += elapsedMs;
     const seen = Array.from(this.#members.values(), ({ stream }) => {
-      const worker = this.#workerPeers.get(stream);
+      const worker = this.#worker.peer(stream);
       return {
         stream,
         isWanted: worker?.asked === "mixed" && worker.relayOpen,
@@ -474,7 +452,7 @@ export class Studio implements StudioApi {
 
   /** Null before the server says how its mixer hears them. */
   #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
-    const share = this.#workerPeers.get(stream)?.mixerConcealedShare ?? null;
+    const share = this.#worker.peer(stream)?.mixerConcealedShare ?? null;
     return share === null ? null : inMix(mix, share);
   }
 
@@ -485,7 +463,7 @@ export class Studio implements StudioApi {
   /** From asking the relay for a change of the mix until it is heard. */
   #mixSettlesMs(numbers: Float64Array): number {
     const bufferedFrames = (this.#mix && this.#number(this.#mix.stream, numbers)("buffered")) || 0;
-    return (this.#relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
+    return (this.#worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
   }
 
   /** The mix has a stream of its own while it is needed. It is silent until it plays. */
@@ -536,14 +514,14 @@ export class Studio implements StudioApi {
   }
 
   #taken({ number, participant, stream }: Member): Taken {
-    const { asked = null, relayOpen: isReached = false } = this.#workerPeers.get(stream) ?? {};
+    const { asked = null, relayOpen: isReached = false } = this.#worker.peer(stream) ?? {};
     return { number, participant, stream, asked, isReached };
   }
 
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
   #reportedInput(): DeviceDelay | null {
     // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
-    if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
+    if (this.#worker.newest.sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
     const reportedMs = this.#microphone.latencyMs;
     return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
   }
@@ -588,18 +566,14 @@ export class Studio implements StudioApi {
 
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
-      case "stats":
-        this.#sender = message.sender;
+      case "stats": {
+        const { capturePath } = this.#worker;
+        this.#worker.take(message);
         this.#addPeaks(INPUT_PEAKS, message.sender.peak);
-        if (message.sender.capturePath !== "none" && message.sender.capturePath !== this.#capturePath) {
-          this.#capturePath = message.sender.capturePath;
-          this.#loopBack.recall();
-        }
-        this.#ringOverflows = message.ringOverflows;
-        this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
-        this.#relay = message.relay;
+        if (this.#worker.capturePath !== capturePath) this.#loopBack.recall();
         this.#publishConnections();
         break;
+      }
       case "lanes-wanted":
         if (this.#state.settings.lanes === "auto") this.#peerOf(message.stream)?.wantLanes(message.count);
         break;
@@ -1088,7 +1062,7 @@ export class Studio implements StudioApi {
 
   /** By whichever way there is. */
   #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
-    const worker = this.#workerPeers.get(stream);
+    const worker = this.#worker.peer(stream);
     const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
     const byRelay = isRelayed && worker?.asked !== "nothing";
     const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
@@ -1309,12 +1283,12 @@ export class Studio implements StudioApi {
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
-        this.#ringOverflows +
+        this.#worker.newest.ringOverflows +
         (numbers?.[WORKLET_STATS.captureOverflows] ?? 0) +
         (numbers?.[WORKLET_STATS.discards] ?? 0),
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
-      sender: this.#sender,
-      relay: this.#relay,
+      sender: this.#worker.newest.sender,
+      relay: this.#worker.newest.relay,
       mix: this.#mix && this.#streamStats(this.#mix.stream, numbers),
       peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
     };
@@ -1354,12 +1328,12 @@ export class Studio implements StudioApi {
   }
 
   #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
-    return streamStats(this.#number(stream, numbers), this.#workerPeers.get(stream));
+    return streamStats(this.#number(stream, numbers), this.#worker.peer(stream));
   }
 
   #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
     const { stream } = member;
-    const worker = this.#workerPeers.get(stream);
+    const worker = this.#worker.peer(stream);
     const isMixed = this.#isMixed(stream);
     const farEnd = farEndOf(worker, isMixed);
     const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
