@@ -2,7 +2,7 @@
 
 import { COMMAND, type Mixing, type Pin } from "../shared/engine";
 import type { DeviceDelay, FarEnd, FromWorker } from "../shared/messages";
-import type { Listen, RelayOffer } from "../shared/relay";
+import type { Listen } from "../shared/relay";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
@@ -25,6 +25,7 @@ import { Negotiations } from "./negotiations";
 import { Output } from "./output";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
+import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
 import {
@@ -35,10 +36,10 @@ import {
   type Trouble,
   type Welcome,
 } from "./signalling";
-import { BUDGET_SHARES, NotLoaded, Sound, TELLS_OUTPUT, type Transport } from "./sound";
+import { BUDGET_SHARES, type Sound, TELLS_OUTPUT } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
-import { type StreamNumber, streamNumber } from "./stream-number";
+import { streamNumber } from "./stream-number";
 import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 import { Tracing } from "./tracing";
 import { WorkerStats } from "./worker-stats";
@@ -55,13 +56,10 @@ const HEARD_MS = 450;
 const PEAKS_MS = 25;
 /** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
 const FORGET_PEAKS_MS = 1_000;
-/** Sound that has not started after so long is held back: some outputs take a second to begin. */
-const HELD_BACK_MS = 1_500;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
 const RETURN_MS = 15_000;
-const NO_STANDSTILL = { audio: false, worker: false };
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -72,9 +70,7 @@ export class Studio implements StudioApi {
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
   readonly #format: SendingFormat;
-  #sound: Sound | null = null;
-  #starting: Promise<void> | null = null;
-  #rateHz: number;
+  readonly #sound: RunningSound;
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
@@ -85,7 +81,6 @@ export class Studio implements StudioApi {
   #inbox: Promise<void> = Promise.resolve();
   #selfId: string | null = null;
   #iceServers: RTCIceServer[] = [];
-  #relayOffer: RelayOffer | null = null;
   #ownerId: string | null = null;
   /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
@@ -101,10 +96,7 @@ export class Studio implements StudioApi {
   #nextStream = 1;
   readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
-  /** As it was seen last. */
-  #standstill = NO_STANDSTILL;
   #heardAtMs = Number.NEGATIVE_INFINITY;
-  #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
   /** For the page's meters, and for the automation. */
   #meterPeaks = new Peaks();
   #levelsAtMs = performance.now();
@@ -116,7 +108,6 @@ export class Studio implements StudioApi {
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
-    this.#rateHz = automation.rateHz;
     this.#store = new Store({
       phase: "lobby",
       room,
@@ -141,29 +132,23 @@ export class Studio implements StudioApi {
       participants: [],
       problems: [],
     });
-    this.#format = new SendingFormat(this.#store, () => this.#rateHz);
-    this.#microphone = new Microphone(this.#store, () => this.#sound?.stopCapture());
-    this.#output = new Output(this.#store, () => this.#sound);
+    this.#format = new SendingFormat(this.#store, () => this.#sound.rateHz);
+    this.#sound = new RunningSound(this.#store, automation, this.#format, {
+      began: () => this.#soundBegan(),
+      receive: (message) => this.#handleWorker(message),
+      ended: () => this.#soundEnded(),
+      recover: () => void this.#recoverSound(),
+    });
+    this.#microphone = new Microphone(this.#store, () => this.#sound.current?.stopCapture());
+    this.#output = new Output(this.#store, () => this.#sound.current);
     this.#launchAdvice = new LaunchAdvice(this.#store);
     this.#loopBack = new LoopBack(this.#store, () => this.#setup());
-    if (!crossOriginIsolated) {
-      this.#raise({
-        id: "not-isolated",
-        severity: "warning",
-        title: "This page cannot share memory between its threads.",
-        remedy:
-          "It still works, with more delay. Whoever runs the server should check its COOP and COEP headers.",
-      });
-    }
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
     // Browsers may bring it back as it was.
     addEventListener("pageshow", ({ persisted }) => persisted && this.#comeBack());
-    // A browser that waits for the user to do something waits for anything.
-    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
-    addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#resume());
     const awake = new Awake();
     this.#store.subscribe(() => awake.follow(this.#state.phase === "joined"));
   }
@@ -179,23 +164,23 @@ export class Studio implements StudioApi {
   // ---- Devices ----
 
   async enableMicrophone(): Promise<void> {
-    if (await this.#microphone.enable(this.#rateHz)) await this.#useMicrophone();
+    if (await this.#microphone.enable(this.#sound.rateHz)) await this.#useMicrophone();
     await this.#listDevices();
   }
 
   /** The devices were listed just now. */
   async #retakeMicrophone(): Promise<void> {
-    if (await this.#microphone.retake(this.#rateHz)) await this.#useMicrophone();
+    if (await this.#microphone.retake(this.#sound.rateHz)) await this.#useMicrophone();
   }
 
   async #useMicrophone(): Promise<void> {
-    if (this.#sound !== null) this.#capture();
-    else await this.#startSound().catch((error) => this.#soundFailed(error));
+    if (this.#sound.current !== null) this.#capture();
+    else await this.#sound.start().catch((error) => this.#sound.failed(error));
   }
 
   /** Opens the same one anew, unasked, for one that comes through the audio graph; while the page is seen, for a browser that does ask asks there. */
   async #renewMicrophone(): Promise<void> {
-    if (await this.#microphone.renew(this.#rateHz)) this.#capture(true);
+    if (await this.#microphone.renew(this.#sound.rateHz)) this.#capture(true);
   }
 
   async change(asked: Partial<Settings>): Promise<void> {
@@ -206,10 +191,10 @@ export class Studio implements StudioApi {
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
+    if (changed("outputDeviceId")) await this.#sound.started().then(() => this.#output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
     // A welcome waits meanwhile: lanes need the sound.
-    if (changed("quantum")) await this.#inTurn(() => this.#started().then(() => this.#followQuantum()));
+    if (changed("quantum")) await this.#inTurn(() => this.#sound.started().then(() => this.#followQuantum()));
     const { microphone } = this.#state;
     const isOpened = microphone === "on" || microphone === "asking";
     if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
@@ -217,11 +202,11 @@ export class Studio implements StudioApi {
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
       this.#format.advise();
-      this.#sound?.configureSender(this.#format.config);
+      this.#sound.current?.configureSender(this.#format.config);
     }
     if (changed("buffer")) {
       this.#mixes.setBuffer(after.buffer);
-      if (this.#mix !== null) this.#sound?.setBuffer(this.#mix.stream, after.buffer);
+      if (this.#mix !== null) this.#sound.current?.setBuffer(this.#mix.stream, after.buffer);
     }
     for (const { participant, peer } of this.#members.values()) {
       if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
@@ -239,11 +224,11 @@ export class Studio implements StudioApi {
   }
 
   async calibrate(): Promise<void> {
-    const sound = this.#sound;
+    const sound = this.#sound.current;
     if (sound === null) return;
     // A delay that will be gone tomorrow is not to be measured.
     const prepare = async () => (sound.capturesGraph ? this.#renewMicrophone() : undefined);
-    await this.#loopBack.run(sound, () => this.#sound === sound, prepare);
+    await this.#loopBack.run(sound, () => this.#sound.current === sound, prepare);
   }
 
   forgetCalibration(): void {
@@ -253,133 +238,66 @@ export class Studio implements StudioApi {
   #setup(): Setup {
     const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
     const { capturePath } = this.#worker;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#rateHz };
+    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#sound.rateHz };
   }
 
   // ---- Sound ----
 
-  #transport(): Transport {
-    return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
-  }
-
-  /** With the microphone, if it is on. Once, though it may be allowed and the room joined at the same time. */
-  #startSound(): Promise<void> {
-    this.#starting ??= this.#makeSound().finally(() => {
-      this.#starting = null;
-    });
-    return this.#starting;
-  }
-
-  /** Once the sound that is being started runs or has failed: what was chosen meanwhile, it does not know. */
-  async #started(): Promise<void> {
-    await this.#starting?.catch(() => {});
-  }
-
-  async #makeSound(): Promise<void> {
-    if (this.#sound !== null) return;
-    const { quantum, outputDeviceId } = this.#state.settings;
-    const options = {
-      transport: this.#transport(),
-      rateHz: this.#rateHz,
-      quantum,
-      outputDeviceId,
-      sender: this.#format.config,
-    };
-    const receive = (message: FromWorker) => this.#handleWorker(message);
-    try {
-      this.#sound = await Sound.start(options, receive);
-    } catch (error) {
-      if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
-      // The remembered output is not there today.
-      this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
-    }
-    this.#sound.stopped = () => this.#soundStopped();
-    this.#format.advise();
-    this.#sound.setMuted(this.#state.selfMuted);
-    this.#sound.setRelay(this.#relayOffer);
+  #soundBegan(): void {
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     this.#peaksObserver = setInterval(() => this.#lookAtPeaks(), PEAKS_MS);
-    const { context } = this.#sound;
-    context.onstatechange = () => this.#checkContext(context);
-    this.#checkContext(context);
     this.#capture();
     void this.#listDevices();
+  }
+
+  #soundEnded(): void {
+    clearInterval(this.#observer);
+    clearInterval(this.#peaksObserver);
+    clearInterval(this.#mixObserver);
+    this.#worker.forget();
+    this.#forgetPeaks(INPUT_PEAKS);
+    this.#mix = null;
+    this.#listen = "";
+    this.#output.presume();
   }
 
   #capture(throughGraph = false): void {
     const { stream } = this.#microphone;
     if (stream === null) return;
     try {
-      this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
+      this.#sound.current?.capture(stream, this.#state.settings.channels, throughGraph);
       this.#launchAdvice.give(this.#microphone.latencyMs);
     } catch (error) {
-      this.#microphone.giveUp(error, this.#rateHz);
+      this.#microphone.giveUp(error, this.#sound.rateHz);
     }
-  }
-
-  async #restartSound(): Promise<void> {
-    await this.#stopSound();
-    await this.#startSound();
   }
 
   /** Not in a room: lanes would end with their worker. */
   async #followQuantum(): Promise<void> {
-    const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
+    const { current } = this.#sound;
+    const isCurrent = current === null || current.quantum === this.#state.settings.quantum;
     if (isCurrent || this.#state.phase === "joined") return;
-    await this.#restartSound().catch((error) => {
+    await this.#sound.restart().catch((error) => {
       this.stopJoining();
-      this.#soundFailed(error);
-    });
-  }
-
-  #soundStopped(): void {
-    const { phase, isOwner, participants } = this.#state;
-    const hasHeir = phase === "joined" && isOwner && participants.some(({ isLoop }) => !isLoop);
-    this.#raise({
-      id: "sound-stopped",
-      severity: "error",
-      title: "The browser's sound engine stopped.",
-      remedy: `You hear nobody, and may not be heard, until it is started again.${hasHeir ? " For that you leave the room for a moment, and somebody else will own it." : ""}`,
-      action: { label: "Restart the sound", run: () => void this.#recoverSound() },
+      this.#sound.failed(error);
     });
   }
 
   /** In a room by joining it anew: the lanes end with the worker that has them. */
   async #recoverSound(): Promise<void> {
     if (this.#state.phase === "lobby") {
-      await this.#restartSound().catch((error) => this.#soundFailed(error));
+      await this.#sound.restart().catch((error) => this.#sound.failed(error));
       return;
     }
     this.leave();
     await this.rejoin();
   }
 
-  async #stopSound(): Promise<void> {
-    const sound = this.#sound;
-    this.#sound = null;
-    clearInterval(this.#observer);
-    clearInterval(this.#peaksObserver);
-    clearInterval(this.#mixObserver);
-    this.#worker.forget();
-    this.#forgetPeaks(INPUT_PEAKS);
-    this.#standstill = NO_STANDSTILL;
-    this.#mix = null;
-    this.#listen = "";
-    if (sound === null) return;
-    sound.context.onstatechange = null;
-    clearTimeout(this.#heldBackTimer);
-    this.#set({ heldBack: false });
-    this.#output.presume();
-    this.#clear("sound-stopped", "suspended");
-    await sound.close();
-  }
-
   /** Looks at the output's clock, and tells the worker how the streams are heard. */
   #observe(): void {
-    const sound = this.#sound;
+    const sound = this.#sound.current;
     if (sound === null) return;
-    sound.observeOutput();
-    this.#followStandstill(sound);
+    if (this.#sound.observe()) this.#publishMembers();
     const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
     if (isFree && sound.isInputLate()) void this.#renewMicrophone();
     this.#followPaths(sound);
@@ -407,22 +325,10 @@ export class Studio implements StudioApi {
     sound.setHeard(streams, this.#devices().input);
   }
 
-  /** Each is said once: it may go on by itself, as after a sleep. */
-  #followStandstill(sound: Sound): void {
-    const before = this.#standstill;
-    const now = sound.standstill();
-    this.#standstill = now;
-    const hadStopped = before.audio || before.worker;
-    const hasStopped = now.audio || now.worker;
-    if (hasStopped && !hadStopped) this.#soundStopped();
-    if (hadStopped && !hasStopped) this.#clear("sound-stopped");
-    if (now.worker !== before.worker) this.#publishMembers();
-  }
-
   /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
   #followPaths(sound: Sound): void {
     const numbers = sound.numbers();
-    const played = (stream: number) => this.#number(stream, numbers)("played") || 0;
+    const played = (stream: number) => this.#sound.number(stream, numbers)("played") || 0;
     const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
     this.#mixLookedMs += elapsedMs;
     const seen = Array.from(this.#members.values(), ({ stream }) => {
@@ -457,13 +363,13 @@ export class Studio implements StudioApi {
   }
 
   #isMixed(stream: number): boolean {
-    return this.#sound?.mixing.isMixed(stream) ?? false;
+    return this.#sound.current?.mixing.isMixed(stream) ?? false;
   }
 
   /** From asking the relay for a change of the mix until it is heard. */
   #mixSettlesMs(numbers: Float64Array): number {
-    const bufferedFrames = (this.#mix && this.#number(this.#mix.stream, numbers)("buffered")) || 0;
-    return (this.#worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
+    const bufferedFrames = (this.#mix && this.#sound.number(this.#mix.stream, numbers)("buffered")) || 0;
+    return (this.#worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#sound.rateHz;
   }
 
   /** The mix has a stream of its own while it is needed. It is silent until it plays. */
@@ -495,7 +401,7 @@ export class Studio implements StudioApi {
   #silence(member: Member): void {
     const { participant, stream } = member;
     const isSilent = participant.muted || participant.mutedByOwner || this.#isMixed(stream);
-    if (isSilent !== member.isSilent) this.#sound?.command(COMMAND.mute, stream, Number(isSilent));
+    if (isSilent !== member.isSilent) this.#sound.current?.command(COMMAND.mute, stream, Number(isSilent));
     member.isSilent = isSilent;
   }
 
@@ -531,37 +437,6 @@ export class Studio implements StudioApi {
     const input = this.#reportedInput();
     const output = TELLS_OUTPUT ? { isCalibrated: false, ms: 0, errorMs: 0 } : null;
     return this.#loopBack.split(input, output);
-  }
-
-  #checkContext(context: AudioContext): void {
-    clearTimeout(this.#heldBackTimer);
-    if (context.state === "running" || context.state === "closed") {
-      this.#set({ heldBack: false });
-      this.#clear("suspended");
-      return;
-    }
-    // To ask while something else has the sound may leave it running without a sound.
-    if (context.state === "suspended") this.#resume();
-    this.#heldBackTimer = setTimeout(() => this.#heldBack(context.state === "interrupted"), HELD_BACK_MS);
-  }
-
-  #heldBack(isInterrupted: boolean): void {
-    const [title, remedy] = isInterrupted
-      ? [
-          "Something else on this device has taken the sound.",
-          "A call, perhaps. Start it again when that is over.",
-        ]
-      : ["The browser has not started the sound.", "It waits for a click on the page."];
-    this.#set({ heldBack: true });
-    const action = { label: "Start the sound", run: () => this.#resume() };
-    this.#raise({ id: "suspended", severity: "error", title, remedy, action });
-  }
-
-  #resume(): void {
-    const context = this.#sound?.context;
-    if (context === undefined || context.state === "running" || context.state === "closed") return;
-    // What is refused shows in the state.
-    context.resume().catch(() => {});
   }
 
   #handleWorker(message: FromWorker): void {
@@ -612,10 +487,10 @@ export class Studio implements StudioApi {
     this.#set({ phase: "joining" });
     try {
       if (microphone) await this.enableMicrophone();
-      await this.#startSound();
+      await this.#sound.start();
     } catch (error) {
       this.#set({ phase: "lobby" });
-      this.#soundFailed(error);
+      this.#sound.failed(error);
       return;
     }
     this.#clear("sound");
@@ -624,7 +499,7 @@ export class Studio implements StudioApi {
       this.#secret,
       {
         name: this.#displayName(),
-        sample_rate_hz: this.#rateHz,
+        sample_rate_hz: this.#sound.rateHz,
         ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
       },
       (message) => {
@@ -641,24 +516,6 @@ export class Studio implements StudioApi {
     const done = this.#inbox.then(act);
     this.#inbox = done.catch(() => {});
     return done;
-  }
-
-  #soundFailed(error: unknown): void {
-    if (error instanceof NotLoaded) {
-      this.#raise({
-        id: "sound",
-        severity: "error",
-        title: "A part of this page could not be loaded: there is no sound.",
-        remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
-      });
-      return;
-    }
-    this.#raise({
-      id: "sound",
-      severity: "error",
-      title: "The browser could not start its sound.",
-      remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
-    });
   }
 
   /** What the server said could not be done: who is not in yet can try again. */
@@ -700,10 +557,10 @@ export class Studio implements StudioApi {
 
   #end(phase: "left" | "failed" | "removed"): void {
     this.#disconnect(phase);
-    void this.#stopSound();
+    void this.#sound.stop();
     this.#microphone.close();
     this.#hadMicrophone = this.#state.microphone === "on";
-    this.#relayOffer = null;
+    this.#sound.setRelay(null);
     this.#set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
   }
 
@@ -723,7 +580,7 @@ export class Studio implements StudioApi {
 
   #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
     this.#set({ signalling });
-    if (signalling === "connecting") this.#sound?.holdRelay();
+    if (signalling === "connecting") this.#sound.current?.holdRelay();
     if (signalling === "online") this.#store.end("server-gone", "not-ordered");
     else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
       this.#raise({
@@ -774,7 +631,7 @@ export class Studio implements StudioApi {
         this.#set({ locked: message.locked, roomPassphrase: message.passphrase });
         break;
       case "relay":
-        this.#setRelay(message.relay);
+        this.#sound.setRelay(message.relay);
         break;
       case "signal":
         this.#memberPeer(message.from)?.handle(message.data);
@@ -788,26 +645,26 @@ export class Studio implements StudioApi {
   async #handleWelcome(welcome: Welcome): Promise<void> {
     this.#selfId = welcome.id;
     this.#setIceServers(welcome.ice_servers);
-    if (welcome.sample_rate_hz !== this.#rateHz) {
-      this.#rateHz = welcome.sample_rate_hz;
+    if (welcome.sample_rate_hz !== this.#sound.rateHz) {
+      this.#sound.rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
       const { microphone } = this.#state;
       const signalling = this.#signalling;
-      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#rateHz);
+      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#sound.rateHz);
       // It ended with the room that was left meanwhile; in the lobby it goes on, and is to have this rate.
-      if (this.#sound === null) return;
+      if (this.#sound.current === null) return;
       try {
-        await this.#restartSound();
+        await this.#sound.restart();
       } catch (error) {
         if (this.#signalling !== signalling) return;
         this.#backToLobby("none");
-        this.#soundFailed(error);
+        this.#sound.failed(error);
       }
       if (this.#signalling !== signalling) return;
     }
     if (!welcome.locked) this.#passphrase = null;
-    this.#setRelay(welcome.relay);
+    this.#sound.setRelay(welcome.relay);
     const here = new Set(welcome.participants.map(({ id }) => id));
     for (const id of Array.from(this.#members.keys())) {
       if (id === LOOP_ID || here.has(id)) continue;
@@ -822,7 +679,7 @@ export class Studio implements StudioApi {
     if (welcome.locked) this.#store.end("unlocked");
     else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
     if (isFirst) this.#launchAdvice.give(this.#microphone.latencyMs);
-    else this.#sound?.doubtLanes();
+    else this.#sound.current?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
     const { locked } = welcome;
@@ -874,7 +731,7 @@ export class Studio implements StudioApi {
   /** With the microphone on. */
   #backToLobby(passphrase: StudioState["passphrase"]): void {
     this.#disconnect("lobby");
-    this.#setRelay(null);
+    this.#sound.setRelay(null);
     this.#set({ looping: false, signalling: "offline", passphrase });
   }
 
@@ -891,11 +748,6 @@ export class Studio implements StudioApi {
       remedy:
         "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
     });
-  }
-
-  #setRelay(offer: RelayOffer | null): void {
-    this.#relayOffer = offer;
-    this.#sound?.setRelay(offer);
   }
 
   #setOwner(id: string): void {
@@ -1002,7 +854,7 @@ export class Studio implements StudioApi {
     const told = JSON.stringify([number, participant.pin, peer.wants]);
     if (told === member.told) return;
     member.told = told;
-    this.#sound?.setPeer(stream, number, participant.pin, peer.wants);
+    this.#sound.current?.setPeer(stream, number, participant.pin, peer.wants);
   }
 
   /** As it was mixed when it was here last. */
@@ -1015,11 +867,11 @@ export class Studio implements StudioApi {
     const stream = this.#nextStream++;
     const member = newMember(stream, { id, name, isLoop, isOwner: id === this.#ownerId }, mix);
     this.#members.set(id, member);
-    this.#sound?.addStream(stream, mix.buffer, this.#delays.of(delayKey({ name, isLoop }, this.#rateHz)));
+    this.#sound.current?.addStream(stream, mix.buffer, this.#delays.of(delayKey({ name, isLoop }, this.#sound.rateHz)));
     if (kept !== undefined) {
-      this.#sound?.command(COMMAND.gain, stream, mix.gain);
-      this.#sound?.command(COMMAND.pan, stream, mix.pan);
-      this.#sound?.command(COMMAND.solo, stream, Number(mix.solo));
+      this.#sound.current?.command(COMMAND.gain, stream, mix.gain);
+      this.#sound.current?.command(COMMAND.pan, stream, mix.pan);
+      this.#sound.current?.command(COMMAND.solo, stream, Number(mix.solo));
     }
     return member;
   }
@@ -1031,7 +883,7 @@ export class Studio implements StudioApi {
     this.#forgetPeaks(id);
     clearTimeout(member.returnTimer);
     member.peer?.close();
-    this.#sound?.removeStream(member.stream);
+    this.#sound.current?.removeStream(member.stream);
     this.#clear(`unreachable-${id}`);
     this.#publishMembers();
   }
@@ -1051,8 +903,8 @@ export class Studio implements StudioApi {
 
   readonly #host: MeshHost = {
     negotiations: Negotiations.ofPage(),
-    addLane: (...lane) => this.#sound?.addLane(...lane),
-    closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
+    addLane: (...lane) => this.#sound.current?.addLane(...lane),
+    closeLane: (stream, lane) => this.#sound.current?.closeLane(stream, lane),
     signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
     changed: () => {
       for (const member of this.#members.values()) this.#tellPeer(member);
@@ -1067,7 +919,7 @@ export class Studio implements StudioApi {
     const byRelay = isRelayed && worker?.asked !== "nothing";
     const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
     // There may be lanes: nothing moves on them.
-    return connection === "connected" && this.#standstill.worker ? "interrupted" : connection;
+    return connection === "connected" && this.#sound.isWorkerStill ? "interrupted" : connection;
   }
 
   /** What the worker tells may have changed them. */
@@ -1114,7 +966,7 @@ export class Studio implements StudioApi {
 
   setSelfMuted(selfMuted: boolean): void {
     this.#set({ selfMuted });
-    this.#sound?.setMuted(selfMuted);
+    this.#sound.current?.setMuted(selfMuted);
   }
 
   async setLoop(looping: boolean): Promise<void> {
@@ -1146,7 +998,7 @@ export class Studio implements StudioApi {
   setBuffer(id: string, buffer: Buffer): void {
     const member = this.#members.get(id);
     if (member === undefined) return;
-    this.#sound?.setBuffer(member.stream, buffer);
+    this.#sound.current?.setBuffer(member.stream, buffer);
     this.#mixMember(id, { buffer });
   }
 
@@ -1189,7 +1041,7 @@ export class Studio implements StudioApi {
   #control(id: string, change: Partial<Mix>, code: number, value: number): void {
     const member = this.#members.get(id);
     if (member === undefined) return;
-    this.#sound?.command(code, member.stream, value);
+    this.#sound.current?.command(code, member.stream, value);
     this.#mixMember(id, change);
   }
 
@@ -1204,13 +1056,13 @@ export class Studio implements StudioApi {
     if (nowMs - this.#levelsAtMs > FORGET_PEAKS_MS) this.#meterPeaks = new Peaks();
     this.#levelsAtMs = nowMs;
     this.#lookAtPeaks();
-    const numbers = this.#sound?.numbers();
+    const numbers = this.#sound.current?.numbers();
     return {
       input: this.#meterPeaks.take(INPUT_PEAKS, nowMs),
       participant: (id) => {
         const member = this.#members.get(id);
         if (member === undefined) return [];
-        const channels = this.#number(member.stream, numbers)("channels");
+        const channels = this.#sound.number(member.stream, numbers)("channels");
         if (Number.isNaN(channels)) return [];
         const peaks = this.#meterPeaks.take(id, nowMs);
         return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
@@ -1219,11 +1071,11 @@ export class Studio implements StudioApi {
   }
 
   #lookAtPeaks(): void {
-    const numbers = this.#sound?.numbers();
+    const numbers = this.#sound.current?.numbers();
     if (numbers === undefined || numbers[WORKLET_STATS.quanta] === this.#peaksAtQuanta) return;
     this.#peaksAtQuanta = numbers[WORKLET_STATS.quanta];
     for (const [id, { stream }] of this.#members) {
-      const number = this.#number(stream, numbers);
+      const number = this.#sound.number(stream, numbers);
       this.#addPeaks(id, [number("peakLeft") || 0, number("peakRight") || 0]);
     }
   }
@@ -1255,7 +1107,7 @@ export class Studio implements StudioApi {
   }
 
   stats(): Stats {
-    const sound = this.#sound;
+    const sound = this.#sound.current;
     const numbers = sound?.numbers();
     const { settings, room, signalling } = this.#state;
     const { chosen } = this.#format;
@@ -1267,7 +1119,7 @@ export class Studio implements StudioApi {
       name: this.#displayName(),
       signalling,
       crossOriginIsolated,
-      transport: this.#transport(),
+      transport: this.#sound.transport,
       sampleRateHz: sound?.context.sampleRate ?? null,
       quantumFrames: numbers?.[WORKLET_STATS.quantumFrames] || null,
       packetFrames: settings.packet,
@@ -1296,7 +1148,7 @@ export class Studio implements StudioApi {
 
   /** Remembers the delays that have sufficed since it was last called. */
   #keepDelays(): void {
-    const numbers = this.#sound?.numbers();
+    const numbers = this.#sound.current?.numbers();
     for (const member of this.#members.values()) {
       const { participant } = member;
       const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
@@ -1305,7 +1157,7 @@ export class Studio implements StudioApi {
         concealedFrames: concealedFrames - member.looked.concealedFrames,
       };
       member.looked = { playedFrames, concealedFrames };
-      const key = delayKey({ name: member.name, isLoop: participant.isLoop }, this.#rateHz);
+      const key = delayKey({ name: member.name, isLoop: participant.isLoop }, this.#sound.rateHz);
       if (key === null || typeof participant.buffer !== "string") continue;
       if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
     }
@@ -1317,18 +1169,14 @@ export class Studio implements StudioApi {
    * *Errors* before the sound runs, while another trace is under way, and if the sound stops meanwhile.
    */
   async trace(seconds: number): Promise<Trace> {
-    if (this.#sound === null) throw new Error("no sound runs yet: nothing to trace");
+    const sound = this.#sound.current;
+    if (sound === null) throw new Error("no sound runs yet: nothing to trace");
     const participants = () => new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
-    return this.#tracing.run(this.#sound, seconds, participants);
-  }
-
-  #number(stream: number, numbers: Float64Array | undefined): StreamNumber {
-    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
-    return streamNumber(numbers, at);
+    return this.#tracing.run(sound, seconds, participants);
   }
 
   #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
-    return streamStats(this.#number(stream, numbers), this.#worker.peer(stream));
+    return streamStats(this.#sound.number(stream, numbers), this.#worker.peer(stream));
   }
 
   #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
@@ -1337,7 +1185,7 @@ export class Studio implements StudioApi {
     const isMixed = this.#isMixed(stream);
     const farEnd = farEndOf(worker, isMixed);
     const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
-    return peerStats(member, this.#number(stream, numbers), worker, { isMixed, mouthToEar });
+    return peerStats(member, this.#sound.number(stream, numbers), worker, { isMixed, mouthToEar });
   }
 
   /** Of a peer that is heard in this stream, its own or the mix's. */
@@ -1346,12 +1194,12 @@ export class Studio implements StudioApi {
     stream: number | undefined,
     numbers: Float64Array | undefined,
   ): MouthToEar | null {
-    const output = this.#sound?.outputClock(this.#devices().output);
+    const output = this.#sound.current?.outputClock(this.#devices().output);
     if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
-    const playhead = this.#number(stream, numbers)("playhead");
+    const playhead = this.#sound.number(stream, numbers)("playhead");
     if (Number.isNaN(playhead)) return null;
     const nextFrame = numbers[WORKLET_STATS.nextFrame];
-    return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
+    return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#sound.rateHz });
   }
 
   // ---- State ----
