@@ -1,28 +1,24 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type Mixing, type Pin } from "../shared/engine";
-import type { DeviceDelay, FarEnd, FromWorker } from "../shared/messages";
+import type { FarEnd, FromWorker } from "../shared/messages";
 import type { Listen } from "../shared/relay";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
 import { Awake } from "./awake";
-import type { Setup } from "./calibration";
 import { milliseconds } from "./clock";
-import { listDevices } from "./devices";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
 import { accepted } from "./ice";
-import { LaunchAdvice } from "./launch-advice";
-import { LoopBack, NO_CALIBRATION } from "./loop-back";
+import { NO_CALIBRATION } from "./loop-back";
 import { type Member, newMember } from "./member";
 import { Loop, type MeshHost, Peer } from "./mesh";
-import { Microphone } from "./microphone";
 import { type Mix, Mixes } from "./mixes";
 import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
 import { Negotiations } from "./negotiations";
-import { Output } from "./output";
+import { OwnDevices } from "./own-devices";
 import { Peaks } from "./peaks";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import { RunningSound } from "./running-sound";
@@ -36,7 +32,7 @@ import {
   type Trouble,
   type Welcome,
 } from "./signalling";
-import { BUDGET_SHARES, type Sound, TELLS_OUTPUT } from "./sound";
+import { BUDGET_SHARES, type Sound } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
 import { streamNumber } from "./stream-number";
@@ -63,14 +59,11 @@ const RETURN_MS = 15_000;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
-  readonly #microphone: Microphone;
-  readonly #output: Output;
-  readonly #launchAdvice: LaunchAdvice;
-  readonly #loopBack: LoopBack;
   readonly #tracing = new Tracing();
   readonly #automation: Automation;
   readonly #format: SendingFormat;
   readonly #sound: RunningSound;
+  readonly #devices: OwnDevices;
   /** Whether the microphone was on when the room was left. */
   #hadMicrophone = false;
   #signalling: Signalling | null = null;
@@ -139,11 +132,7 @@ export class Studio implements StudioApi {
       ended: () => this.#soundEnded(),
       recover: () => void this.#recoverSound(),
     });
-    this.#microphone = new Microphone(this.#store, () => this.#sound.current?.stopCapture());
-    this.#output = new Output(this.#store, () => this.#sound.current);
-    this.#launchAdvice = new LaunchAdvice(this.#store);
-    this.#loopBack = new LoopBack(this.#store, () => this.#setup());
-    navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
+    this.#devices = new OwnDevices(this.#store, this.#sound, this.#worker);
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
@@ -163,24 +152,8 @@ export class Studio implements StudioApi {
 
   // ---- Devices ----
 
-  async enableMicrophone(): Promise<void> {
-    if (await this.#microphone.enable(this.#sound.rateHz)) await this.#useMicrophone();
-    await this.#listDevices();
-  }
-
-  /** The devices were listed just now. */
-  async #retakeMicrophone(): Promise<void> {
-    if (await this.#microphone.retake(this.#sound.rateHz)) await this.#useMicrophone();
-  }
-
-  async #useMicrophone(): Promise<void> {
-    if (this.#sound.current !== null) this.#capture();
-    else await this.#sound.start().catch((error) => this.#sound.failed(error));
-  }
-
-  /** Opens the same one anew, unasked, for one that comes through the audio graph; while the page is seen, for a browser that does ask asks there. */
-  async #renewMicrophone(): Promise<void> {
-    if (await this.#microphone.renew(this.#sound.rateHz)) this.#capture(true);
+  enableMicrophone(): Promise<void> {
+    return this.#devices.enableMicrophone();
   }
 
   async change(asked: Partial<Settings>): Promise<void> {
@@ -191,8 +164,8 @@ export class Studio implements StudioApi {
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
     if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#sound.started().then(() => this.#output.choose());
-    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
+    if (changed("outputDeviceId")) await this.#sound.started().then(() => this.#devices.output.choose());
+    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#devices.loopBack.recall();
     // A welcome waits meanwhile: lanes need the sound.
     if (changed("quantum")) await this.#inTurn(() => this.#sound.started().then(() => this.#followQuantum()));
     const { microphone } = this.#state;
@@ -214,31 +187,12 @@ export class Studio implements StudioApi {
     }
   }
 
-  async #listDevices(): Promise<void> {
-    if (!navigator.mediaDevices) return;
-    const { inputs, outputs } = await listDevices();
-    const { inputs: before } = this.#state;
-    this.#set({ inputs, outputs });
-    if (this.#microphone.follow(inputs, before)) void this.#retakeMicrophone();
-    await this.#output.follow(outputs, () => void this.#listDevices());
-  }
-
-  async calibrate(): Promise<void> {
-    const sound = this.#sound.current;
-    if (sound === null) return;
-    // A delay that will be gone tomorrow is not to be measured.
-    const prepare = async () => (sound.capturesGraph ? this.#renewMicrophone() : undefined);
-    await this.#loopBack.run(sound, () => this.#sound.current === sound, prepare);
+  calibrate(): Promise<void> {
+    return this.#devices.calibrate();
   }
 
   forgetCalibration(): void {
-    this.#loopBack.forget();
-  }
-
-  #setup(): Setup {
-    const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
-    const { capturePath } = this.#worker;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#sound.rateHz };
+    this.#devices.loopBack.forget();
   }
 
   // ---- Sound ----
@@ -246,8 +200,8 @@ export class Studio implements StudioApi {
   #soundBegan(): void {
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     this.#peaksObserver = setInterval(() => this.#lookAtPeaks(), PEAKS_MS);
-    this.#capture();
-    void this.#listDevices();
+    this.#devices.capture();
+    void this.#devices.list();
   }
 
   #soundEnded(): void {
@@ -258,18 +212,7 @@ export class Studio implements StudioApi {
     this.#forgetPeaks(INPUT_PEAKS);
     this.#mix = null;
     this.#listen = "";
-    this.#output.presume();
-  }
-
-  #capture(throughGraph = false): void {
-    const { stream } = this.#microphone;
-    if (stream === null) return;
-    try {
-      this.#sound.current?.capture(stream, this.#state.settings.channels, throughGraph);
-      this.#launchAdvice.give(this.#microphone.latencyMs);
-    } catch (error) {
-      this.#microphone.giveUp(error, this.#sound.rateHz);
-    }
+    this.#devices.output.presume();
   }
 
   /** Not in a room: lanes would end with their worker. */
@@ -298,8 +241,7 @@ export class Studio implements StudioApi {
     const sound = this.#sound.current;
     if (sound === null) return;
     if (this.#sound.observe()) this.#publishMembers();
-    const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
-    if (isFree && sound.isInputLate()) void this.#renewMicrophone();
+    this.#devices.followInput();
     this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();
@@ -322,7 +264,7 @@ export class Studio implements StudioApi {
       heard,
       lost: window.lost,
     }));
-    sound.setHeard(streams, this.#devices().input);
+    sound.setHeard(streams, this.#devices.delays().input);
   }
 
   /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
@@ -424,28 +366,13 @@ export class Studio implements StudioApi {
     return { number, participant, stream, asked, isReached };
   }
 
-  /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
-  #reportedInput(): DeviceDelay | null {
-    // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
-    if (this.#worker.newest.sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
-    const reportedMs = this.#microphone.latencyMs;
-    return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
-  }
-
-  /** What the devices take beyond the browser's timestamps: by a loop-back if there was one, else by its word. */
-  #devices(): { input: DeviceDelay | null; output: DeviceDelay | null } {
-    const input = this.#reportedInput();
-    const output = TELLS_OUTPUT ? { isCalibrated: false, ms: 0, errorMs: 0 } : null;
-    return this.#loopBack.split(input, output);
-  }
-
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
       case "stats": {
         const { capturePath } = this.#worker;
         this.#worker.take(message);
         this.#addPeaks(INPUT_PEAKS, message.sender.peak);
-        if (this.#worker.capturePath !== capturePath) this.#loopBack.recall();
+        if (this.#worker.capturePath !== capturePath) this.#devices.loopBack.recall();
         this.#publishConnections();
         break;
       }
@@ -456,7 +383,7 @@ export class Studio implements StudioApi {
         this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
         break;
       case "recording":
-        this.#loopBack.handleRecording(message);
+        this.#devices.loopBack.handleRecording(message);
         break;
       case "trace":
         this.#tracing.handleRows(message.rows);
@@ -466,7 +393,7 @@ export class Studio implements StudioApi {
         break;
       case "capture-ended":
         // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
-        this.#capture(true);
+        this.#devices.capture(true);
         break;
     }
   }
@@ -558,7 +485,7 @@ export class Studio implements StudioApi {
   #end(phase: "left" | "failed" | "removed"): void {
     this.#disconnect(phase);
     void this.#sound.stop();
-    this.#microphone.close();
+    this.#devices.microphone.close();
     this.#hadMicrophone = this.#state.microphone === "on";
     this.#sound.setRelay(null);
     this.#set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
@@ -651,7 +578,7 @@ export class Studio implements StudioApi {
       for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
       const { microphone } = this.#state;
       const signalling = this.#signalling;
-      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#sound.rateHz);
+      if (microphone === "on" || microphone === "mismatched") await this.#devices.microphone.enable(this.#sound.rateHz);
       // It ended with the room that was left meanwhile; in the lobby it goes on, and is to have this rate.
       if (this.#sound.current === null) return;
       try {
@@ -678,7 +605,7 @@ export class Studio implements StudioApi {
     const isFirst = this.#state.phase !== "joined";
     if (welcome.locked) this.#store.end("unlocked");
     else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
-    if (isFirst) this.#launchAdvice.give(this.#microphone.latencyMs);
+    if (isFirst) this.#devices.adviseLaunch();
     else this.#sound.current?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
     this.#setOwner(welcome.owner);
@@ -1129,8 +1056,8 @@ export class Studio implements StudioApi {
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
-      reportedInputLatencyMs: this.#microphone.latencyMs,
-      microphoneOpenings: this.#microphone.openings,
+      reportedInputLatencyMs: this.#devices.microphone.latencyMs,
+      microphoneOpenings: this.#devices.microphone.openings,
       outputUnderruns: sound?.outputUnderruns() ?? null,
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
@@ -1194,7 +1121,7 @@ export class Studio implements StudioApi {
     stream: number | undefined,
     numbers: Float64Array | undefined,
   ): MouthToEar | null {
-    const output = this.#sound.current?.outputClock(this.#devices().output);
+    const output = this.#sound.current?.outputClock(this.#devices.delays().output);
     if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
     const playhead = this.#sound.number(stream, numbers)("playhead");
     if (Number.isNaN(playhead)) return null;
