@@ -1,8 +1,7 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
-import { COMMAND, type Mixing, type Pin } from "../shared/engine";
+import { COMMAND, type Pin } from "../shared/engine";
 import type { FarEnd, FromWorker } from "../shared/messages";
-import type { Listen } from "../shared/relay";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
 import { type HeardReport, MIX_STREAM } from "../shared/wire";
@@ -12,27 +11,18 @@ import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { HeardWindow, inMix } from "./heard";
 import { accepted } from "./ice";
 import { NO_CALIBRATION } from "./loop-back";
-import { type Member, newMember } from "./member";
-import { Loop, type MeshHost, Peer } from "./mesh";
-import { type Mix, Mixes } from "./mixes";
-import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
+import type { Member } from "./member";
+import { Members } from "./members";
+import type { Buffer, Entry, Levels, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
-import { Negotiations } from "./negotiations";
 import { OwnDevices } from "./own-devices";
 import { Peaks } from "./peaks";
-import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
+import { DEFAULT_NAME } from "./remembered";
 import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
-import {
-  type FromServer,
-  newSecret,
-  type RemoteParticipant,
-  Signalling,
-  type Trouble,
-  type Welcome,
-} from "./signalling";
-import { BUDGET_SHARES, type Sound } from "./sound";
+import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
+import type { Sound } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
 import { streamNumber } from "./stream-number";
@@ -40,11 +30,8 @@ import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
 import { Tracing } from "./tracing";
 import { WorkerStats } from "./worker-stats";
 
-const LOOP_ID = "loop";
 /** Among the peaks, whose are otherwise participants'. */
 const INPUT_PEAKS = "input";
-/** A delay that has sufficed for so long is remembered. */
-const KEEP_DELAYS_MS = 10_000;
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
@@ -54,8 +41,6 @@ const PEAKS_MS = 25;
 const FORGET_PEAKS_MS = 1_000;
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
-/** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
-const RETURN_MS = 15_000;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -72,9 +57,6 @@ export class Studio implements StudioApi {
   #trouble: Trouble | null = null;
   /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
-  #selfId: string | null = null;
-  #iceServers: RTCIceServer[] = [];
-  #ownerId: string | null = null;
   /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
   /** When it was last looked at who is heard in the mix. */
@@ -84,9 +66,7 @@ export class Studio implements StudioApi {
   #mix: { stream: number; isMuted: boolean; isSolo: boolean; window: HeardWindow } | null = null;
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
-  readonly #members = new Map<string, Member>();
-  readonly #mixes = new Mixes();
-  #nextStream = 1;
+  readonly #members: Members;
   readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
@@ -97,7 +77,6 @@ export class Studio implements StudioApi {
   #peaksObserver: ReturnType<typeof setInterval> | undefined;
   /** Which of the audio thread's publications was looked at last. */
   #peaksAtQuanta = 0;
-  readonly #delays = new RememberedDelays(() => localStorage);
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
@@ -133,7 +112,10 @@ export class Studio implements StudioApi {
       recover: () => void this.#recoverSound(),
     });
     this.#devices = new OwnDevices(this.#store, this.#sound, this.#worker);
-    setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
+    this.#members = new Members(this.#store, this.#sound, this.#worker, automation.pin, {
+      signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
+      removed: (id) => this.#forgetPeaks(id),
+    });
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
     // Browsers may bring it back as it was.
@@ -178,13 +160,10 @@ export class Studio implements StudioApi {
       this.#sound.current?.configureSender(this.#format.config);
     }
     if (changed("buffer")) {
-      this.#mixes.setBuffer(after.buffer);
+      this.#members.setBuffers(after.buffer);
       if (this.#mix !== null) this.#sound.current?.setBuffer(this.#mix.stream, after.buffer);
     }
-    for (const { participant, peer } of this.#members.values()) {
-      if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
-      if (changed("lanes") && peer instanceof Peer) peer.wantLanes(after.lanes);
-    }
+    if (changed("lanes")) this.#members.wantLanes(after.lanes);
   }
 
   calibrate(): Promise<void> {
@@ -240,7 +219,7 @@ export class Studio implements StudioApi {
   #observe(): void {
     const sound = this.#sound.current;
     if (sound === null) return;
-    if (this.#sound.observe()) this.#publishMembers();
+    if (this.#sound.observe()) this.#members.publish();
     this.#devices.followInput();
     this.#followPaths(sound);
     // By time, not by looks: those of a page in the background are a second apart.
@@ -254,12 +233,12 @@ export class Studio implements StudioApi {
       return at < 0 ? null : window.add(nowMs, streamNumber(numbers, at), underruns);
     };
     const mix = this.#mix && lookAt(this.#mix);
-    for (const member of this.#members.values()) {
+    for (const member of this.#members.all) {
       const heard = lookAt(member);
       // In the mix their own stream stands still.
-      member.hearing = this.#isMixed(member.stream) ? mix && this.#inMix(mix, member) : heard;
+      member.hearing = this.#members.isMixed(member) ? mix && this.#inMix(mix, member) : heard;
     }
-    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
+    const streams = this.#members.all.map(({ stream, hearing: heard, window }) => ({
       stream,
       heard,
       lost: window.lost,
@@ -273,7 +252,7 @@ export class Studio implements StudioApi {
     const played = (stream: number) => this.#sound.number(stream, numbers)("played") || 0;
     const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
     this.#mixLookedMs += elapsedMs;
-    const seen = Array.from(this.#members.values(), ({ stream }) => {
+    const seen = this.#members.all.map(({ stream }) => {
       const worker = this.#worker.peer(stream);
       return {
         stream,
@@ -286,15 +265,19 @@ export class Studio implements StudioApi {
     const settleMs = this.#mixSettlesMs(numbers);
     sound.mixing.review({ elapsedMs, playedFrames, settleMs }, seen);
     this.#keepMix(sound);
-    const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
+    const taken = this.#members.all.map((member) => this.#taken(member));
     const listen = listenOf(taken, sound.mixing, this.#state.settings);
     const text = JSON.stringify(listen);
     if (text !== this.#listen) sound.setListen(listen);
     this.#listen = text;
     // After the relay: who is no longer to send directly shall find that the relay is asked.
-    for (const member of this.#members.values()) {
-      this.#silence(member);
-      this.#tellWanted(member, listen, sound.mixing);
+    for (const member of this.#members.all) {
+      this.#members.silence(member);
+      if (member.number === null) continue;
+      this.#members.tellWanted(member, {
+        relayed: takesRelayed(listen, member.number),
+        direct: wantsDirect(this.#taken(member), sound.mixing),
+      });
     }
   }
 
@@ -302,10 +285,6 @@ export class Studio implements StudioApi {
   #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
     const share = this.#worker.peer(stream)?.mixerConcealedShare ?? null;
     return share === null ? null : inMix(mix, share);
-  }
-
-  #isMixed(stream: number): boolean {
-    return this.#sound.current?.mixing.isMixed(stream) ?? false;
   }
 
   /** From asking the relay for a change of the mix until it is heard. */
@@ -324,7 +303,7 @@ export class Studio implements StudioApi {
       return;
     }
     if (this.#mix === null) {
-      const stream = this.#nextStream++;
+      const stream = this.#members.newStream();
       sound.addStream(stream, this.#state.settings.buffer, null);
       sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
       sound.command(COMMAND.mute, stream, 1);
@@ -332,33 +311,11 @@ export class Studio implements StudioApi {
       this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
     }
     const mix = this.#mix;
-    const members = Array.from(this.#members.values());
-    const isSolo = members.some((member) => this.#isMixed(member.stream) && member.participant.solo);
+    const members = this.#members.all;
+    const isSolo = members.some((member) => this.#members.isMixed(member) && member.participant.solo);
     if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
     if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
     Object.assign(mix, { isMuted: !isHeard, isSolo });
-  }
-
-  /** A participant's own stream is silent while it is heard in the mix, and while one of us has muted it. */
-  #silence(member: Member): void {
-    const { participant, stream } = member;
-    const isSilent = participant.muted || participant.mutedByOwner || this.#isMixed(stream);
-    if (isSilent !== member.isSilent) this.#sound.current?.command(COMMAND.mute, stream, Number(isSilent));
-    member.isSilent = isSilent;
-  }
-
-  /** Tells a peer by which ways its sound is to come. */
-  #tellWanted(member: Member, listen: Listen, mixing: Mixing): void {
-    const { number, participant, peer } = member;
-    if (number === null || !(peer instanceof Peer)) return;
-    const now = {
-      relayed: takesRelayed(listen, number),
-      direct: wantsDirect(this.#taken(member), mixing),
-    };
-    for (const kind of ["relayed", "direct"] as const) {
-      if (now[kind] === member.wanted[kind]) continue;
-      if (this.#host.signal(participant.id, { kind, wanted: now[kind] })) member.wanted[kind] = now[kind];
-    }
   }
 
   #taken({ number, participant, stream }: Member): Taken {
@@ -373,14 +330,14 @@ export class Studio implements StudioApi {
         this.#worker.take(message);
         this.#addPeaks(INPUT_PEAKS, message.sender.peak);
         if (this.#worker.capturePath !== capturePath) this.#devices.loopBack.recall();
-        this.#publishConnections();
+        this.#members.publishConnections();
         break;
       }
       case "lanes-wanted":
-        if (this.#state.settings.lanes === "auto") this.#peerOf(message.stream)?.wantLanes(message.count);
+        if (this.#state.settings.lanes === "auto") this.#members.peerOfStream(message.stream)?.wantLanes(message.count);
         break;
       case "lane-closed":
-        this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        this.#members.peerOfStream(message.stream)?.laneClosed(message.lane, message.epoch);
         break;
       case "recording":
         this.#devices.loopBack.handleRecording(message);
@@ -396,13 +353,6 @@ export class Studio implements StudioApi {
         this.#devices.capture(true);
         break;
     }
-  }
-
-  #peerOf(stream: number): Peer | null {
-    for (const { stream: other, peer } of this.#members.values()) {
-      if (other === stream && peer instanceof Peer) return peer;
-    }
-    return null;
   }
 
   // ---- Room ----
@@ -496,7 +446,7 @@ export class Studio implements StudioApi {
     this.#set({ phase });
     this.#signalling?.leave();
     this.#signalling = null;
-    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+    this.#members.removeAll();
     this.#setMutedByOwner(false);
     this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
   }
@@ -509,7 +459,7 @@ export class Studio implements StudioApi {
     this.#set({ signalling });
     if (signalling === "connecting") this.#sound.current?.holdRelay();
     if (signalling === "online") this.#store.end("server-gone", "not-ordered");
-    else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
+    else if (signalling === "connecting" && this.#state.phase === "joined") {
       this.#raise({
         id: "server-gone",
         severity: "warning",
@@ -530,27 +480,27 @@ export class Studio implements StudioApi {
         await this.#handleWelcome(message);
         break;
       case "joined":
-        this.#meet(message.participant, false);
+        this.#members.meet(message.participant, false);
         break;
       case "away":
-        this.#updateMember(message.id, { present: false });
+        this.#members.update(message.id, { present: false });
         break;
       case "back":
-        this.#updateMember(message.id, { present: true });
-        this.#sayAgain(message.id);
+        this.#members.update(message.id, { present: true });
+        this.#members.sayAgain(message.id);
         break;
       case "renamed":
-        this.#rename(message.id, message.name);
+        this.#members.rename(message.id, message.name);
         break;
       case "left":
-        this.#removeMember(message.id);
+        this.#members.remove(message.id);
         break;
       case "owner":
-        this.#setOwner(message.id);
+        this.#members.setOwner(message.id);
         break;
       case "muted":
-        if (message.id === this.#selfId) this.#setMutedByOwner(message.muted);
-        else this.#updateMember(message.id, { mutedByOwner: message.muted });
+        if (message.id === this.#members.selfId) this.#setMutedByOwner(message.muted);
+        else this.#members.update(message.id, { mutedByOwner: message.muted });
         break;
       case "locked":
         this.#passphrase = message.passphrase;
@@ -561,7 +511,7 @@ export class Studio implements StudioApi {
         this.#sound.setRelay(message.relay);
         break;
       case "signal":
-        this.#memberPeer(message.from)?.handle(message.data);
+        this.#members.peer(message.from)?.handle(message.data);
         break;
       case "error":
         this.#handleServerError(message.code, message.message);
@@ -570,12 +520,11 @@ export class Studio implements StudioApi {
   }
 
   async #handleWelcome(welcome: Welcome): Promise<void> {
-    this.#selfId = welcome.id;
-    this.#setIceServers(welcome.ice_servers);
+    this.#members.enter(welcome.id, this.#accepted(welcome.ice_servers));
     if (welcome.sample_rate_hz !== this.#sound.rateHz) {
       this.#sound.rateHz = welcome.sample_rate_hz;
       // Their lanes end with the worker that has them.
-      for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
+      this.#members.removeAll();
       const { microphone } = this.#state;
       const signalling = this.#signalling;
       if (microphone === "on" || microphone === "mismatched") await this.#devices.microphone.enable(this.#sound.rateHz);
@@ -592,23 +541,14 @@ export class Studio implements StudioApi {
     }
     if (!welcome.locked) this.#passphrase = null;
     this.#sound.setRelay(welcome.relay);
-    const here = new Set(welcome.participants.map(({ id }) => id));
-    for (const id of Array.from(this.#members.keys())) {
-      if (id === LOOP_ID || here.has(id)) continue;
-      if (welcome.resumed) this.#removeMember(id);
-      else this.#waitFor(id);
-    }
-    if (!welcome.resumed) this.#forgetNumbers();
-    for (const { peer } of this.#members.values())
-      if (peer instanceof Peer) peer.iceServers = this.#iceServers;
-    for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
+    this.#members.meetAll(welcome.participants, welcome.resumed);
     const isFirst = this.#state.phase !== "joined";
     if (welcome.locked) this.#store.end("unlocked");
     else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
     if (isFirst) this.#devices.adviseLaunch();
     else this.#sound.current?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
-    this.#setOwner(welcome.owner);
+    this.#members.setOwner(welcome.owner);
     const { locked } = welcome;
     this.#set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
@@ -662,11 +602,11 @@ export class Studio implements StudioApi {
     this.#set({ looping: false, signalling: "offline", passphrase });
   }
 
-  #setIceServers(servers: RTCIceServer[]): void {
-    this.#iceServers = accepted(servers);
-    if (this.#iceServers.length === servers.length) {
+  #accepted(servers: RTCIceServer[]): RTCIceServer[] {
+    const taken = accepted(servers);
+    if (taken.length === servers.length) {
       this.#clear("ice");
-      return;
+      return taken;
     }
     this.#raise({
       id: "ice",
@@ -675,14 +615,7 @@ export class Studio implements StudioApi {
       remedy:
         "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
     });
-  }
-
-  #setOwner(id: string): void {
-    this.#ownerId = id;
-    this.#set({ isOwner: id === this.#selfId });
-    for (const member of this.#members.values())
-      member.participant = { ...member.participant, isOwner: member.participant.id === id };
-    this.#publishMembers();
+    return taken;
   }
 
   #setMutedByOwner(mutedByOwner: boolean): void {
@@ -699,196 +632,6 @@ export class Studio implements StudioApi {
     });
   }
 
-  /** A server that was restarted does not know yet who is here: they come back as we did, and meanwhile the music goes on. */
-  #waitFor(id: string): void {
-    this.#updateMember(id, { present: false });
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    clearTimeout(member.returnTimer);
-    member.returnTimer = setTimeout(() => this.#removeMember(id), RETURN_MS);
-  }
-
-  /** A server that was restarted gives them anew, to others: what is sent to one who is waited for would go to another. */
-  #forgetNumbers(): void {
-    for (const member of this.#members.values()) {
-      member.number = null;
-      this.#tellPeer(member);
-    }
-  }
-
-  /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
-  #meet({ id, stream, name: said, present, muted }: RemoteParticipant, resumed: boolean): void {
-    const name = nameOf(said) || DEFAULT_NAME;
-    const isNew = !this.#members.has(id);
-    this.#addMember(id, name);
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    clearTimeout(member.returnTimer);
-    const isKnown = resumed && member.number === stream;
-    member.number = stream;
-    // It has been gone, whether we were told or not; or we have.
-    if (!isNew && !isKnown) {
-      member.wanted = { direct: true, relayed: true };
-      this.#memberPeer(id)?.meetAgain();
-    }
-    this.#tellPeer(member);
-    member.name = name;
-    this.#updateMember(id, { present, mutedByOwner: muted });
-    if (isKnown) this.#sayAgain(id);
-  }
-
-  /** To a peer that has forgotten nothing: what was said into a connection that was dead already, the peer's or ours, is lost. */
-  #sayAgain(id: string): void {
-    const member = this.#members.get(id);
-    if (member !== undefined) member.wanted = { direct: null, relayed: null };
-    this.#memberPeer(id)?.retry();
-  }
-
-  #addMember(id: string, name: string): void {
-    if (this.#members.has(id) || this.#selfId === null) return;
-    const { lanes } = this.#state.settings;
-    const member = this.#newMember(id, name);
-    member.peer = new Peer(this.#selfId, id, member.stream, lanes, this.#iceServers, this.#host);
-  }
-
-  #rename(id: string, said: string): void {
-    const name = nameOf(said) || DEFAULT_NAME;
-    const member = this.#members.get(id);
-    if (member !== undefined) member.name = name;
-    this.#mixes.rename({ id, name }, this.#namesBeside(id));
-    this.#publishMembers();
-  }
-
-  /** Of the others who are there. */
-  #namesBeside(id: string): string[] {
-    return Array.from(this.#members.values()).flatMap(({ name, participant }) =>
-      participant.present && participant.id !== id ? [name] : [],
-    );
-  }
-
-  /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
-  #shownName({ name, number }: Member): string {
-    const look = (of: string) => of.normalize("NFKC").toLowerCase();
-    const alike = Array.from(this.#members.values()).filter((member) => look(member.name) === look(name));
-    const isShared = alike.length > 1;
-    return isShared && number !== null ? `${name} ${number}` : name;
-  }
-
-  /** What the worker needs to know of a peer to find its way. */
-  #tellPeer(member: Member): void {
-    const { stream, number, participant, peer } = member;
-    if (!(peer instanceof Peer)) return;
-    const told = JSON.stringify([number, participant.pin, peer.wants]);
-    if (told === member.told) return;
-    member.told = told;
-    this.#sound.current?.setPeer(stream, number, participant.pin, peer.wants);
-  }
-
-  /** As it was mixed when it was here last. */
-  #newMember(id: string, name: string): Member {
-    const isLoop = id === LOOP_ID;
-    const kept = this.#mixes.of({ id, name }, this.#namesBeside(id));
-    const { buffer } = this.#state.settings;
-    const pin = isLoop ? "auto" : this.#automation.pin;
-    const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };
-    const stream = this.#nextStream++;
-    const member = newMember(stream, { id, name, isLoop, isOwner: id === this.#ownerId }, mix);
-    this.#members.set(id, member);
-    this.#sound.current?.addStream(stream, mix.buffer, this.#delays.of(delayKey({ name, isLoop }, this.#sound.rateHz)));
-    if (kept !== undefined) {
-      this.#sound.current?.command(COMMAND.gain, stream, mix.gain);
-      this.#sound.current?.command(COMMAND.pan, stream, mix.pan);
-      this.#sound.current?.command(COMMAND.solo, stream, Number(mix.solo));
-    }
-    return member;
-  }
-
-  #removeMember(id: string): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#members.delete(id);
-    this.#forgetPeaks(id);
-    clearTimeout(member.returnTimer);
-    member.peer?.close();
-    this.#sound.current?.removeStream(member.stream);
-    this.#clear(`unreachable-${id}`);
-    this.#publishMembers();
-  }
-
-  #updateMember(id: string, change: Partial<Participant>): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    member.participant = { ...member.participant, ...change };
-    this.#silence(member);
-    this.#publishMembers();
-  }
-
-  #memberPeer(id: string): Peer | null {
-    const peer = this.#members.get(id)?.peer;
-    return peer instanceof Peer ? peer : null;
-  }
-
-  readonly #host: MeshHost = {
-    negotiations: Negotiations.ofPage(),
-    addLane: (...lane) => this.#sound.current?.addLane(...lane),
-    closeLane: (stream, lane) => this.#sound.current?.closeLane(stream, lane),
-    signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
-    changed: () => {
-      for (const member of this.#members.values()) this.#tellPeer(member);
-      this.#publishMembers();
-    },
-  };
-
-  /** By whichever way there is. */
-  #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
-    const worker = this.#worker.peer(stream);
-    const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
-    const byRelay = isRelayed && worker?.asked !== "nothing";
-    const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
-    // There may be lanes: nothing moves on them.
-    return connection === "connected" && this.#sound.isWorkerStill ? "interrupted" : connection;
-  }
-
-  /** What the worker tells may have changed them. */
-  #publishConnections(): void {
-    const members = Array.from(this.#members.values());
-    if (members.some((member) => this.#connectionOf(member) !== member.participant.connection))
-      this.#publishMembers();
-  }
-
-  #publishMembers(): void {
-    for (const member of this.#members.values()) {
-      const name = this.#shownName(member);
-      if (name !== member.participant.name) member.participant = { ...member.participant, name };
-      const { participant } = member;
-      const connection = this.#connectionOf(member);
-      const id = `unreachable-${participant.id}`;
-      // Who has gone is not behind a firewall; the strip says it.
-      if (connection !== "failed" || !participant.present) this.#clear(id);
-      if (connection === participant.connection) continue;
-      member.participant = { ...participant, connection };
-      // While the server is gone, that is the reason, and said already.
-      if (connection === "failed" && participant.present && this.#state.signalling === "online") {
-        this.#raise({
-          id,
-          severity: "error",
-          ...(participant.isLoop
-            ? {
-                title: "You cannot hear yourself through the network.",
-                remedy:
-                  "Most likely a firewall or an extension of the browser is in the way. The page keeps trying; another network helps.",
-              }
-            : {
-                title: `${participant.name} cannot be reached.`,
-                remedy:
-                  "Most likely a firewall is in the way at one of you, and the server's relay is out of reach, too; or one of the computers is too busy to answer. The page keeps trying; another network helps.",
-              }),
-        });
-      }
-    }
-    this.#set({ participants: Array.from(this.#members.values(), ({ participant }) => participant) });
-  }
-
   // ---- Controls ----
 
   setSelfMuted(selfMuted: boolean): void {
@@ -897,42 +640,27 @@ export class Studio implements StudioApi {
   }
 
   async setLoop(looping: boolean): Promise<void> {
-    if (looping === this.#members.has(LOOP_ID)) return;
-    this.#set({ looping });
-    if (!looping) {
-      this.#removeMember(LOOP_ID);
-      return;
-    }
-    const name = "Yourself, through the network";
-    const member = this.#newMember(LOOP_ID, name);
-    member.peer = new Loop(member.stream, this.#state.settings.lanes, this.#iceServers, this.#host);
-    this.#publishMembers();
+    this.#members.setLoop(looping);
   }
 
   setGain(id: string, gain: number): void {
-    this.#control(id, { gain }, COMMAND.gain, gain);
+    this.#members.control(id, { gain }, COMMAND.gain, gain);
   }
   setPan(id: string, pan: number): void {
-    this.#control(id, { pan }, COMMAND.pan, pan);
+    this.#members.control(id, { pan }, COMMAND.pan, pan);
   }
   setMuted(id: string, muted: boolean): void {
-    this.#mixMember(id, { muted });
+    this.#members.mix(id, { muted });
   }
   setSolo(id: string, solo: boolean): void {
-    this.#control(id, { solo }, COMMAND.solo, Number(solo));
+    this.#members.control(id, { solo }, COMMAND.solo, Number(solo));
   }
 
   setBuffer(id: string, buffer: Buffer): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#sound.current?.setBuffer(member.stream, buffer);
-    this.#mixMember(id, { buffer });
+    this.#members.setBuffer(id, buffer);
   }
-
   setPin(id: string, pin: Pin): void {
-    this.#mixMember(id, { pin });
-    const member = this.#members.get(id);
-    if (member !== undefined) this.#tellPeer(member);
+    this.#members.setPin(id, pin);
   }
 
   moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
@@ -956,20 +684,6 @@ export class Studio implements StudioApi {
       remedy: "Do it again when the server is back.",
     });
     return false;
-  }
-
-  #mixMember(id: string, change: Partial<Mix>): void {
-    this.#updateMember(id, change);
-    const member = this.#members.get(id);
-    if (member !== undefined && id !== LOOP_ID)
-      this.#mixes.keep({ id, name: member.name }, member.participant);
-  }
-
-  #control(id: string, change: Partial<Mix>, code: number, value: number): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#sound.current?.command(code, member.stream, value);
-    this.#mixMember(id, change);
   }
 
   dismiss(problemId: string): void {
@@ -1001,9 +715,9 @@ export class Studio implements StudioApi {
     const numbers = this.#sound.current?.numbers();
     if (numbers === undefined || numbers[WORKLET_STATS.quanta] === this.#peaksAtQuanta) return;
     this.#peaksAtQuanta = numbers[WORKLET_STATS.quanta];
-    for (const [id, { stream }] of this.#members) {
+    for (const { participant, stream } of this.#members.all) {
       const number = this.#sound.number(stream, numbers);
-      this.#addPeaks(id, [number("peakLeft") || 0, number("peakRight") || 0]);
+      this.#addPeaks(participant.id, [number("peakLeft") || 0, number("peakRight") || 0]);
     }
   }
 
@@ -1042,7 +756,7 @@ export class Studio implements StudioApi {
       version: 2,
       timeMs: Date.now(),
       room,
-      id: this.#selfId,
+      id: this.#members.selfId,
       name: this.#displayName(),
       signalling,
       crossOriginIsolated,
@@ -1069,25 +783,8 @@ export class Studio implements StudioApi {
       sender: this.#worker.newest.sender,
       relay: this.#worker.newest.relay,
       mix: this.#mix && this.#streamStats(this.#mix.stream, numbers),
-      peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
+      peers: this.#members.all.map((member) => this.#peerStats(member, numbers)),
     };
-  }
-
-  /** Remembers the delays that have sufficed since it was last called. */
-  #keepDelays(): void {
-    const numbers = this.#sound.current?.numbers();
-    for (const member of this.#members.values()) {
-      const { participant } = member;
-      const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
-      const grown = {
-        playedFrames: playedFrames - member.looked.playedFrames,
-        concealedFrames: concealedFrames - member.looked.concealedFrames,
-      };
-      member.looked = { playedFrames, concealedFrames };
-      const key = delayKey({ name: member.name, isLoop: participant.isLoop }, this.#sound.rateHz);
-      if (key === null || typeof participant.buffer !== "string") continue;
-      if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
-    }
   }
 
   /**
@@ -1098,7 +795,7 @@ export class Studio implements StudioApi {
   async trace(seconds: number): Promise<Trace> {
     const sound = this.#sound.current;
     if (sound === null) throw new Error("no sound runs yet: nothing to trace");
-    const participants = () => new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
+    const participants = () => new Map(this.#members.all.map(({ participant, stream }) => [stream, participant.id]));
     return this.#tracing.run(sound, seconds, participants);
   }
 
@@ -1109,7 +806,7 @@ export class Studio implements StudioApi {
   #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
     const { stream } = member;
     const worker = this.#worker.peer(stream);
-    const isMixed = this.#isMixed(stream);
+    const isMixed = this.#members.isMixed(member);
     const farEnd = farEndOf(worker, isMixed);
     const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
     return peerStats(member, this.#sound.number(stream, numbers), worker, { isMixed, mouthToEar });
