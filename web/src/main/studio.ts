@@ -4,11 +4,11 @@ import { COMMAND, type Pin } from "../shared/engine";
 import type { FarEnd, FromWorker } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
 import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
-import { type HeardReport, MIX_STREAM } from "../shared/wire";
+import type { HeardReport } from "../shared/wire";
 import { Awake } from "./awake";
 import { milliseconds } from "./clock";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
-import { HeardWindow, inMix } from "./heard";
+import { type HeardWindow, inMix } from "./heard";
 import { accepted } from "./ice";
 import { NO_CALIBRATION } from "./loop-back";
 import type { Member } from "./member";
@@ -22,11 +22,10 @@ import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
 import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
-import type { Sound } from "./sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
 import { streamNumber } from "./stream-number";
-import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
+import { Taking } from "./taking";
 import { Tracing } from "./tracing";
 import { WorkerStats } from "./worker-stats";
 
@@ -39,8 +38,6 @@ const HEARD_MS = 450;
 const PEAKS_MS = 25;
 /** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
 const FORGET_PEAKS_MS = 1_000;
-/** Between two looks at the mix, while there is one. */
-const MIX_LOOK_MS = 20;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -59,14 +56,8 @@ export class Studio implements StudioApi {
   #inbox: Promise<void> = Promise.resolve();
   /** What was said at the door, or is to be said there since the owner locked the room. */
   #passphrase: string | null = null;
-  /** When it was last looked at who is heard in the mix. */
-  #mixLookedMs = 0;
-  #mixObserver: ReturnType<typeof setInterval> | undefined;
-  /** The mix's stream while there is one, and what the engine was last told of it. */
-  #mix: { stream: number; isMuted: boolean; isSolo: boolean; window: HeardWindow } | null = null;
-  /** What is taken from the relay, as it was last told, in JSON. */
-  #listen = "";
   readonly #members: Members;
+  readonly #taking: Taking;
   readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
@@ -116,6 +107,7 @@ export class Studio implements StudioApi {
       signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
       removed: (id) => this.#forgetPeaks(id),
     });
+    this.#taking = new Taking(this.#store, this.#sound, this.#worker, this.#members);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
     // Browsers may bring it back as it was.
@@ -161,7 +153,7 @@ export class Studio implements StudioApi {
     }
     if (changed("buffer")) {
       this.#members.setBuffers(after.buffer);
-      if (this.#mix !== null) this.#sound.current?.setBuffer(this.#mix.stream, after.buffer);
+      this.#taking.setBuffer(after.buffer);
     }
     if (changed("lanes")) this.#members.wantLanes(after.lanes);
   }
@@ -186,11 +178,9 @@ export class Studio implements StudioApi {
   #soundEnded(): void {
     clearInterval(this.#observer);
     clearInterval(this.#peaksObserver);
-    clearInterval(this.#mixObserver);
+    this.#taking.end();
     this.#worker.forget();
     this.#forgetPeaks(INPUT_PEAKS);
-    this.#mix = null;
-    this.#listen = "";
     this.#devices.output.presume();
   }
 
@@ -221,7 +211,7 @@ export class Studio implements StudioApi {
     if (sound === null) return;
     if (this.#sound.observe()) this.#members.publish();
     this.#devices.followInput();
-    this.#followPaths(sound);
+    this.#taking.follow();
     // By time, not by looks: those of a page in the background are a second apart.
     const nowMs = performance.now();
     if (nowMs - this.#heardAtMs < HEARD_MS) return;
@@ -232,7 +222,7 @@ export class Studio implements StudioApi {
       const at = sound.offsetOf(numbers, stream);
       return at < 0 ? null : window.add(nowMs, streamNumber(numbers, at), underruns);
     };
-    const mix = this.#mix && lookAt(this.#mix);
+    const mix = this.#taking.mix && lookAt(this.#taking.mix);
     for (const member of this.#members.all) {
       const heard = lookAt(member);
       // In the mix their own stream stands still.
@@ -246,81 +236,10 @@ export class Studio implements StudioApi {
     sound.setHeard(streams, this.#devices.delays().input);
   }
 
-  /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
-  #followPaths(sound: Sound): void {
-    const numbers = sound.numbers();
-    const played = (stream: number) => this.#sound.number(stream, numbers)("played") || 0;
-    const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
-    this.#mixLookedMs += elapsedMs;
-    const seen = this.#members.all.map(({ stream }) => {
-      const worker = this.#worker.peer(stream);
-      return {
-        stream,
-        isWanted: worker?.asked === "mixed" && worker.relayOpen,
-        isForwarded: worker?.ways.relayed.isHeard === true,
-        playedFrames: played(stream),
-      };
-    });
-    const playedFrames = this.#mix === null ? 0 : played(this.#mix.stream);
-    const settleMs = this.#mixSettlesMs(numbers);
-    sound.mixing.review({ elapsedMs, playedFrames, settleMs }, seen);
-    this.#keepMix(sound);
-    const taken = this.#members.all.map((member) => this.#taken(member));
-    const listen = listenOf(taken, sound.mixing, this.#state.settings);
-    const text = JSON.stringify(listen);
-    if (text !== this.#listen) sound.setListen(listen);
-    this.#listen = text;
-    // After the relay: who is no longer to send directly shall find that the relay is asked.
-    for (const member of this.#members.all) {
-      this.#members.silence(member);
-      if (member.number === null) continue;
-      this.#members.tellWanted(member, {
-        relayed: takesRelayed(listen, member.number),
-        direct: wantsDirect(this.#taken(member), sound.mixing),
-      });
-    }
-  }
-
   /** Null before the server says how its mixer hears them. */
   #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
     const share = this.#worker.peer(stream)?.mixerConcealedShare ?? null;
     return share === null ? null : inMix(mix, share);
-  }
-
-  /** From asking the relay for a change of the mix until it is heard. */
-  #mixSettlesMs(numbers: Float64Array): number {
-    const bufferedFrames = (this.#mix && this.#sound.number(this.#mix.stream, numbers)("buffered")) || 0;
-    return (this.#worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#sound.rateHz;
-  }
-
-  /** The mix has a stream of its own while it is needed. It is silent until it plays. */
-  #keepMix(sound: Sound): void {
-    const { isNeeded, isHeard } = sound.mixing;
-    if (!isNeeded) {
-      clearInterval(this.#mixObserver);
-      if (this.#mix !== null) sound.removeStream(this.#mix.stream);
-      this.#mix = null;
-      return;
-    }
-    if (this.#mix === null) {
-      const stream = this.#members.newStream();
-      sound.addStream(stream, this.#state.settings.buffer, null);
-      sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
-      sound.command(COMMAND.mute, stream, 1);
-      this.#mix = { stream, isMuted: true, isSolo: false, window: new HeardWindow() };
-      this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
-    }
-    const mix = this.#mix;
-    const members = this.#members.all;
-    const isSolo = members.some((member) => this.#members.isMixed(member) && member.participant.solo);
-    if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
-    if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
-    Object.assign(mix, { isMuted: !isHeard, isSolo });
-  }
-
-  #taken({ number, participant, stream }: Member): Taken {
-    const { asked = null, relayOpen: isReached = false } = this.#worker.peer(stream) ?? {};
-    return { number, participant, stream, asked, isReached };
   }
 
   #handleWorker(message: FromWorker): void {
@@ -782,7 +701,7 @@ export class Studio implements StudioApi {
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#worker.newest.sender,
       relay: this.#worker.newest.relay,
-      mix: this.#mix && this.#streamStats(this.#mix.stream, numbers),
+      mix: this.#taking.mix && this.#streamStats(this.#taking.mix.stream, numbers),
       peers: this.#members.all.map((member) => this.#peerStats(member, numbers)),
     };
   }
@@ -808,7 +727,7 @@ export class Studio implements StudioApi {
     const worker = this.#worker.peer(stream);
     const isMixed = this.#members.isMixed(member);
     const farEnd = farEndOf(worker, isMixed);
-    const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
+    const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#taking.mix?.stream : stream, numbers);
     return peerStats(member, this.#sound.number(stream, numbers), worker, { isMixed, mouthToEar });
   }
 
