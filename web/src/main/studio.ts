@@ -13,10 +13,10 @@ import { accepted } from "./ice";
 import { NO_CALIBRATION } from "./loop-back";
 import type { Member } from "./member";
 import { Members } from "./members";
+import { Meters } from "./meters";
 import type { Buffer, Entry, Levels, Problem, Settings, StudioApi, StudioState } from "./model";
 import { mouthToEar } from "./mouth-to-ear";
 import { OwnDevices } from "./own-devices";
-import { Peaks } from "./peaks";
 import { DEFAULT_NAME } from "./remembered";
 import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
@@ -29,15 +29,9 @@ import { Taking } from "./taking";
 import { Tracing } from "./tracing";
 import { WorkerStats } from "./worker-stats";
 
-/** Among the peaks, whose are otherwise participants'. */
-const INPUT_PEAKS = "input";
 /** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
 const OBSERVE_MS = 100;
 const HEARD_MS = 450;
-/** How often it is looked for new peaks: more often than the audio thread publishes them. */
-const PEAKS_MS = 25;
-/** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
-const FORGET_PEAKS_MS = 1_000;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -58,16 +52,10 @@ export class Studio implements StudioApi {
   #passphrase: string | null = null;
   readonly #members: Members;
   readonly #taking: Taking;
+  readonly #meters: Meters;
   readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
   #heardAtMs = Number.NEGATIVE_INFINITY;
-  /** For the page's meters, and for the automation. */
-  #meterPeaks = new Peaks();
-  #levelsAtMs = performance.now();
-  readonly #automationPeaks = new Peaks();
-  #peaksObserver: ReturnType<typeof setInterval> | undefined;
-  /** Which of the audio thread's publications was looked at last. */
-  #peaksAtQuanta = 0;
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
@@ -105,9 +93,10 @@ export class Studio implements StudioApi {
     this.#devices = new OwnDevices(this.#store, this.#sound, this.#worker);
     this.#members = new Members(this.#store, this.#sound, this.#worker, automation.pin, {
       signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
-      removed: (id) => this.#forgetPeaks(id),
+      removed: (id) => this.#meters.forget(id),
     });
     this.#taking = new Taking(this.#store, this.#sound, this.#worker, this.#members);
+    this.#meters = new Meters(this.#sound, this.#members);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
     // Browsers may bring it back as it was.
@@ -170,17 +159,16 @@ export class Studio implements StudioApi {
 
   #soundBegan(): void {
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
-    this.#peaksObserver = setInterval(() => this.#lookAtPeaks(), PEAKS_MS);
+    this.#meters.begin();
     this.#devices.capture();
     void this.#devices.list();
   }
 
   #soundEnded(): void {
     clearInterval(this.#observer);
-    clearInterval(this.#peaksObserver);
+    this.#meters.end();
     this.#taking.end();
     this.#worker.forget();
-    this.#forgetPeaks(INPUT_PEAKS);
     this.#devices.output.presume();
   }
 
@@ -247,7 +235,7 @@ export class Studio implements StudioApi {
       case "stats": {
         const { capturePath } = this.#worker;
         this.#worker.take(message);
-        this.#addPeaks(INPUT_PEAKS, message.sender.peak);
+        this.#meters.addInput(message.sender.peak);
         if (this.#worker.capturePath !== capturePath) this.#devices.loopBack.recall();
         this.#members.publishConnections();
         break;
@@ -612,58 +600,12 @@ export class Studio implements StudioApi {
   // ---- Figures ----
 
   levels(): Levels {
-    const nowMs = performance.now();
-    if (nowMs - this.#levelsAtMs > FORGET_PEAKS_MS) this.#meterPeaks = new Peaks();
-    this.#levelsAtMs = nowMs;
-    this.#lookAtPeaks();
-    const numbers = this.#sound.current?.numbers();
-    return {
-      input: this.#meterPeaks.take(INPUT_PEAKS, nowMs),
-      participant: (id) => {
-        const member = this.#members.get(id);
-        if (member === undefined) return [];
-        const channels = this.#sound.number(member.stream, numbers)("channels");
-        if (Number.isNaN(channels)) return [];
-        const peaks = this.#meterPeaks.take(id, nowMs);
-        return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
-      },
-    };
-  }
-
-  #lookAtPeaks(): void {
-    const numbers = this.#sound.current?.numbers();
-    if (numbers === undefined || numbers[WORKLET_STATS.quanta] === this.#peaksAtQuanta) return;
-    this.#peaksAtQuanta = numbers[WORKLET_STATS.quanta];
-    for (const { participant, stream } of this.#members.all) {
-      const number = this.#sound.number(stream, numbers);
-      this.#addPeaks(participant.id, [number("peakLeft") || 0, number("peakRight") || 0]);
-    }
-  }
-
-  #addPeaks(whose: string, peaks: readonly number[]): void {
-    const nowMs = performance.now();
-    this.#meterPeaks.add(whose, peaks, nowMs);
-    this.#automationPeaks.add(whose, peaks, nowMs);
-  }
-
-  #forgetPeaks(whose: string): void {
-    this.#meterPeaks.forget(whose);
-    this.#automationPeaks.forget(whose);
+    return this.#meters.levels();
   }
 
   /** `window.antiphon.stats()`: the peaks are those since it was last called, whatever the page reads meanwhile. */
   automationStats(): Stats {
-    this.#lookAtPeaks();
-    const stats = this.stats();
-    const withPeak = <T extends { peak: number[] }>(whose: string, of: T): T => {
-      const peaks = this.#automationPeaks.take(whose, performance.now());
-      return { ...of, peak: peaks.length > 0 ? Array.from(peaks) : of.peak.map(() => 0) };
-    };
-    return {
-      ...stats,
-      sender: withPeak(INPUT_PEAKS, stats.sender),
-      peers: stats.peers.map((peer) => withPeak(peer.id, peer)),
-    };
+    return this.#meters.withPeaks(this.stats());
   }
 
   stats(): Stats {
