@@ -1,37 +1,31 @@
 /** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
 
 import { COMMAND, type Pin } from "../shared/engine";
-import type { FarEnd, FromWorker } from "../shared/messages";
+import type { FromWorker } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type { MouthToEar, PeerStats, Stats, StreamStats, Trace } from "../shared/stats";
-import type { HeardReport } from "../shared/wire";
+import type { Stats, Trace } from "../shared/stats";
 import { Awake } from "./awake";
 import { milliseconds } from "./clock";
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
-import { type HeardWindow, inMix } from "./heard";
+import { Hearing } from "./hearing";
 import { accepted } from "./ice";
 import { NO_CALIBRATION } from "./loop-back";
-import type { Member } from "./member";
 import { Members } from "./members";
 import { Meters } from "./meters";
 import type { Buffer, Entry, Levels, Problem, Settings, StudioApi, StudioState } from "./model";
-import { mouthToEar } from "./mouth-to-ear";
 import { OwnDevices } from "./own-devices";
 import { DEFAULT_NAME } from "./remembered";
 import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
 import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
-import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
-import { streamNumber } from "./stream-number";
 import { Taking } from "./taking";
 import { Tracing } from "./tracing";
 import { WorkerStats } from "./worker-stats";
 
-/** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
+/** How often the output's clock is looked at, and what the worker is told of it. */
 const OBSERVE_MS = 100;
-const HEARD_MS = 450;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -52,10 +46,10 @@ export class Studio implements StudioApi {
   #passphrase: string | null = null;
   readonly #members: Members;
   readonly #taking: Taking;
+  readonly #hearing: Hearing;
   readonly #meters: Meters;
   readonly #worker = new WorkerStats();
   #observer: ReturnType<typeof setInterval> | undefined;
-  #heardAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(room: string, settings: Settings, automation: Automation) {
     this.#automation = automation;
@@ -96,6 +90,7 @@ export class Studio implements StudioApi {
       removed: (id) => this.#meters.forget(id),
     });
     this.#taking = new Taking(this.#store, this.#sound, this.#worker, this.#members);
+    this.#hearing = new Hearing(this.#sound, this.#worker, this.#devices, this.#members, this.#taking);
     this.#meters = new Meters(this.#sound, this.#members);
     // A page that goes away says so, instead of leaving the others to wait for its return.
     addEventListener("pagehide", () => this.#signalling?.leave());
@@ -195,39 +190,10 @@ export class Studio implements StudioApi {
 
   /** Looks at the output's clock, and tells the worker how the streams are heard. */
   #observe(): void {
-    const sound = this.#sound.current;
-    if (sound === null) return;
     if (this.#sound.observe()) this.#members.publish();
     this.#devices.followInput();
     this.#taking.follow();
-    // By time, not by looks: those of a page in the background are a second apart.
-    const nowMs = performance.now();
-    if (nowMs - this.#heardAtMs < HEARD_MS) return;
-    this.#heardAtMs = nowMs;
-    const numbers = sound.numbers();
-    const underruns = sound.outputUnderruns();
-    const lookAt = ({ stream, window }: { stream: number; window: HeardWindow }) => {
-      const at = sound.offsetOf(numbers, stream);
-      return at < 0 ? null : window.add(nowMs, streamNumber(numbers, at), underruns);
-    };
-    const mix = this.#taking.mix && lookAt(this.#taking.mix);
-    for (const member of this.#members.all) {
-      const heard = lookAt(member);
-      // In the mix their own stream stands still.
-      member.hearing = this.#members.isMixed(member) ? mix && this.#inMix(mix, member) : heard;
-    }
-    const streams = this.#members.all.map(({ stream, hearing: heard, window }) => ({
-      stream,
-      heard,
-      lost: window.lost,
-    }));
-    sound.setHeard(streams, this.#devices.delays().input);
-  }
-
-  /** Null before the server says how its mixer hears them. */
-  #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
-    const share = this.#worker.peer(stream)?.mixerConcealedShare ?? null;
-    return share === null ? null : inMix(mix, share);
+    this.#hearing.report();
   }
 
   #handleWorker(message: FromWorker): void {
@@ -643,8 +609,8 @@ export class Studio implements StudioApi {
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
       sender: this.#worker.newest.sender,
       relay: this.#worker.newest.relay,
-      mix: this.#taking.mix && this.#streamStats(this.#taking.mix.stream, numbers),
-      peers: this.#members.all.map((member) => this.#peerStats(member, numbers)),
+      mix: this.#hearing.mixStats(numbers),
+      peers: this.#hearing.peerStats(numbers),
     };
   }
 
@@ -658,33 +624,6 @@ export class Studio implements StudioApi {
     if (sound === null) throw new Error("no sound runs yet: nothing to trace");
     const participants = () => new Map(this.#members.all.map(({ participant, stream }) => [stream, participant.id]));
     return this.#tracing.run(sound, seconds, participants);
-  }
-
-  #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
-    return streamStats(this.#sound.number(stream, numbers), this.#worker.peer(stream));
-  }
-
-  #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
-    const { stream } = member;
-    const worker = this.#worker.peer(stream);
-    const isMixed = this.#members.isMixed(member);
-    const farEnd = farEndOf(worker, isMixed);
-    const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#taking.mix?.stream : stream, numbers);
-    return peerStats(member, this.#sound.number(stream, numbers), worker, { isMixed, mouthToEar });
-  }
-
-  /** Of a peer that is heard in this stream, its own or the mix's. */
-  #mouthToEar(
-    farEnd: FarEnd | null,
-    stream: number | undefined,
-    numbers: Float64Array | undefined,
-  ): MouthToEar | null {
-    const output = this.#sound.current?.outputClock(this.#devices.delays().output);
-    if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
-    const playhead = this.#sound.number(stream, numbers)("playhead");
-    if (Number.isNaN(playhead)) return null;
-    const nextFrame = numbers[WORKLET_STATS.nextFrame];
-    return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#sound.rateHz });
   }
 
   // ---- State ----
