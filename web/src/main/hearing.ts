@@ -13,28 +13,19 @@ import type { RunningSound } from "./running-sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
 import { streamNumber } from "./stream-number";
 import type { Taking } from "./taking";
-import type { WorkerStats } from "./worker-stats";
 
 /** How often at most the worker gets to know it. */
 const REPORT_MS = 450;
 
 export class Hearing {
   readonly #sound: RunningSound;
-  readonly #worker: WorkerStats;
   readonly #devices: OwnDevices;
   readonly #members: Members;
   readonly #taking: Taking;
   #reportedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(
-    sound: RunningSound,
-    worker: WorkerStats,
-    devices: OwnDevices,
-    members: Members,
-    taking: Taking,
-  ) {
+  constructor(sound: RunningSound, devices: OwnDevices, members: Members, taking: Taking) {
     this.#sound = sound;
-    this.#worker = worker;
     this.#devices = devices;
     this.#members = members;
     this.#taking = taking;
@@ -66,21 +57,21 @@ export class Hearing {
 
   /** Null before the server says how its mixer hears them. */
   #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
-    const share = this.#worker.peer(stream)?.mixerConcealedShare ?? null;
+    const share = this.#sound.worker.peer(stream)?.mixerConcealedShare ?? null;
     return share === null ? null : inMix(mix, share);
   }
 
   /** Of the server's mix; null unless there is one. `numbers`: the sound's. */
   mixStats(numbers: Float64Array | undefined): StreamStats | null {
     const { mix } = this.#taking;
-    return mix && streamStats(this.#sound.number(mix.stream, numbers), this.#worker.peer(mix.stream));
+    return mix && streamStats(this.#sound.number(mix.stream, numbers), this.#sound.worker.peer(mix.stream));
   }
 
   /** Of each. `numbers`: the sound's. */
   peerStats(numbers: Float64Array | undefined): PeerStats[] {
     return this.#members.all.map((member) => {
       const { stream } = member;
-      const worker = this.#worker.peer(stream);
+      const worker = this.#sound.worker.peer(stream);
       const isMixed = this.#members.isMixed(member);
       const farEnd = farEndOf(worker, isMixed);
       const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#taking.mix?.stream : stream, numbers);

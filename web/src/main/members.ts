@@ -13,7 +13,6 @@ import { nameOf } from "./settings";
 import type { RemoteParticipant } from "./signalling";
 import { BUDGET_SHARES } from "./sound";
 import type { Store } from "./store";
-import type { WorkerStats } from "./worker-stats";
 
 const LOOP_ID = "loop";
 /** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
@@ -29,7 +28,6 @@ export interface MembersHost extends Pick<MeshHost, "signal"> {
 export class Members {
   readonly #store: Store;
   readonly #sound: RunningSound;
-  readonly #worker: WorkerStats;
   readonly #pin: Pin;
   readonly #host: MembersHost;
   readonly #mesh: MeshHost;
@@ -42,10 +40,9 @@ export class Members {
   #iceServers: RTCIceServer[] = [];
 
   /** `pin`: the way that the others' sound shall take, until it is chosen otherwise. */
-  constructor(store: Store, sound: RunningSound, worker: WorkerStats, pin: Pin, host: MembersHost) {
+  constructor(store: Store, sound: RunningSound, pin: Pin, host: MembersHost) {
     this.#store = store;
     this.#sound = sound;
-    this.#worker = worker;
     this.#pin = pin;
     this.#host = host;
     this.#mesh = {
@@ -256,7 +253,7 @@ export class Members {
 
   /** By whichever way there is. */
   #connectionOf(member: Member): Participant["connection"] {
-    const worker = this.#worker.peer(member.stream);
+    const worker = this.#sound.worker.peer(member.stream);
     const isRelayed = worker?.relayOpen === true || this.isMixed(member);
     const byRelay = isRelayed && worker?.asked !== "nothing";
     const connection = byRelay ? "connected" : (member.peer?.connection ?? member.participant.connection);

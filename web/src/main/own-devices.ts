@@ -10,7 +10,6 @@ import { Output } from "./output";
 import type { RunningSound } from "./running-sound";
 import { TELLS_OUTPUT } from "./sound";
 import type { Store } from "./store";
-import type { WorkerStats } from "./worker-stats";
 
 export class OwnDevices {
   readonly microphone: Microphone;
@@ -18,13 +17,11 @@ export class OwnDevices {
   readonly loopBack: LoopBack;
   readonly #store: Store;
   readonly #sound: RunningSound;
-  readonly #worker: WorkerStats;
   readonly #launchAdvice: LaunchAdvice;
 
-  constructor(store: Store, sound: RunningSound, worker: WorkerStats) {
+  constructor(store: Store, sound: RunningSound) {
     this.#store = store;
     this.#sound = sound;
-    this.#worker = worker;
     this.microphone = new Microphone(store, () => sound.current?.stopCapture());
     this.output = new Output(store, () => sound.current);
     this.loopBack = new LoopBack(store, () => this.#setup());
@@ -102,14 +99,14 @@ export class OwnDevices {
   /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
   #reportedInput(): DeviceDelay | null {
     // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
-    const isStamped = this.#worker.newest.sender.capturePath === "track";
+    const isStamped = this.#sound.worker.newest.sender.capturePath === "track";
     const ms = isStamped ? 0 : this.microphone.latencyMs;
     return ms === null ? null : { isCalibrated: false, ms, errorMs: 0 };
   }
 
   #setup(): Setup {
     const { inputDeviceId, outputDeviceId, quantum } = this.#store.state.settings;
-    const { capturePath } = this.#worker;
+    const { capturePath } = this.#sound.worker;
     return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#sound.rateHz };
   }
 }

@@ -7,6 +7,7 @@ import type { Automation } from "./settings";
 import { NotLoaded, Sound, type Transport } from "./sound";
 import type { Store } from "./store";
 import { type StreamNumber, streamNumber } from "./stream-number";
+import { WorkerStats } from "./worker-stats";
 
 /** Sound that has not started after so long is held back: some outputs take a second to begin. */
 const HELD_BACK_MS = 1_500;
@@ -19,7 +20,7 @@ export interface SoundHost {
   receive(message: FromWorker): void;
   /** It is about to be closed. */
   ended(): void;
-  /** Whoever listens wants it to be started again, after it has stopped by itself. */
+  /** The user wants it started again, after it has stopped by itself. */
   recover(): void;
 }
 
@@ -27,6 +28,8 @@ export class RunningSound {
   readonly transport: Transport;
   /** Of the room: the sound has it from its next start on. */
   rateHz: number;
+  /** What its worker has told. */
+  readonly worker = new WorkerStats();
   readonly #store: Store;
   readonly #format: SendingFormat;
   readonly #host: SoundHost;
@@ -120,6 +123,7 @@ export class RunningSound {
     this.#current = null;
     this.#standstill = NO_STANDSTILL;
     if (sound === null) return;
+    this.worker.forget();
     this.#host.ended();
     sound.context.onstatechange = null;
     clearTimeout(this.#heldBackTimer);

@@ -19,16 +19,14 @@ import { type Automation, nameOf, storeSettings } from "./settings";
 import { Store } from "./store";
 import { Taking } from "./taking";
 import { Tracing } from "./tracing";
-import { WorkerStats } from "./worker-stats";
 
-/** How often the output's clock is looked at, and what the worker is told of it. */
+/** How often it is looked at the output's clock, the peers' ways and how they are heard. */
 const OBSERVE_MS = 100;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
   readonly #format: SendingFormat;
   readonly #sound: RunningSound;
-  readonly #worker = new WorkerStats();
   readonly #devices: OwnDevices;
   readonly #members: Members;
   readonly #taking: Taking;
@@ -70,13 +68,13 @@ export class Studio implements StudioApi {
       ended: () => this.#soundEnded(),
       recover: () => void this.#room.recoverSound(),
     });
-    this.#devices = new OwnDevices(this.#store, this.#sound, this.#worker);
-    this.#members = new Members(this.#store, this.#sound, this.#worker, automation.pin, {
+    this.#devices = new OwnDevices(this.#store, this.#sound);
+    this.#members = new Members(this.#store, this.#sound, automation.pin, {
       signal: (to, data) => this.#room.signal(to, data),
       removed: (id) => this.#meters.forget(id),
     });
-    this.#taking = new Taking(this.#store, this.#sound, this.#worker, this.#members);
-    this.#hearing = new Hearing(this.#sound, this.#worker, this.#devices, this.#members, this.#taking);
+    this.#taking = new Taking(this.#store, this.#sound, this.#members);
+    this.#hearing = new Hearing(this.#sound, this.#devices, this.#members, this.#taking);
     this.#meters = new Meters(this.#sound, this.#members);
     this.#room = new Room(this.#store, this.#sound, this.#devices, this.#members, automation.loop);
     const awake = new Awake();
@@ -146,11 +144,10 @@ export class Studio implements StudioApi {
     clearInterval(this.#observer);
     this.#meters.end();
     this.#taking.end();
-    this.#worker.forget();
     this.#devices.output.presume();
   }
 
-  /** Looks at the output's clock, and tells the worker how the streams are heard. */
+  /** Follows what no event tells of. */
   #observe(): void {
     if (this.#sound.observe()) this.#members.publish();
     this.#devices.followInput();
@@ -161,10 +158,10 @@ export class Studio implements StudioApi {
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
       case "stats": {
-        const { capturePath } = this.#worker;
-        this.#worker.take(message);
+        const { capturePath } = this.#sound.worker;
+        this.#sound.worker.take(message);
         this.#meters.addInput(message.sender.peak);
-        if (this.#worker.capturePath !== capturePath) this.#devices.loopBack.recall();
+        if (this.#sound.worker.capturePath !== capturePath) this.#devices.loopBack.recall();
         this.#members.publishConnections();
         break;
       }
@@ -266,6 +263,7 @@ export class Studio implements StudioApi {
     const numbers = sound?.numbers();
     const { settings, room, signalling } = this.state;
     const { chosen } = this.#format;
+    const { newest } = this.#sound.worker;
     return {
       version: 2,
       timeMs: Date.now(),
@@ -290,12 +288,12 @@ export class Studio implements StudioApi {
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
-        this.#worker.newest.ringOverflows +
+        newest.ringOverflows +
         (numbers?.[WORKLET_STATS.captureOverflows] ?? 0) +
         (numbers?.[WORKLET_STATS.discards] ?? 0),
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
-      sender: this.#worker.newest.sender,
-      relay: this.#worker.newest.relay,
+      sender: newest.sender,
+      relay: newest.relay,
       mix: this.#hearing.mixStats(numbers),
       peers: this.#hearing.peerStats(numbers),
     };

@@ -10,7 +10,6 @@ import type { Buffer, Participant, Settings } from "./model";
 import type { RunningSound } from "./running-sound";
 import type { Sound } from "./sound";
 import type { Store } from "./store";
-import type { WorkerStats } from "./worker-stats";
 
 /** Between two looks at the mix, while there is one. */
 const MIX_LOOK_MS = 20;
@@ -27,7 +26,6 @@ interface MixStream {
 export class Taking {
   readonly #store: Store;
   readonly #sound: RunningSound;
-  readonly #worker: WorkerStats;
   readonly #members: Members;
   #mix: MixStream | null = null;
   #mixObserver: ReturnType<typeof setInterval> | undefined;
@@ -36,10 +34,9 @@ export class Taking {
   /** What is taken from the relay, as it was last told, in JSON. */
   #listen = "";
 
-  constructor(store: Store, sound: RunningSound, worker: WorkerStats, members: Members) {
+  constructor(store: Store, sound: RunningSound, members: Members) {
     this.#store = store;
     this.#sound = sound;
-    this.#worker = worker;
     this.#members = members;
   }
 
@@ -86,7 +83,7 @@ export class Taking {
     const elapsedMs = Math.trunc(performance.now() - this.#lookedMs);
     this.#lookedMs += elapsedMs;
     const seen = this.#members.all.map(({ stream }) => {
-      const worker = this.#worker.peer(stream);
+      const worker = this.#sound.worker.peer(stream);
       return {
         stream,
         isWanted: worker?.asked === "mixed" && worker.relayOpen,
@@ -101,7 +98,7 @@ export class Taking {
   /** From asking the relay for a change of the mix until it is heard. */
   #settlesMs(numbers: Float64Array): number {
     const bufferedFrames = (this.#mix && this.#sound.number(this.#mix.stream, numbers)("buffered")) || 0;
-    return (this.#worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#sound.rateHz;
+    return (this.#sound.worker.newest.relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#sound.rateHz;
   }
 
   /** The mix has a stream of its own while it is needed. It is silent until it plays. */
@@ -131,7 +128,7 @@ export class Taking {
   }
 
   #taken({ number, participant, stream }: Member): Taken {
-    const { asked = null, relayOpen: isReached = false } = this.#worker.peer(stream) ?? {};
+    const { asked = null, relayOpen: isReached = false } = this.#sound.worker.peer(stream) ?? {};
     return { number, participant, stream, asked, isReached };
   }
 }
