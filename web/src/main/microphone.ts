@@ -1,5 +1,6 @@
 /** One's own microphone: opened, followed while it is unplugged and plugged in again, and closed. */
 
+import { milliseconds } from "./clock";
 import {
   inspectMicrophone,
   microphoneFault,
@@ -44,9 +45,10 @@ export class Microphone {
     return this.#openings;
   }
 
-  /** As the browser has opened it. */
-  get settings(): TrackSettings | undefined {
-    return this.#stream?.getAudioTracks()[0]?.getSettings();
+  /** By the word of the browser that has opened it; null where it says none. */
+  get latencyMs(): number | null {
+    const settings: TrackSettings | undefined = this.#stream?.getAudioTracks()[0]?.getSettings();
+    return milliseconds(settings?.latency);
   }
 
   /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */

@@ -1,147 +1,42 @@
-/** The session: devices, room, peers and sound, behind the interface that the page and the automation use. */
+/** The session: its parts put together, behind the interface that the page and the automation use. */
 
-import { COMMAND, type Mixing, type Pin } from "../shared/engine";
-import type { DeviceDelay, FarEnd, FromWorker, WorkerPeerStats } from "../shared/messages";
-import type { Listen, RelayOffer } from "../shared/relay";
-import { opusRefusal, rungsFor, type SendConfig } from "../shared/rungs";
+import { COMMAND, type Pin } from "../shared/engine";
+import type { FromWorker } from "../shared/messages";
 import { WORKLET_STATS } from "../shared/snapshot";
-import type {
-  MouthToEar,
-  PeerStats,
-  RelayStats,
-  SenderStats,
-  Stats,
-  StreamStats,
-  Trace,
-} from "../shared/stats";
-import { type HeardReport, MIX_STREAM } from "../shared/wire";
+import type { Stats, Trace } from "../shared/stats";
 import { Awake } from "./awake";
-import { startByHand } from "./by-hand";
-import type { Setup } from "./calibration";
-import { listDevices } from "./devices";
-import { closedDoorWords, type Stopped, stoppedBy } from "./door";
-import { HeardWindow, inMix } from "./heard";
-import { accepted } from "./ice";
-import { wasLaunched } from "./launcher";
-import { LoopBack, NO_CALIBRATION } from "./loop-back";
-import { type Member, newMember } from "./member";
-import { Loop, type MeshHost, Peer } from "./mesh";
-import { Microphone } from "./microphone";
-import { type Mix, Mixes } from "./mixes";
-import type { Buffer, Entry, Levels, Participant, Problem, Settings, StudioApi, StudioState } from "./model";
-import { mouthToEar } from "./mouth-to-ear";
-import { Negotiations } from "./negotiations";
-import { Output } from "./output";
-import { Peaks } from "./peaks";
-import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
+import { milliseconds } from "./clock";
+import { Hearing } from "./hearing";
+import { NO_CALIBRATION } from "./loop-back";
+import { Members } from "./members";
+import { Meters } from "./meters";
+import type { Buffer, Entry, Levels, Settings, StudioApi, StudioState } from "./model";
+import { OwnDevices } from "./own-devices";
+import { Room } from "./room";
+import { RunningSound } from "./running-sound";
+import { SendingFormat } from "./sending-format";
 import { type Automation, nameOf, storeSettings } from "./settings";
-import {
-  type FromServer,
-  newSecret,
-  type RemoteParticipant,
-  Signalling,
-  type Trouble,
-  type Welcome,
-} from "./signalling";
-import { BUDGET_SHARES, NotLoaded, Sound, TELLS_OUTPUT, type Transport } from "./sound";
-import { farEndOf, peerStats, streamStats } from "./statistics";
 import { Store } from "./store";
-import { type StreamNumber, streamNumber } from "./stream-number";
-import { listenOf, type Taken, takesRelayed, wantsDirect } from "./taking";
+import { Taking } from "./taking";
 import { Tracing } from "./tracing";
 
-/** A browser whose input reports more than this was not started for low latency. */
-const LONG_INPUT_LATENCY_MS = 10;
-const LOOP_ID = "loop";
-/** Among the peaks, whose are otherwise participants'. */
-const INPUT_PEAKS = "input";
-/** A delay that has sufficed for so long is remembered. */
-const KEEP_DELAYS_MS = 10_000;
-/** How often the output's clock is looked at, and how often at most the worker gets to know how streams are heard. */
+/** How often it is looked at the output's clock, the peers' ways and how they are heard. */
 const OBSERVE_MS = 100;
-const HEARD_MS = 450;
-/** How often it is looked for new peaks: more often than the audio thread publishes them. */
-const PEAKS_MS = 25;
-/** Peaks that the page's meters have not asked for in so long are of the past: nobody looked at the page. */
-const FORGET_PEAKS_MS = 1_000;
-/** Sound that has not started after so long is held back: some outputs take a second to begin. */
-const HELD_BACK_MS = 1_500;
-/** Between two looks at the mix, while there is one. */
-const MIX_LOOK_MS = 20;
-/** How long those who were in the room are waited for when a server that was restarted does not know them: its own grace period. */
-const RETURN_MS = 15_000;
-const NO_SENDER: SenderStats = {
-  capturePath: "none",
-  captures: 0,
-  capturedFrames: 0,
-  sentFrames: 0,
-  overrunFrames: 0,
-  packets: 0,
-  peak: [],
-};
-const NO_STANDSTILL = { audio: false, worker: false };
 
 export class Studio implements StudioApi {
   readonly #store: Store;
-  readonly #microphone: Microphone;
-  readonly #output: Output;
-  readonly #loopBack: LoopBack;
+  readonly #format: SendingFormat;
+  readonly #sound: RunningSound;
+  readonly #devices: OwnDevices;
+  readonly #members: Members;
+  readonly #taking: Taking;
+  readonly #hearing: Hearing;
+  readonly #meters: Meters;
+  readonly #room: Room;
   readonly #tracing = new Tracing();
-  readonly #automation: Automation;
-  readonly #isLaunched = wasLaunched();
-  #sound: Sound | null = null;
-  #starting: Promise<void> | null = null;
-  #rateHz: number;
-  /** Whether the microphone was on when the room was left. */
-  #hadMicrophone = false;
-  #signalling: Signalling | null = null;
-  readonly #secret = newSecret();
-  /** Why the door stays closed, as it was said last since somebody wanted in. */
-  #trouble: Trouble | null = null;
-  /** One message of the server at a time: some wait for the sound, and so does a change of it. */
-  #inbox: Promise<void> = Promise.resolve();
-  #selfId: string | null = null;
-  #iceServers: RTCIceServer[] = [];
-  #relayOffer: RelayOffer | null = null;
-  #ownerId: string | null = null;
-  /** What was said at the door, or is to be said there since the owner locked the room. */
-  #passphrase: string | null = null;
-  /** When it was last looked at who is heard in the mix. */
-  #mixLookedMs = 0;
-  #mixObserver: ReturnType<typeof setInterval> | undefined;
-  /** The mix's stream while there is one, and what the engine was last told of it. */
-  #mix: { stream: number; isMuted: boolean; isSolo: boolean; window: HeardWindow } | null = null;
-  /** What is taken from the relay, as it was last told, in JSON. */
-  #listen = "";
-  readonly #members = new Map<string, Member>();
-  readonly #mixes = new Mixes();
-  #nextStream = 1;
-  #sender = NO_SENDER;
-  /** The last one that was any. */
-  #capturePath: SenderStats["capturePath"] = "none";
-  #workerPeers = new Map<number, WorkerPeerStats>();
-  #relay: RelayStats | null = null;
-  #ringOverflows = 0;
   #observer: ReturnType<typeof setInterval> | undefined;
-  /** As it was seen last. */
-  #standstill = NO_STANDSTILL;
-  #heardAtMs = Number.NEGATIVE_INFINITY;
-  #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
-  /** For the page's meters, and for the automation. */
-  #meterPeaks = new Peaks();
-  #levelsAtMs = performance.now();
-  readonly #automationPeaks = new Peaks();
-  #peaksObserver: ReturnType<typeof setInterval> | undefined;
-  /** Which of the audio thread's publications was looked at last. */
-  #peaksAtQuanta = 0;
-  readonly #delays = new RememberedDelays(() => localStorage);
-  /** Why the browser cannot encode Opus; null as long as it can. */
-  #opusFailure: string | null =
-    typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
 
   constructor(room: string, settings: Settings, automation: Automation) {
-    this.#automation = automation;
-    this.#rateHz = automation.rateHz;
     this.#store = new Store({
       phase: "lobby",
       room,
@@ -166,29 +61,24 @@ export class Studio implements StudioApi {
       participants: [],
       problems: [],
     });
-    this.#microphone = new Microphone(this.#store, () => this.#sound?.stopCapture());
-    this.#output = new Output(this.#store, () => this.#sound);
-    this.#loopBack = new LoopBack(this.#store, () => this.#setup());
-    if (!crossOriginIsolated) {
-      this.#raise({
-        id: "not-isolated",
-        severity: "warning",
-        title: "This page cannot share memory between its threads.",
-        remedy:
-          "It still works, with more delay. Whoever runs the server should check its COOP and COEP headers.",
-      });
-    }
-    navigator.mediaDevices?.addEventListener("devicechange", () => void this.#listDevices());
-    setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
-    // A page that goes away says so, instead of leaving the others to wait for its return.
-    addEventListener("pagehide", () => this.#signalling?.leave());
-    // Browsers may bring it back as it was.
-    addEventListener("pageshow", ({ persisted }) => persisted && this.#comeBack());
-    // A browser that waits for the user to do something waits for anything.
-    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
-    addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#resume());
+    this.#format = new SendingFormat(this.#store, () => this.#sound.rateHz);
+    this.#sound = new RunningSound(this.#store, automation, this.#format, {
+      began: () => this.#soundBegan(),
+      receive: (message) => this.#handleWorker(message),
+      ended: () => this.#soundEnded(),
+      recover: () => void this.#room.recoverSound(),
+    });
+    this.#devices = new OwnDevices(this.#store, this.#sound);
+    this.#members = new Members(this.#store, this.#sound, automation.pin, {
+      signal: (to, data) => this.#room.signal(to, data),
+      removed: (id) => this.#meters.forget(id),
+    });
+    this.#taking = new Taking(this.#store, this.#sound, this.#members);
+    this.#hearing = new Hearing(this.#sound, this.#devices, this.#members, this.#taking);
+    this.#meters = new Meters(this.#sound, this.#members);
+    this.#room = new Room(this.#store, this.#sound, this.#devices, this.#members, automation.loop);
     const awake = new Awake();
-    this.#store.subscribe(() => awake.follow(this.#state.phase === "joined"));
+    this.#store.subscribe(() => awake.follow(this.state.phase === "joined"));
   }
 
   get state(): StudioState {
@@ -201,1073 +91,156 @@ export class Studio implements StudioApi {
 
   // ---- Devices ----
 
-  async enableMicrophone(): Promise<void> {
-    if (await this.#microphone.enable(this.#rateHz)) await this.#useMicrophone();
-    await this.#listDevices();
-  }
-
-  /** The devices were listed just now. */
-  async #retakeMicrophone(): Promise<void> {
-    if (await this.#microphone.retake(this.#rateHz)) await this.#useMicrophone();
-  }
-
-  async #useMicrophone(): Promise<void> {
-    if (this.#sound !== null) this.#capture();
-    else await this.#startSound().catch((error) => this.#soundFailed(error));
-  }
-
-  /** Opens the same one anew, unasked, for one that comes through the audio graph; while the page is seen, for a browser that does ask asks there. */
-  async #renewMicrophone(): Promise<void> {
-    if (await this.#microphone.renew(this.#rateHz)) this.#capture(true);
+  enableMicrophone(): Promise<void> {
+    return this.#devices.enableMicrophone();
   }
 
   async change(asked: Partial<Settings>): Promise<void> {
     const settings = asked.name === undefined ? asked : { ...asked, name: nameOf(asked.name) };
-    const before = this.#state.settings;
+    const before = this.state.settings;
     const after = { ...before, ...settings };
-    this.#set({ settings: after });
+    this.#store.set({ settings: after });
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
-    if (changed("name")) this.#signalling?.rename(this.#displayName());
-    if (changed("outputDeviceId")) await this.#started().then(() => this.#output.choose());
-    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum")) this.#loopBack.recall();
-    // A welcome waits meanwhile: lanes need the sound.
-    if (changed("quantum")) await this.#inTurn(() => this.#started().then(() => this.#followQuantum()));
-    const { microphone } = this.#state;
+    if (changed("name")) this.#room.rename();
+    if (changed("outputDeviceId")) await this.#sound.started().then(() => this.#devices.output.choose());
+    if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
+      this.#devices.loopBack.recall();
+    if (changed("quantum")) await this.#room.followQuantum();
+    const { microphone } = this.state;
     const isOpened = microphone === "on" || microphone === "asking";
     if ((changed("inputDeviceId") && microphone !== "unasked") || (changed("channels") && isOpened))
       await this.enableMicrophone();
     const sent = ["bits", "opusKbps", "copies", "adapt", "lanes", "packet", "channels"] as const;
     if (sent.some(changed)) {
-      this.#adviseOpus();
-      this.#sound?.configureSender(this.#sendConfig());
+      this.#format.advise();
+      this.#sound.current?.configureSender(this.#format.config);
     }
     if (changed("buffer")) {
-      this.#mixes.setBuffer(after.buffer);
-      if (this.#mix !== null) this.#sound?.setBuffer(this.#mix.stream, after.buffer);
+      this.#members.setBuffers(after.buffer);
+      this.#taking.setBuffer(after.buffer);
     }
-    for (const { participant, peer } of this.#members.values()) {
-      if (changed("buffer")) this.setBuffer(participant.id, after.buffer);
-      if (changed("lanes") && peer instanceof Peer) peer.wantLanes(after.lanes);
-    }
+    if (changed("lanes")) this.#members.wantLanes(after.lanes);
   }
 
-  async #listDevices(): Promise<void> {
-    if (!navigator.mediaDevices) return;
-    const { inputs, outputs } = await listDevices();
-    const { inputs: before } = this.#state;
-    this.#set({ inputs, outputs });
-    if (this.#microphone.follow(inputs, before)) void this.#retakeMicrophone();
-    await this.#output.follow(outputs, () => void this.#listDevices());
-  }
-
-  async calibrate(): Promise<void> {
-    const sound = this.#sound;
-    if (sound === null) return;
-    // A delay that will be gone tomorrow is not to be measured.
-    const prepare = async () => (sound.capturesGraph ? this.#renewMicrophone() : undefined);
-    await this.#loopBack.run(sound, () => this.#sound === sound, prepare);
+  calibrate(): Promise<void> {
+    return this.#devices.calibrate();
   }
 
   forgetCalibration(): void {
-    this.#loopBack.forget();
-  }
-
-  #setup(): Setup {
-    const { inputDeviceId, outputDeviceId, quantum } = this.#state.settings;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath: this.#capturePath, rateHz: this.#rateHz };
+    this.#devices.loopBack.forget();
   }
 
   // ---- Sound ----
 
-  #sendConfig(): SendConfig {
-    const { bits, opusKbps, channels, packet, copies, adapt, lanes } = this.#state.settings;
-    const config = { rateHz: this.#rateHz, bits, opusKbps, channels, packetFrames: packet, copies };
-    return { ...config, adapts: adapt === "auto", addsLanes: lanes === "auto" };
-  }
-
-  /** Says it in plain words if Opus was chosen and cannot be. */
-  #adviseOpus(): void {
-    const { bits, channels } = this.#state.settings;
-    const refusal = opusRefusal({ rateHz: this.#rateHz, channels });
-    const failure = this.#opusFailure === null ? null : `This browser cannot encode it. ${this.#opusFailure}`;
-    if (bits !== "opus" || (refusal ?? failure) === null) {
-      this.#clear("opus");
-      return;
-    }
-    this.#raise({
-      id: "opus",
-      severity: "warning",
-      title: "You chose Opus, and send 16 bit instead.",
-      remedy: `${refusal ?? failure} What you send is chosen in the settings.`,
-    });
-  }
-
-  #transport(): Transport {
-    return crossOriginIsolated && !this.#automation.port ? "shared" : "port";
-  }
-
-  /** With the microphone, if it is on. Once, though it may be allowed and the room joined at the same time. */
-  #startSound(): Promise<void> {
-    this.#starting ??= this.#makeSound().finally(() => {
-      this.#starting = null;
-    });
-    return this.#starting;
-  }
-
-  /** Once the sound that is being started runs or has failed: what was chosen meanwhile, it does not know. */
-  async #started(): Promise<void> {
-    await this.#starting?.catch(() => {});
-  }
-
-  async #makeSound(): Promise<void> {
-    if (this.#sound !== null) return;
-    const { quantum, outputDeviceId } = this.#state.settings;
-    const options = {
-      transport: this.#transport(),
-      rateHz: this.#rateHz,
-      quantum,
-      outputDeviceId,
-      sender: this.#sendConfig(),
-    };
-    const receive = (message: FromWorker) => this.#handleWorker(message);
-    try {
-      this.#sound = await Sound.start(options, receive);
-    } catch (error) {
-      if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
-      // The remembered output is not there today.
-      this.#sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
-    }
-    this.#sound.stopped = () => this.#soundStopped();
-    this.#adviseOpus();
-    this.#sound.setMuted(this.#state.selfMuted);
-    this.#sound.setRelay(this.#relayOffer);
+  #soundBegan(): void {
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
-    this.#peaksObserver = setInterval(() => this.#lookAtPeaks(), PEAKS_MS);
-    const { context } = this.#sound;
-    context.onstatechange = () => this.#checkContext(context);
-    this.#checkContext(context);
-    this.#capture();
-    void this.#listDevices();
+    this.#meters.begin();
+    this.#devices.capture();
+    void this.#devices.list();
   }
 
-  #capture(throughGraph = false): void {
-    const { stream } = this.#microphone;
-    if (stream === null) return;
-    try {
-      this.#sound?.capture(stream, this.#state.settings.channels, throughGraph);
-      this.#adviseLauncher();
-    } catch (error) {
-      this.#microphone.giveUp(error, this.#rateHz);
-    }
-  }
-
-  async #restartSound(): Promise<void> {
-    await this.#stopSound();
-    await this.#startSound();
-  }
-
-  /** Not in a room: lanes would end with their worker. */
-  async #followQuantum(): Promise<void> {
-    const isCurrent = this.#sound === null || this.#sound.quantum === this.#state.settings.quantum;
-    if (isCurrent || this.#state.phase === "joined") return;
-    await this.#restartSound().catch((error) => {
-      this.stopJoining();
-      this.#soundFailed(error);
-    });
-  }
-
-  #soundStopped(): void {
-    const { phase, isOwner, participants } = this.#state;
-    const hasHeir = phase === "joined" && isOwner && participants.some(({ isLoop }) => !isLoop);
-    this.#raise({
-      id: "sound-stopped",
-      severity: "error",
-      title: "The browser's sound engine stopped.",
-      remedy: `You hear nobody, and may not be heard, until it is started again.${hasHeir ? " For that you leave the room for a moment, and somebody else will own it." : ""}`,
-      action: { label: "Restart the sound", run: () => void this.#recoverSound() },
-    });
-  }
-
-  /** In a room by joining it anew: the lanes end with the worker that has them. */
-  async #recoverSound(): Promise<void> {
-    if (this.#state.phase === "lobby") {
-      await this.#restartSound().catch((error) => this.#soundFailed(error));
-      return;
-    }
-    this.leave();
-    await this.rejoin();
-  }
-
-  async #stopSound(): Promise<void> {
-    const sound = this.#sound;
-    this.#sound = null;
+  #soundEnded(): void {
     clearInterval(this.#observer);
-    clearInterval(this.#peaksObserver);
-    clearInterval(this.#mixObserver);
-    this.#sender = NO_SENDER;
-    this.#forgetPeaks(INPUT_PEAKS);
-    this.#workerPeers = new Map();
-    this.#relay = null;
-    this.#standstill = NO_STANDSTILL;
-    this.#mix = null;
-    this.#listen = "";
-    if (sound === null) return;
-    sound.context.onstatechange = null;
-    clearTimeout(this.#heldBackTimer);
-    this.#set({ heldBack: false });
-    this.#output.presume();
-    this.#clear("sound-stopped", "suspended");
-    await sound.close();
+    this.#meters.end();
+    this.#taking.end();
+    this.#devices.output.presume();
   }
 
-  /** Looks at the output's clock, and tells the worker how the streams are heard. */
+  /** Follows what no event tells of. */
   #observe(): void {
-    const sound = this.#sound;
-    if (sound === null) return;
-    sound.observeOutput();
-    this.#followStandstill(sound);
-    const isFree = document.visibilityState === "visible" && this.#state.calibration.phase !== "running";
-    if (isFree && sound.isInputLate()) void this.#renewMicrophone();
-    this.#followPaths(sound);
-    // By time, not by looks: those of a page in the background are a second apart.
-    const nowMs = performance.now();
-    if (nowMs - this.#heardAtMs < HEARD_MS) return;
-    this.#heardAtMs = nowMs;
-    const numbers = sound.numbers();
-    const underruns = sound.outputUnderruns();
-    const lookAt = ({ stream, window }: { stream: number; window: HeardWindow }) => {
-      const at = sound.offsetOf(numbers, stream);
-      return at < 0 ? null : window.add(nowMs, streamNumber(numbers, at), underruns);
-    };
-    const mix = this.#mix && lookAt(this.#mix);
-    for (const member of this.#members.values()) {
-      const heard = lookAt(member);
-      // In the mix their own stream stands still.
-      member.hearing = this.#isMixed(member.stream) ? mix && this.#inMix(mix, member) : heard;
-    }
-    const streams = Array.from(this.#members.values(), ({ stream, hearing: heard, window }) => ({
-      stream,
-      heard,
-      lost: window.lost,
-    }));
-    sound.setHeard(streams, this.#devices().input);
-  }
-
-  /** Each is said once: it may go on by itself, as after a sleep. */
-  #followStandstill(sound: Sound): void {
-    const before = this.#standstill;
-    const now = sound.standstill();
-    this.#standstill = now;
-    const hadStopped = before.audio || before.worker;
-    const hasStopped = now.audio || now.worker;
-    if (hasStopped && !hadStopped) this.#soundStopped();
-    if (hadStopped && !hasStopped) this.#clear("sound-stopped");
-    if (now.worker !== before.worker) this.#publishMembers();
-  }
-
-  /** Does what the worker has decided of the peers' ways: what is taken from the relay, and what of it is heard. */
-  #followPaths(sound: Sound): void {
-    const numbers = sound.numbers();
-    const played = (stream: number) => this.#number(stream, numbers)("played") || 0;
-    const elapsedMs = Math.trunc(performance.now() - this.#mixLookedMs);
-    this.#mixLookedMs += elapsedMs;
-    const seen = Array.from(this.#members.values(), ({ stream }) => {
-      const worker = this.#workerPeers.get(stream);
-      return {
-        stream,
-        isWanted: worker?.asked === "mixed" && worker.relayOpen,
-        isForwarded: worker?.ways.relayed.isHeard === true,
-        playedFrames: played(stream),
-      };
-    });
-    const playedFrames = this.#mix === null ? 0 : played(this.#mix.stream);
-    const settleMs = this.#mixSettlesMs(numbers);
-    sound.mixing.review({ elapsedMs, playedFrames, settleMs }, seen);
-    this.#keepMix(sound);
-    const taken = Array.from(this.#members.values(), (member) => this.#taken(member));
-    const listen = listenOf(taken, sound.mixing, this.#state.settings);
-    const text = JSON.stringify(listen);
-    if (text !== this.#listen) sound.setListen(listen);
-    this.#listen = text;
-    // After the relay: who is no longer to send directly shall find that the relay is asked.
-    for (const member of this.#members.values()) {
-      this.#silence(member);
-      this.#tellWanted(member, listen, sound.mixing);
-    }
-  }
-
-  /** Null before the server says how its mixer hears them. */
-  #inMix(mix: HeardReport, { stream }: Member): HeardReport | null {
-    const share = this.#workerPeers.get(stream)?.mixerConcealedShare ?? null;
-    return share === null ? null : inMix(mix, share);
-  }
-
-  #isMixed(stream: number): boolean {
-    return this.#sound?.mixing.isMixed(stream) ?? false;
-  }
-
-  /** From asking the relay for a change of the mix until it is heard. */
-  #mixSettlesMs(numbers: Float64Array): number {
-    const bufferedFrames = (this.#mix && this.#number(this.#mix.stream, numbers)("buffered")) || 0;
-    return (this.#relay?.rttMs ?? 0) + (bufferedFrames * 1000) / this.#rateHz;
-  }
-
-  /** The mix has a stream of its own while it is needed. It is silent until it plays. */
-  #keepMix(sound: Sound): void {
-    const { isNeeded, isHeard } = sound.mixing;
-    if (!isNeeded) {
-      clearInterval(this.#mixObserver);
-      if (this.#mix !== null) sound.removeStream(this.#mix.stream);
-      this.#mix = null;
-      return;
-    }
-    if (this.#mix === null) {
-      const stream = this.#nextStream++;
-      sound.addStream(stream, this.#state.settings.buffer, null);
-      sound.setPeer(stream, MIX_STREAM, "auto", { direct: false, relayed: false });
-      sound.command(COMMAND.mute, stream, 1);
-      this.#mix = { stream, isMuted: true, isSolo: false, window: new HeardWindow() };
-      this.#mixObserver = setInterval(() => this.#followPaths(sound), MIX_LOOK_MS);
-    }
-    const mix = this.#mix;
-    const members = Array.from(this.#members.values());
-    const isSolo = members.some((member) => this.#isMixed(member.stream) && member.participant.solo);
-    if (mix.isMuted === isHeard) sound.command(COMMAND.mute, mix.stream, Number(!isHeard));
-    if (mix.isSolo !== isSolo) sound.command(COMMAND.solo, mix.stream, Number(isSolo));
-    Object.assign(mix, { isMuted: !isHeard, isSolo });
-  }
-
-  /** A participant's own stream is silent while it is heard in the mix, and while one of us has muted it. */
-  #silence(member: Member): void {
-    const { participant, stream } = member;
-    const isSilent = participant.muted || participant.mutedByOwner || this.#isMixed(stream);
-    if (isSilent !== member.isSilent) this.#sound?.command(COMMAND.mute, stream, Number(isSilent));
-    member.isSilent = isSilent;
-  }
-
-  /** Tells a peer by which ways its sound is to come. */
-  #tellWanted(member: Member, listen: Listen, mixing: Mixing): void {
-    const { number, participant, peer } = member;
-    if (number === null || !(peer instanceof Peer)) return;
-    const now = {
-      relayed: takesRelayed(listen, number),
-      direct: wantsDirect(this.#taken(member), mixing),
-    };
-    for (const kind of ["relayed", "direct"] as const) {
-      if (now[kind] === member.wanted[kind]) continue;
-      if (this.#host.signal(participant.id, { kind, wanted: now[kind] })) member.wanted[kind] = now[kind];
-    }
-  }
-
-  #taken({ number, participant, stream }: Member): Taken {
-    const { asked = null, relayOpen: isReached = false } = this.#workerPeers.get(stream) ?? {};
-    return { number, participant, stream, asked, isReached };
-  }
-
-  /** What the input takes beyond what captured blocks' timestamps say, by the browser's own word. */
-  #reportedInput(): DeviceDelay | null {
-    // Blocks of a track are stamped by the browser, its own delay included as far as it knows it.
-    if (this.#sender.capturePath === "track") return { isCalibrated: false, ms: 0, errorMs: 0 };
-    const reportedMs = milliseconds(this.#microphone.settings?.latency);
-    return reportedMs === null ? null : { isCalibrated: false, ms: reportedMs, errorMs: 0 };
-  }
-
-  /** What the devices take beyond the browser's timestamps: by a loop-back if there was one, else by its word. */
-  #devices(): { input: DeviceDelay | null; output: DeviceDelay | null } {
-    const input = this.#reportedInput();
-    const output = TELLS_OUTPUT ? { isCalibrated: false, ms: 0, errorMs: 0 } : null;
-    return this.#loopBack.split(input, output);
-  }
-
-  #checkContext(context: AudioContext): void {
-    clearTimeout(this.#heldBackTimer);
-    if (context.state === "running" || context.state === "closed") {
-      this.#set({ heldBack: false });
-      this.#clear("suspended");
-      return;
-    }
-    // To ask while something else has the sound may leave it running without a sound.
-    if (context.state === "suspended") this.#resume();
-    this.#heldBackTimer = setTimeout(() => this.#heldBack(context.state === "interrupted"), HELD_BACK_MS);
-  }
-
-  #heldBack(isInterrupted: boolean): void {
-    const [title, remedy] = isInterrupted
-      ? [
-          "Something else on this device has taken the sound.",
-          "A call, perhaps. Start it again when that is over.",
-        ]
-      : ["The browser has not started the sound.", "It waits for a click on the page."];
-    this.#set({ heldBack: true });
-    const action = { label: "Start the sound", run: () => this.#resume() };
-    this.#raise({ id: "suspended", severity: "error", title, remedy, action });
-  }
-
-  #resume(): void {
-    const context = this.#sound?.context;
-    if (context === undefined || context.state === "running" || context.state === "closed") return;
-    // What is refused shows in the state.
-    context.resume().catch(() => {});
-  }
-
-  /** To start the browser with short buffers, unless it was. Chromium's report of its input tells; Firefox has none, nor has who only listens. */
-  #adviseLauncher(): void {
-    const { userAgent } = navigator;
-    const inputMs = milliseconds(this.#microphone.settings?.latency);
-    const isShort = this.#isLaunched || (inputMs !== null && inputMs <= LONG_INPUT_LATENCY_MS);
-    const isPossible = /Chrome\/|Firefox\//.test(userAgent) && !/Android|iPhone|iPad|CrOS/.test(userAgent);
-    if (isShort || !isPossible) {
-      this.#clear("launcher");
-      return;
-    }
-    const browser = userAgent.includes("Firefox/") ? "--browser firefox " : "";
-    this.#raise({
-      id: "launcher",
-      severity: "advice",
-      title: `This browser ${inputMs === null ? "probably runs" : "runs"} with its ordinary, slow sound settings.`,
-      remedy:
-        "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
-      command: `antiphon open ${browser}${this.#state.link}`,
-      otherwise: {
-        summary: "Without the program",
-        ...startByHand(this.#state.link, userAgent, brands()),
-      },
-    });
+    if (this.#sound.observe()) this.#members.publish();
+    this.#devices.followInput();
+    this.#taking.follow();
+    this.#hearing.report();
   }
 
   #handleWorker(message: FromWorker): void {
     switch (message.type) {
-      case "stats":
-        this.#sender = message.sender;
-        this.#addPeaks(INPUT_PEAKS, message.sender.peak);
-        if (message.sender.capturePath !== "none" && message.sender.capturePath !== this.#capturePath) {
-          this.#capturePath = message.sender.capturePath;
-          this.#loopBack.recall();
-        }
-        this.#ringOverflows = message.ringOverflows;
-        this.#workerPeers = new Map(message.peers.map((peer) => [peer.stream, peer]));
-        this.#relay = message.relay;
-        this.#publishConnections();
+      case "stats": {
+        const { capturePath } = this.#sound.worker;
+        this.#sound.worker.take(message);
+        this.#meters.addInput(message.sender.peak);
+        if (this.#sound.worker.capturePath !== capturePath) this.#devices.loopBack.recall();
+        this.#members.publishConnections();
         break;
+      }
       case "lanes-wanted":
-        if (this.#state.settings.lanes === "auto") this.#peerOf(message.stream)?.wantLanes(message.count);
+        if (this.state.settings.lanes === "auto")
+          this.#members.peerOfStream(message.stream)?.wantLanes(message.count);
         break;
       case "lane-closed":
-        this.#peerOf(message.stream)?.laneClosed(message.lane, message.epoch);
+        this.#members.peerOfStream(message.stream)?.laneClosed(message.lane, message.epoch);
         break;
       case "recording":
-        this.#loopBack.handleRecording(message);
+        this.#devices.loopBack.handleRecording(message);
         break;
       case "trace":
         this.#tracing.handleRows(message.rows);
         break;
       case "opus-failed":
-        this.#opusFailure = message.reason;
-        this.#adviseOpus();
+        this.#format.opusFailed(message.reason);
         break;
       case "capture-ended":
         // The track runs at another rate than the room, or broke: the audio graph resamples and may still have it.
-        this.#capture(true);
+        this.#devices.capture(true);
         break;
     }
-  }
-
-  #peerOf(stream: number): Peer | null {
-    for (const { stream: other, peer } of this.#members.values()) {
-      if (other === stream && peer instanceof Peer) return peer;
-    }
-    return null;
   }
 
   // ---- Room ----
 
-  async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
-    if (passphrase !== undefined) this.#passphrase = passphrase.trim() || null;
-    this.#clear("server");
-    this.#trouble = null;
-    this.#set({ phase: "joining" });
-    try {
-      if (microphone) await this.enableMicrophone();
-      await this.#startSound();
-    } catch (error) {
-      this.#set({ phase: "lobby" });
-      this.#soundFailed(error);
-      return;
-    }
-    this.#clear("sound");
-    const signalling = new Signalling(
-      this.#state.room,
-      this.#secret,
-      {
-        name: this.#displayName(),
-        sample_rate_hz: this.#rateHz,
-        ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
-      },
-      (message) => {
-        this.#inTurn(async () => {
-          if (this.#signalling === signalling) await this.#handleServer(message);
-        }).catch((error) => this.#messageFailed(error));
-      },
-      (status, trouble) => this.#handleStatus(status, trouble),
-    );
-    this.#signalling = signalling;
+  join(entry?: Entry): Promise<void> {
+    return this.#room.join(entry);
   }
-
-  #inTurn(act: () => Promise<void>): Promise<void> {
-    const done = this.#inbox.then(act);
-    this.#inbox = done.catch(() => {});
-    return done;
-  }
-
-  #soundFailed(error: unknown): void {
-    if (error instanceof NotLoaded) {
-      this.#raise({
-        id: "sound",
-        severity: "error",
-        title: "A part of this page could not be loaded: there is no sound.",
-        remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
-      });
-      return;
-    }
-    this.#raise({
-      id: "sound",
-      severity: "error",
-      title: "The browser could not start its sound.",
-      remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
-    });
-  }
-
-  /** What the server said could not be done: who is not in yet can try again. */
-  #messageFailed(error: unknown): void {
-    this.stopJoining();
-    this.#raise({
-      id: "server",
-      severity: "error",
-      title: "This page could not do what the server said.",
-      remedy: `Reload it, or take another browser. The browser says: ${String(error)}`,
-    });
-  }
-
   rejoin(): Promise<void> {
-    return this.join({ microphone: this.#hadMicrophone });
+    return this.#room.rejoin();
   }
-
-  async toLobby(): Promise<void> {
-    this.#set({ phase: "lobby" });
-    if (this.#hadMicrophone) await this.enableMicrophone();
+  toLobby(): Promise<void> {
+    return this.#room.toLobby();
   }
-
   leave(): void {
-    this.#end("left");
+    this.#room.leave();
   }
-
-  /** To where it was when the page went away. */
-  #comeBack(): void {
-    this.stopJoining();
-    if (this.#state.phase !== "joined") return;
-    this.leave();
-    void this.rejoin();
-  }
-
   stopJoining(): void {
-    if (this.#state.phase !== "joining" || this.#signalling === null) return;
-    this.#backToLobby(this.#state.passphrase);
+    this.#room.stopJoining();
   }
-
-  #end(phase: "left" | "failed" | "removed"): void {
-    this.#disconnect(phase);
-    void this.#stopSound();
-    this.#microphone.close();
-    this.#hadMicrophone = this.#state.microphone === "on";
-    this.#relayOffer = null;
-    this.#set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
+  moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
+    return this.#room.moderate(id, action);
   }
-
-  /** From the room: its members go, and what was said of the server with it. First the phase, or each of them would be said to leave. */
-  #disconnect(phase: StudioState["phase"]): void {
-    this.#set({ phase });
-    this.#signalling?.leave();
-    this.#signalling = null;
-    for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-    this.#setMutedByOwner(false);
-    this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
-  }
-
-  #displayName(): string {
-    return this.#state.settings.name || DEFAULT_NAME;
-  }
-
-  #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
-    this.#set({ signalling });
-    if (signalling === "connecting") this.#sound?.holdRelay();
-    if (signalling === "online") this.#store.end("server-gone", "not-ordered");
-    else if (signalling === "connecting" && this.#selfId !== null && this.#state.phase === "joined") {
-      this.#raise({
-        id: "server-gone",
-        severity: "warning",
-        title: "The server does not answer.",
-        remedy:
-          "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
-      });
-    } else if (this.#state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
-      // It is found at each try, and may have been dismissed.
-      this.#trouble = trouble;
-      this.#raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
-    }
-  }
-
-  async #handleServer(message: FromServer): Promise<void> {
-    switch (message.type) {
-      case "welcome":
-        await this.#handleWelcome(message);
-        break;
-      case "joined":
-        this.#meet(message.participant, false);
-        break;
-      case "away":
-        this.#updateMember(message.id, { present: false });
-        break;
-      case "back":
-        this.#updateMember(message.id, { present: true });
-        this.#sayAgain(message.id);
-        break;
-      case "renamed":
-        this.#rename(message.id, message.name);
-        break;
-      case "left":
-        this.#removeMember(message.id);
-        break;
-      case "owner":
-        this.#setOwner(message.id);
-        break;
-      case "muted":
-        if (message.id === this.#selfId) this.#setMutedByOwner(message.muted);
-        else this.#updateMember(message.id, { mutedByOwner: message.muted });
-        break;
-      case "locked":
-        this.#passphrase = message.passphrase;
-        if (message.locked) this.#store.end("unlocked");
-        this.#set({ locked: message.locked, roomPassphrase: message.passphrase });
-        break;
-      case "relay":
-        this.#setRelay(message.relay);
-        break;
-      case "signal":
-        this.#memberPeer(message.from)?.handle(message.data);
-        break;
-      case "error":
-        this.#handleServerError(message.code, message.message);
-        break;
-    }
-  }
-
-  async #handleWelcome(welcome: Welcome): Promise<void> {
-    this.#selfId = welcome.id;
-    this.#setIceServers(welcome.ice_servers);
-    if (welcome.sample_rate_hz !== this.#rateHz) {
-      this.#rateHz = welcome.sample_rate_hz;
-      // Their lanes end with the worker that has them.
-      for (const id of Array.from(this.#members.keys())) this.#removeMember(id);
-      const { microphone } = this.#state;
-      const signalling = this.#signalling;
-      if (microphone === "on" || microphone === "mismatched") await this.#microphone.enable(this.#rateHz);
-      // It ended with the room that was left meanwhile; in the lobby it goes on, and is to have this rate.
-      if (this.#sound === null) return;
-      try {
-        await this.#restartSound();
-      } catch (error) {
-        if (this.#signalling !== signalling) return;
-        this.#backToLobby("none");
-        this.#soundFailed(error);
-      }
-      if (this.#signalling !== signalling) return;
-    }
-    if (!welcome.locked) this.#passphrase = null;
-    this.#setRelay(welcome.relay);
-    const here = new Set(welcome.participants.map(({ id }) => id));
-    for (const id of Array.from(this.#members.keys())) {
-      if (id === LOOP_ID || here.has(id)) continue;
-      if (welcome.resumed) this.#removeMember(id);
-      else this.#waitFor(id);
-    }
-    if (!welcome.resumed) this.#forgetNumbers();
-    for (const { peer } of this.#members.values())
-      if (peer instanceof Peer) peer.iceServers = this.#iceServers;
-    for (const participant of welcome.participants) this.#meet(participant, welcome.resumed);
-    const isFirst = this.#state.phase !== "joined";
-    if (welcome.locked) this.#store.end("unlocked");
-    else if (this.#state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
-    if (isFirst) this.#adviseLauncher();
-    else this.#sound?.doubtLanes();
-    // First who owns the room: whoever comes in is told of changes from then on.
-    this.#setOwner(welcome.owner);
-    const { locked } = welcome;
-    this.#set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
-    this.#setMutedByOwner(welcome.muted);
-    if ((isFirst && this.#automation.loop) || this.#state.looping) await this.setLoop(true);
-  }
-
-  /** A server that was restarted made the room again without its lock. */
-  #sayUnlocked(): void {
-    this.#raise({
-      id: "unlocked",
-      severity: "warning",
-      title: "This room was locked, and is open now.",
-      remedy:
-        "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
-    });
-  }
-
-  #handleServerError(code: string, text: string): void {
-    // What the server says itself helps where something is broken; elsewhere it only says the same again.
-    const remedies: Record<string, [title: string, remedy: string]> = {
-      room_full: ["The room is full.", "Ask somebody to leave, or make a new room."],
-      server_full: ["The server is full.", "Try again in a minute, or ask whoever runs it."],
-      bad_version: ["This page is older or newer than the server.", `Reload the page. (${text})`],
-      replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
-      bad_message: ["The server did not understand this page.", `Reload the page. (${text})`],
-    };
-    const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
-    if (stopped !== null) {
-      this.#askForPassphrase(stopped);
-      return;
-    }
-    // The page of those who were removed says all there is to say.
-    if (code === "removed") this.#end("removed");
-    const known = remedies[code];
-    // The others end by themselves: the connection is retried, or the peer has left.
-    if (known === undefined) return;
-    this.#end("failed");
-    this.#raise({ id: "server", severity: "error", title: known[0], remedy: known[1] });
-  }
-
-  #askForPassphrase(passphrase: Stopped): void {
-    this.#passphrase = null;
-    this.#set({ refusals: this.#state.refusals + 1 });
-    this.#backToLobby(passphrase);
-  }
-
-  /** With the microphone on. */
-  #backToLobby(passphrase: StudioState["passphrase"]): void {
-    this.#disconnect("lobby");
-    this.#setRelay(null);
-    this.#set({ looping: false, signalling: "offline", passphrase });
-  }
-
-  #setIceServers(servers: RTCIceServer[]): void {
-    this.#iceServers = accepted(servers);
-    if (this.#iceServers.length === servers.length) {
-      this.#clear("ice");
-      return;
-    }
-    this.#raise({
-      id: "ice",
-      severity: "warning",
-      title: "This browser refuses something that the server offers to find ways through firewalls.",
-      remedy:
-        "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
-    });
-  }
-
-  #setRelay(offer: RelayOffer | null): void {
-    this.#relayOffer = offer;
-    this.#sound?.setRelay(offer);
-  }
-
-  #setOwner(id: string): void {
-    this.#ownerId = id;
-    this.#set({ isOwner: id === this.#selfId });
-    for (const member of this.#members.values())
-      member.participant = { ...member.participant, isOwner: member.participant.id === id };
-    this.#publishMembers();
-  }
-
-  #setMutedByOwner(mutedByOwner: boolean): void {
-    this.#set({ mutedByOwner });
-    if (!mutedByOwner) {
-      this.#clear("muted-by-owner");
-      return;
-    }
-    this.#raise({
-      id: "muted-by-owner",
-      severity: "error",
-      title: "The room's owner has muted you: nobody hears you.",
-      remedy: "Only the owner can change that. You still hear the others.",
-    });
-  }
-
-  /** A server that was restarted does not know yet who is here: they come back as we did, and meanwhile the music goes on. */
-  #waitFor(id: string): void {
-    this.#updateMember(id, { present: false });
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    clearTimeout(member.returnTimer);
-    member.returnTimer = setTimeout(() => this.#removeMember(id), RETURN_MS);
-  }
-
-  /** A server that was restarted gives them anew, to others: what is sent to one who is waited for would go to another. */
-  #forgetNumbers(): void {
-    for (const member of this.#members.values()) {
-      member.number = null;
-      this.#tellPeer(member);
-    }
-  }
-
-  /** Somebody who came, or is found there. `resumed`: the server has known us all the time. */
-  #meet({ id, stream, name: said, present, muted }: RemoteParticipant, resumed: boolean): void {
-    const name = nameOf(said) || DEFAULT_NAME;
-    const isNew = !this.#members.has(id);
-    this.#addMember(id, name);
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    clearTimeout(member.returnTimer);
-    const isKnown = resumed && member.number === stream;
-    member.number = stream;
-    // It has been gone, whether we were told or not; or we have.
-    if (!isNew && !isKnown) {
-      member.wanted = { direct: true, relayed: true };
-      this.#memberPeer(id)?.meetAgain();
-    }
-    this.#tellPeer(member);
-    member.name = name;
-    this.#updateMember(id, { present, mutedByOwner: muted });
-    if (isKnown) this.#sayAgain(id);
-  }
-
-  /** To a peer that has forgotten nothing: what was said into a connection that was dead already, the peer's or ours, is lost. */
-  #sayAgain(id: string): void {
-    const member = this.#members.get(id);
-    if (member !== undefined) member.wanted = { direct: null, relayed: null };
-    this.#memberPeer(id)?.retry();
-  }
-
-  #addMember(id: string, name: string): void {
-    if (this.#members.has(id) || this.#selfId === null) return;
-    const { lanes } = this.#state.settings;
-    const member = this.#newMember(id, name);
-    member.peer = new Peer(this.#selfId, id, member.stream, lanes, this.#iceServers, this.#host);
-  }
-
-  #rename(id: string, said: string): void {
-    const name = nameOf(said) || DEFAULT_NAME;
-    const member = this.#members.get(id);
-    if (member !== undefined) member.name = name;
-    this.#mixes.rename({ id, name }, this.#namesBeside(id));
-    this.#publishMembers();
-  }
-
-  /** Of the others who are there. */
-  #namesBeside(id: string): string[] {
-    return Array.from(this.#members.values()).flatMap(({ name, participant }) =>
-      participant.present && participant.id !== id ? [name] : [],
-    );
-  }
-
-  /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
-  #shownName({ name, number }: Member): string {
-    const look = (of: string) => of.normalize("NFKC").toLowerCase();
-    const alike = Array.from(this.#members.values()).filter((member) => look(member.name) === look(name));
-    const isShared = alike.length > 1;
-    return isShared && number !== null ? `${name} ${number}` : name;
-  }
-
-  /** What the worker needs to know of a peer to find its way. */
-  #tellPeer(member: Member): void {
-    const { stream, number, participant, peer } = member;
-    if (!(peer instanceof Peer)) return;
-    const told = JSON.stringify([number, participant.pin, peer.wants]);
-    if (told === member.told) return;
-    member.told = told;
-    this.#sound?.setPeer(stream, number, participant.pin, peer.wants);
-  }
-
-  /** As it was mixed when it was here last. */
-  #newMember(id: string, name: string): Member {
-    const isLoop = id === LOOP_ID;
-    const kept = this.#mixes.of({ id, name }, this.#namesBeside(id));
-    const { buffer } = this.#state.settings;
-    const pin = isLoop ? "auto" : this.#automation.pin;
-    const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };
-    const stream = this.#nextStream++;
-    const member = newMember(stream, { id, name, isLoop, isOwner: id === this.#ownerId }, mix);
-    this.#members.set(id, member);
-    this.#sound?.addStream(stream, mix.buffer, this.#delays.of(delayKey({ name, isLoop }, this.#rateHz)));
-    if (kept !== undefined) {
-      this.#sound?.command(COMMAND.gain, stream, mix.gain);
-      this.#sound?.command(COMMAND.pan, stream, mix.pan);
-      this.#sound?.command(COMMAND.solo, stream, Number(mix.solo));
-    }
-    return member;
-  }
-
-  #removeMember(id: string): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#members.delete(id);
-    this.#forgetPeaks(id);
-    clearTimeout(member.returnTimer);
-    member.peer?.close();
-    this.#sound?.removeStream(member.stream);
-    this.#clear(`unreachable-${id}`);
-    this.#publishMembers();
-  }
-
-  #updateMember(id: string, change: Partial<Participant>): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    member.participant = { ...member.participant, ...change };
-    this.#silence(member);
-    this.#publishMembers();
-  }
-
-  #memberPeer(id: string): Peer | null {
-    const peer = this.#members.get(id)?.peer;
-    return peer instanceof Peer ? peer : null;
-  }
-
-  readonly #host: MeshHost = {
-    negotiations: Negotiations.ofPage(),
-    addLane: (...lane) => this.#sound?.addLane(...lane),
-    closeLane: (stream, lane) => this.#sound?.closeLane(stream, lane),
-    signal: (to, data) => this.#signalling?.send({ type: "signal", to, data }) ?? false,
-    changed: () => {
-      for (const member of this.#members.values()) this.#tellPeer(member);
-      this.#publishMembers();
-    },
-  };
-
-  /** By whichever way there is. */
-  #connectionOf({ participant, peer, stream }: Member): Participant["connection"] {
-    const worker = this.#workerPeers.get(stream);
-    const isRelayed = worker?.relayOpen === true || this.#isMixed(stream);
-    const byRelay = isRelayed && worker?.asked !== "nothing";
-    const connection = byRelay ? "connected" : (peer?.connection ?? participant.connection);
-    // There may be lanes: nothing moves on them.
-    return connection === "connected" && this.#standstill.worker ? "interrupted" : connection;
-  }
-
-  /** What the worker tells may have changed them. */
-  #publishConnections(): void {
-    const members = Array.from(this.#members.values());
-    if (members.some((member) => this.#connectionOf(member) !== member.participant.connection))
-      this.#publishMembers();
-  }
-
-  #publishMembers(): void {
-    for (const member of this.#members.values()) {
-      const name = this.#shownName(member);
-      if (name !== member.participant.name) member.participant = { ...member.participant, name };
-      const { participant } = member;
-      const connection = this.#connectionOf(member);
-      const id = `unreachable-${participant.id}`;
-      // Who has gone is not behind a firewall; the strip says it.
-      if (connection !== "failed" || !participant.present) this.#clear(id);
-      if (connection === participant.connection) continue;
-      member.participant = { ...participant, connection };
-      // While the server is gone, that is the reason, and said already.
-      if (connection === "failed" && participant.present && this.#state.signalling === "online") {
-        this.#raise({
-          id,
-          severity: "error",
-          ...(participant.isLoop
-            ? {
-                title: "You cannot hear yourself through the network.",
-                remedy:
-                  "Most likely a firewall or an extension of the browser is in the way. The page keeps trying; another network helps.",
-              }
-            : {
-                title: `${participant.name} cannot be reached.`,
-                remedy:
-                  "Most likely a firewall is in the way at one of you, and the server's relay is out of reach, too; or one of the computers is too busy to answer. The page keeps trying; another network helps.",
-              }),
-        });
-      }
-    }
-    this.#set({ participants: Array.from(this.#members.values(), ({ participant }) => participant) });
+  lock(passphrase: string | null): boolean {
+    return this.#room.lock(passphrase);
   }
 
   // ---- Controls ----
 
   setSelfMuted(selfMuted: boolean): void {
-    this.#set({ selfMuted });
-    this.#sound?.setMuted(selfMuted);
+    this.#store.set({ selfMuted });
+    this.#sound.current?.setMuted(selfMuted);
   }
 
   async setLoop(looping: boolean): Promise<void> {
-    if (looping === this.#members.has(LOOP_ID)) return;
-    this.#set({ looping });
-    if (!looping) {
-      this.#removeMember(LOOP_ID);
-      return;
-    }
-    const name = "Yourself, through the network";
-    const member = this.#newMember(LOOP_ID, name);
-    member.peer = new Loop(member.stream, this.#state.settings.lanes, this.#iceServers, this.#host);
-    this.#publishMembers();
+    this.#members.setLoop(looping);
   }
 
   setGain(id: string, gain: number): void {
-    this.#control(id, { gain }, COMMAND.gain, gain);
+    this.#members.control(id, { gain }, COMMAND.gain, gain);
   }
   setPan(id: string, pan: number): void {
-    this.#control(id, { pan }, COMMAND.pan, pan);
+    this.#members.control(id, { pan }, COMMAND.pan, pan);
   }
   setMuted(id: string, muted: boolean): void {
-    this.#mixMember(id, { muted });
+    this.#members.mix(id, { muted });
   }
   setSolo(id: string, solo: boolean): void {
-    this.#control(id, { solo }, COMMAND.solo, Number(solo));
+    this.#members.control(id, { solo }, COMMAND.solo, Number(solo));
   }
 
   setBuffer(id: string, buffer: Buffer): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#sound?.setBuffer(member.stream, buffer);
-    this.#mixMember(id, { buffer });
+    this.#members.setBuffer(id, buffer);
   }
-
   setPin(id: string, pin: Pin): void {
-    this.#mixMember(id, { pin });
-    const member = this.#members.get(id);
-    if (member !== undefined) this.#tellPeer(member);
-  }
-
-  moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
-    return this.#ordered(this.#signalling?.send({ type: "moderate", to: id, action }));
-  }
-
-  lock(passphrase: string | null): boolean {
-    return this.#ordered(this.#signalling?.lock(passphrase?.trim() ?? null));
-  }
-
-  /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
-  #ordered(isSent = false): boolean {
-    if (isSent) {
-      this.#clear("not-ordered");
-      return true;
-    }
-    this.#raise({
-      id: "not-ordered",
-      severity: "error",
-      title: "Nothing has changed: the server does not answer.",
-      remedy: "Do it again when the server is back.",
-    });
-    return false;
-  }
-
-  #mixMember(id: string, change: Partial<Mix>): void {
-    this.#updateMember(id, change);
-    const member = this.#members.get(id);
-    if (member !== undefined && id !== LOOP_ID)
-      this.#mixes.keep({ id, name: member.name }, member.participant);
-  }
-
-  #control(id: string, change: Partial<Mix>, code: number, value: number): void {
-    const member = this.#members.get(id);
-    if (member === undefined) return;
-    this.#sound?.command(code, member.stream, value);
-    this.#mixMember(id, change);
+    this.#members.setPin(id, pin);
   }
 
   dismiss(problemId: string): void {
@@ -1277,74 +250,29 @@ export class Studio implements StudioApi {
   // ---- Figures ----
 
   levels(): Levels {
-    const nowMs = performance.now();
-    if (nowMs - this.#levelsAtMs > FORGET_PEAKS_MS) this.#meterPeaks = new Peaks();
-    this.#levelsAtMs = nowMs;
-    this.#lookAtPeaks();
-    const numbers = this.#sound?.numbers();
-    return {
-      input: this.#meterPeaks.take(INPUT_PEAKS, nowMs),
-      participant: (id) => {
-        const member = this.#members.get(id);
-        if (member === undefined) return [];
-        const channels = this.#number(member.stream, numbers)("channels");
-        if (Number.isNaN(channels)) return [];
-        const peaks = this.#meterPeaks.take(id, nowMs);
-        return channels === 1 && peaks.length > 0 ? [peaks[0], peaks[0]] : peaks;
-      },
-    };
-  }
-
-  #lookAtPeaks(): void {
-    const numbers = this.#sound?.numbers();
-    if (numbers === undefined || numbers[WORKLET_STATS.quanta] === this.#peaksAtQuanta) return;
-    this.#peaksAtQuanta = numbers[WORKLET_STATS.quanta];
-    for (const [id, { stream }] of this.#members) {
-      const number = this.#number(stream, numbers);
-      this.#addPeaks(id, [number("peakLeft") || 0, number("peakRight") || 0]);
-    }
-  }
-
-  #addPeaks(whose: string, peaks: readonly number[]): void {
-    const nowMs = performance.now();
-    this.#meterPeaks.add(whose, peaks, nowMs);
-    this.#automationPeaks.add(whose, peaks, nowMs);
-  }
-
-  #forgetPeaks(whose: string): void {
-    this.#meterPeaks.forget(whose);
-    this.#automationPeaks.forget(whose);
+    return this.#meters.levels();
   }
 
   /** `window.antiphon.stats()`: the peaks are those since it was last called, whatever the page reads meanwhile. */
   automationStats(): Stats {
-    this.#lookAtPeaks();
-    const stats = this.stats();
-    const withPeak = <T extends { peak: number[] }>(whose: string, of: T): T => {
-      const peaks = this.#automationPeaks.take(whose, performance.now());
-      return { ...of, peak: peaks.length > 0 ? Array.from(peaks) : of.peak.map(() => 0) };
-    };
-    return {
-      ...stats,
-      sender: withPeak(INPUT_PEAKS, stats.sender),
-      peers: stats.peers.map((peer) => withPeak(peer.id, peer)),
-    };
+    return this.#meters.withPeaks(this.stats());
   }
 
   stats(): Stats {
-    const sound = this.#sound;
+    const sound = this.#sound.current;
     const numbers = sound?.numbers();
-    const { settings, room, signalling } = this.#state;
-    const [chosen] = rungsFor(this.#sendConfig(), this.#opusFailure === null);
+    const { settings, room, signalling } = this.state;
+    const { chosen } = this.#format;
+    const { newest } = this.#sound.worker;
     return {
       version: 2,
       timeMs: Date.now(),
       room,
-      id: this.#selfId,
-      name: this.#displayName(),
+      id: this.#members.selfId,
+      name: this.#room.ownName,
       signalling,
       crossOriginIsolated,
-      transport: this.#transport(),
+      transport: this.#sound.transport,
       sampleRateHz: sound?.context.sampleRate ?? null,
       quantumFrames: numbers?.[WORKLET_STATS.quantumFrames] || null,
       packetFrames: settings.packet,
@@ -1354,38 +282,21 @@ export class Studio implements StudioApi {
       channels: settings.channels,
       reportedBaseLatencyMs: milliseconds(sound?.context.baseLatency),
       reportedOutputLatencyMs: sound?.reportedOutputLatencyMs() ?? null,
-      reportedInputLatencyMs: milliseconds(this.#microphone.settings?.latency),
-      microphoneOpenings: this.#microphone.openings,
+      reportedInputLatencyMs: this.#devices.microphone.latencyMs,
+      microphoneOpenings: this.#devices.microphone.openings,
       outputUnderruns: sound?.outputUnderruns() ?? null,
       slippedFrames: numbers?.[WORKLET_STATS.slippedFrames] ?? 0,
       quanta: numbers?.[WORKLET_STATS.quanta] ?? 0,
       ringOverflows:
-        this.#ringOverflows +
+        newest.ringOverflows +
         (numbers?.[WORKLET_STATS.captureOverflows] ?? 0) +
         (numbers?.[WORKLET_STATS.discards] ?? 0),
       strayDatagrams: numbers?.[WORKLET_STATS.stray] ?? 0,
-      sender: this.#sender,
-      relay: this.#relay,
-      mix: this.#mix && this.#streamStats(this.#mix.stream, numbers),
-      peers: Array.from(this.#members.values(), (member) => this.#peerStats(member, numbers)),
+      sender: newest.sender,
+      relay: newest.relay,
+      mix: this.#hearing.mixStats(numbers),
+      peers: this.#hearing.peerStats(numbers),
     };
-  }
-
-  /** Remembers the delays that have sufficed since it was last called. */
-  #keepDelays(): void {
-    const numbers = this.#sound?.numbers();
-    for (const member of this.#members.values()) {
-      const { participant } = member;
-      const { concealedFrames, targetFrames, playedFrames } = this.#peerStats(member, numbers);
-      const grown = {
-        playedFrames: playedFrames - member.looked.playedFrames,
-        concealedFrames: concealedFrames - member.looked.concealedFrames,
-      };
-      member.looked = { playedFrames, concealedFrames };
-      const key = delayKey({ name: member.name, isLoop: participant.isLoop }, this.#rateHz);
-      if (key === null || typeof participant.buffer !== "string") continue;
-      if (hasSufficed(grown, BUDGET_SHARES[participant.buffer])) this.#delays.keep(key, targetFrames);
-    }
   }
 
   /**
@@ -1394,68 +305,10 @@ export class Studio implements StudioApi {
    * *Errors* before the sound runs, while another trace is under way, and if the sound stops meanwhile.
    */
   async trace(seconds: number): Promise<Trace> {
-    if (this.#sound === null) throw new Error("no sound runs yet: nothing to trace");
-    const participants = () => new Map(Array.from(this.#members, ([id, { stream }]) => [stream, id]));
-    return this.#tracing.run(this.#sound, seconds, participants);
+    const sound = this.#sound.current;
+    if (sound === null) throw new Error("no sound runs yet: nothing to trace");
+    const participants = () =>
+      new Map(this.#members.all.map(({ participant, stream }) => [stream, participant.id]));
+    return this.#tracing.run(sound, seconds, participants);
   }
-
-  #number(stream: number, numbers: Float64Array | undefined): StreamNumber {
-    const at = numbers === undefined ? -1 : (this.#sound?.offsetOf(numbers, stream) ?? -1);
-    return streamNumber(numbers, at);
-  }
-
-  #streamStats(stream: number, numbers: Float64Array | undefined): StreamStats {
-    return streamStats(this.#number(stream, numbers), this.#workerPeers.get(stream));
-  }
-
-  #peerStats(member: Member, numbers: Float64Array | undefined): PeerStats {
-    const { stream } = member;
-    const worker = this.#workerPeers.get(stream);
-    const isMixed = this.#isMixed(stream);
-    const farEnd = farEndOf(worker, isMixed);
-    const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#mix?.stream : stream, numbers);
-    return peerStats(member, this.#number(stream, numbers), worker, { isMixed, mouthToEar });
-  }
-
-  /** Of a peer that is heard in this stream, its own or the mix's. */
-  #mouthToEar(
-    farEnd: FarEnd | null,
-    stream: number | undefined,
-    numbers: Float64Array | undefined,
-  ): MouthToEar | null {
-    const output = this.#sound?.outputClock(this.#devices().output);
-    if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
-    const playhead = this.#number(stream, numbers)("playhead");
-    if (Number.isNaN(playhead)) return null;
-    const nextFrame = numbers[WORKLET_STATS.nextFrame];
-    return mouthToEar(farEnd, output, { playhead, nextFrame, rateHz: this.#rateHz });
-  }
-
-  // ---- State ----
-
-  get #state(): StudioState {
-    return this.#store.state;
-  }
-
-  #set(change: Partial<StudioState>): void {
-    this.#store.set(change);
-  }
-
-  #raise(problem: Problem): void {
-    this.#store.raise(problem);
-  }
-
-  #clear(...problemIds: string[]): void {
-    this.#store.clear(...problemIds);
-  }
-}
-
-/** Of the browser, as far as it tells; not yet in TypeScript's library. */
-function brands(): string[] {
-  const { userAgentData } = navigator as { userAgentData?: { brands: { brand: string }[] } };
-  return userAgentData?.brands.map(({ brand }) => brand) ?? [];
-}
-
-function milliseconds(seconds: number | undefined): number | null {
-  return seconds === undefined || Number.isNaN(seconds) ? null : seconds * 1000;
 }

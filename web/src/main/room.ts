@@ -1,0 +1,388 @@
+/** The room: how one comes in, what the server says while one is there, and how one leaves. */
+
+import { closedDoorWords, type Stopped, stoppedBy } from "./door";
+import { accepted } from "./ice";
+import type { Members } from "./members";
+import type { Entry, StudioState } from "./model";
+import type { OwnDevices } from "./own-devices";
+import type { PeerSignal } from "./peer-signal";
+import { DEFAULT_NAME } from "./remembered";
+import type { RunningSound } from "./running-sound";
+import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
+import type { Store } from "./store";
+
+export class Room {
+  readonly #store: Store;
+  readonly #sound: RunningSound;
+  readonly #devices: OwnDevices;
+  readonly #members: Members;
+  readonly #beginsWithLoop: boolean;
+  readonly #secret = newSecret();
+  #signalling: Signalling | null = null;
+  /** One message of the server at a time: some wait for the sound, and so does a change of it. */
+  #inbox: Promise<void> = Promise.resolve();
+  /** Why the door stays closed, as it was said last since somebody wanted in. */
+  #trouble: Trouble | null = null;
+  /** What was said at the door, or is to be said there since the owner locked the room. */
+  #passphrase: string | null = null;
+  /** Whether the microphone was on when the room was left. */
+  #hadMicrophone = false;
+
+  /** `beginsWithLoop`: one hears oneself through the network as soon as one is in. */
+  constructor(
+    store: Store,
+    sound: RunningSound,
+    devices: OwnDevices,
+    members: Members,
+    beginsWithLoop: boolean,
+  ) {
+    this.#store = store;
+    this.#sound = sound;
+    this.#devices = devices;
+    this.#members = members;
+    this.#beginsWithLoop = beginsWithLoop;
+    // A page that goes away says so, instead of leaving the others to wait for its return.
+    addEventListener("pagehide", () => this.#signalling?.leave());
+    // Browsers may bring it back as it was.
+    addEventListener("pageshow", ({ persisted }) => persisted && this.#comeBack());
+  }
+
+  /** What the others call one. */
+  get ownName(): string {
+    return this.#store.state.settings.name || DEFAULT_NAME;
+  }
+
+  // ---- Coming and going ----
+
+  async join({ passphrase, microphone = false }: Entry = {}): Promise<void> {
+    if (passphrase !== undefined) this.#passphrase = passphrase.trim() || null;
+    this.#store.clear("server");
+    this.#trouble = null;
+    this.#store.set({ phase: "joining" });
+    try {
+      if (microphone) await this.#devices.enableMicrophone();
+      await this.#sound.start();
+    } catch (error) {
+      this.#store.set({ phase: "lobby" });
+      this.#sound.failed(error);
+      return;
+    }
+    this.#store.clear("sound");
+    const signalling = new Signalling(
+      this.#store.state.room,
+      this.#secret,
+      {
+        name: this.ownName,
+        sample_rate_hz: this.#sound.rateHz,
+        ...(this.#passphrase === null ? {} : { passphrase: this.#passphrase }),
+      },
+      (message) => {
+        this.#inTurn(async () => {
+          if (this.#signalling === signalling) await this.#handleServer(message);
+        }).catch((error) => this.#messageFailed(error));
+      },
+      (status, trouble) => this.#handleStatus(status, trouble),
+    );
+    this.#signalling = signalling;
+  }
+
+  rejoin(): Promise<void> {
+    return this.join({ microphone: this.#hadMicrophone });
+  }
+
+  async toLobby(): Promise<void> {
+    this.#store.set({ phase: "lobby" });
+    if (this.#hadMicrophone) await this.#devices.enableMicrophone();
+  }
+
+  leave(): void {
+    this.#end("left");
+  }
+
+  /** To where it was when the page went away. */
+  #comeBack(): void {
+    this.stopJoining();
+    if (this.#store.state.phase !== "joined") return;
+    this.leave();
+    void this.rejoin();
+  }
+
+  stopJoining(): void {
+    if (this.#store.state.phase !== "joining" || this.#signalling === null) return;
+    this.#backToLobby(this.#store.state.passphrase);
+  }
+
+  #end(phase: "left" | "failed" | "removed"): void {
+    this.#disconnect(phase);
+    void this.#sound.stop();
+    this.#devices.microphone.close();
+    this.#hadMicrophone = this.#store.state.microphone === "on";
+    this.#sound.setRelay(null);
+    this.#store.set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
+  }
+
+  /** With the microphone on. */
+  #backToLobby(passphrase: StudioState["passphrase"]): void {
+    this.#disconnect("lobby");
+    this.#sound.setRelay(null);
+    this.#store.set({ looping: false, signalling: "offline", passphrase });
+  }
+
+  /** From the room: its members go, and what was said of the server with it. First the phase, or each of them would be said to leave. */
+  #disconnect(phase: StudioState["phase"]): void {
+    this.#store.set({ phase });
+    this.#signalling?.leave();
+    this.#signalling = null;
+    this.#members.removeAll();
+    this.#setMutedByOwner(false);
+    this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
+  }
+
+  /** In a room by joining it anew: the lanes end with the worker that has them. */
+  async recoverSound(): Promise<void> {
+    if (this.#store.state.phase === "lobby") {
+      await this.#sound.restart().catch((error) => this.#sound.failed(error));
+      return;
+    }
+    this.leave();
+    await this.rejoin();
+  }
+
+  /** Starts the sound anew for a quantum that was chosen. Not in a room: lanes would end with their worker. A welcome waits meanwhile: lanes need the sound. */
+  followQuantum(): Promise<void> {
+    return this.#inTurn(async () => {
+      await this.#sound.started();
+      const { current } = this.#sound;
+      const { phase, settings } = this.#store.state;
+      if (current === null || current.quantum === settings.quantum || phase === "joined") return;
+      await this.#sound.restart().catch((error) => {
+        this.stopJoining();
+        this.#sound.failed(error);
+      });
+    });
+  }
+
+  #inTurn(act: () => Promise<void>): Promise<void> {
+    const done = this.#inbox.then(act);
+    this.#inbox = done.catch(() => {});
+    return done;
+  }
+
+  // ---- What the server is told ----
+
+  rename(): void {
+    this.#signalling?.rename(this.ownName);
+  }
+
+  /** False if it could not be sent now. */
+  signal(to: string, data: PeerSignal): boolean {
+    return this.#signalling?.send({ type: "signal", to, data }) ?? false;
+  }
+
+  moderate(id: string, action: "mute" | "unmute" | "remove"): boolean {
+    return this.#ordered(this.#signalling?.send({ type: "moderate", to: id, action }));
+  }
+
+  lock(passphrase: string | null): boolean {
+    return this.#ordered(this.#signalling?.lock(passphrase?.trim() ?? null));
+  }
+
+  /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
+  #ordered(isSent = false): boolean {
+    if (isSent) {
+      this.#store.clear("not-ordered");
+      return true;
+    }
+    this.#store.raise({
+      id: "not-ordered",
+      severity: "error",
+      title: "Nothing has changed: the server does not answer.",
+      remedy: "Do it again when the server is back.",
+    });
+    return false;
+  }
+
+  // ---- What the server says ----
+
+  #handleStatus(signalling: StudioState["signalling"], trouble?: Trouble): void {
+    this.#store.set({ signalling });
+    if (signalling === "connecting") this.#sound.current?.holdRelay();
+    if (signalling === "online") this.#store.end("server-gone", "not-ordered");
+    else if (signalling === "connecting" && this.#store.state.phase === "joined") {
+      this.#store.raise({
+        id: "server-gone",
+        severity: "warning",
+        title: "The server does not answer.",
+        remedy:
+          "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
+      });
+    } else if (this.#store.state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
+      // It is found at each try, and may have been dismissed.
+      this.#trouble = trouble;
+      this.#store.raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
+    }
+  }
+
+  /** What the server said could not be done: who is not in yet can try again. */
+  #messageFailed(error: unknown): void {
+    this.stopJoining();
+    this.#store.raise({
+      id: "server",
+      severity: "error",
+      title: "This page could not do what the server said.",
+      remedy: `Reload it, or take another browser. The browser says: ${String(error)}`,
+    });
+  }
+
+  async #handleServer(message: FromServer): Promise<void> {
+    switch (message.type) {
+      case "welcome":
+        await this.#handleWelcome(message);
+        break;
+      case "joined":
+        this.#members.meet(message.participant, false);
+        break;
+      case "away":
+        this.#members.update(message.id, { present: false });
+        break;
+      case "back":
+        this.#members.update(message.id, { present: true });
+        this.#members.sayAgain(message.id);
+        break;
+      case "renamed":
+        this.#members.rename(message.id, message.name);
+        break;
+      case "left":
+        this.#members.remove(message.id);
+        break;
+      case "owner":
+        this.#members.setOwner(message.id);
+        break;
+      case "muted":
+        if (message.id === this.#members.selfId) this.#setMutedByOwner(message.muted);
+        else this.#members.update(message.id, { mutedByOwner: message.muted });
+        break;
+      case "locked":
+        this.#passphrase = message.passphrase;
+        if (message.locked) this.#store.end("unlocked");
+        this.#store.set({ locked: message.locked, roomPassphrase: message.passphrase });
+        break;
+      case "relay":
+        this.#sound.setRelay(message.relay);
+        break;
+      case "signal":
+        this.#members.peer(message.from)?.handle(message.data);
+        break;
+      case "error":
+        this.#handleServerError(message.code, message.message);
+        break;
+    }
+  }
+
+  async #handleWelcome(welcome: Welcome): Promise<void> {
+    this.#members.enter(welcome.id, this.#accepted(welcome.ice_servers));
+    if (welcome.sample_rate_hz !== this.#sound.rateHz) {
+      this.#sound.rateHz = welcome.sample_rate_hz;
+      // Their lanes end with the worker that has them.
+      this.#members.removeAll();
+      const { microphone } = this.#store.state;
+      const signalling = this.#signalling;
+      if (microphone === "on" || microphone === "mismatched")
+        await this.#devices.microphone.enable(this.#sound.rateHz);
+      // It ended with the room that was left meanwhile; in the lobby it goes on, and is to have this rate.
+      if (this.#sound.current === null) return;
+      try {
+        await this.#sound.restart();
+      } catch (error) {
+        if (this.#signalling !== signalling) return;
+        this.#backToLobby("none");
+        this.#sound.failed(error);
+      }
+      if (this.#signalling !== signalling) return;
+    }
+    if (!welcome.locked) this.#passphrase = null;
+    this.#sound.setRelay(welcome.relay);
+    this.#members.meetAll(welcome.participants, welcome.resumed);
+    const isFirst = this.#store.state.phase !== "joined";
+    if (welcome.locked) this.#store.end("unlocked");
+    else if (this.#store.state.locked && !isFirst && !welcome.resumed) this.#sayUnlocked();
+    if (isFirst) this.#devices.adviseLaunch();
+    else this.#sound.current?.doubtLanes();
+    // First who owns the room: whoever comes in is told of changes from then on.
+    this.#members.setOwner(welcome.owner);
+    const { locked } = welcome;
+    this.#store.set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
+    this.#setMutedByOwner(welcome.muted);
+    if ((isFirst && this.#beginsWithLoop) || this.#store.state.looping) this.#members.setLoop(true);
+  }
+
+  /** A server that was restarted made the room again without its lock. */
+  #sayUnlocked(): void {
+    this.#store.raise({
+      id: "unlocked",
+      severity: "warning",
+      title: "This room was locked, and is open now.",
+      remedy:
+        "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
+    });
+  }
+
+  #handleServerError(code: string, text: string): void {
+    // What the server says itself helps where something is broken; elsewhere it only says the same again.
+    const remedies: Record<string, [title: string, remedy: string]> = {
+      room_full: ["The room is full.", "Ask somebody to leave, or make a new room."],
+      server_full: ["The server is full.", "Try again in a minute, or ask whoever runs it."],
+      bad_version: ["This page is older or newer than the server.", `Reload the page. (${text})`],
+      replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
+      bad_message: ["The server did not understand this page.", `Reload the page. (${text})`],
+    };
+    const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
+    if (stopped !== null) {
+      this.#askForPassphrase(stopped);
+      return;
+    }
+    // The page of those who were removed says all there is to say.
+    if (code === "removed") this.#end("removed");
+    const known = remedies[code];
+    // The others end by themselves: the connection is retried, or the peer has left.
+    if (known === undefined) return;
+    this.#end("failed");
+    this.#store.raise({ id: "server", severity: "error", title: known[0], remedy: known[1] });
+  }
+
+  #askForPassphrase(passphrase: Stopped): void {
+    this.#passphrase = null;
+    this.#store.set({ refusals: this.#store.state.refusals + 1 });
+    this.#backToLobby(passphrase);
+  }
+
+  #accepted(servers: RTCIceServer[]): RTCIceServer[] {
+    const taken = accepted(servers);
+    if (taken.length === servers.length) {
+      this.#store.clear("ice");
+      return taken;
+    }
+    this.#store.raise({
+      id: "ice",
+      severity: "warning",
+      title: "This browser refuses something that the server offers to find ways through firewalls.",
+      remedy:
+        "If somebody cannot be reached, another browser may help. Whoever runs the server should check its ICE servers.",
+    });
+    return taken;
+  }
+
+  #setMutedByOwner(mutedByOwner: boolean): void {
+    this.#store.set({ mutedByOwner });
+    if (!mutedByOwner) {
+      this.#store.clear("muted-by-owner");
+      return;
+    }
+    this.#store.raise({
+      id: "muted-by-owner",
+      severity: "error",
+      title: "The room's owner has muted you: nobody hears you.",
+      remedy: "Only the owner can change that. You still hear the others.",
+    });
+  }
+}
