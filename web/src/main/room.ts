@@ -19,6 +19,8 @@ export class Room {
   readonly #beginsWithLoop: boolean;
   readonly #secret = newSecret();
   #signalling: Signalling | null = null;
+  /** Counts who wants in and who goes: by that somebody who waited for microphone or sound finds that the room was left meanwhile. */
+  #entry = 0;
   /** One message of the server at a time: some wait for the sound, and so does a change of it. */
   #inbox: Promise<void> = Promise.resolve();
   /** Why the door stays closed, as it was said last since somebody wanted in. */
@@ -59,14 +61,19 @@ export class Room {
     this.#store.clear("server");
     this.#trouble = null;
     this.#store.set({ phase: "joining" });
+    const entry = ++this.#entry;
+    const isOver = () => entry !== this.#entry;
     try {
       if (microphone) await this.#devices.enableMicrophone();
+      if (isOver()) return;
       await this.#sound.start();
     } catch (error) {
+      if (isOver()) return;
       this.#store.set({ phase: "lobby" });
       this.#sound.failed(error);
       return;
     }
+    if (isOver()) return;
     this.#store.clear("sound");
     const signalling = new Signalling(
       this.#store.state.room,
@@ -108,15 +115,16 @@ export class Room {
   }
 
   stopJoining(): void {
-    if (this.#store.state.phase !== "joining" || this.#signalling === null) return;
-    this.#backToLobby(this.#store.state.passphrase);
+    const { phase, passphrase } = this.#store.state;
+    if (phase === "joining") this.#backToLobby(passphrase);
   }
 
   #end(phase: "left" | "failed" | "removed"): void {
     this.#disconnect(phase);
     void this.#sound.stop();
     this.#devices.microphone.close();
-    this.#hadMicrophone = this.#store.state.microphone === "on";
+    const { microphone } = this.#store.state;
+    this.#hadMicrophone = microphone === "on" || microphone === "asking";
     this.#sound.setRelay(null);
     this.#store.set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
   }
@@ -130,6 +138,7 @@ export class Room {
 
   /** From the room: its members go, and what was said of the server with it. First the phase, or each of them would be said to leave. */
   #disconnect(phase: StudioState["phase"]): void {
+    this.#entry++;
     this.#store.set({ phase });
     this.#signalling?.leave();
     this.#signalling = null;

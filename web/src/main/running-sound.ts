@@ -35,6 +35,8 @@ export class RunningSound {
   readonly #host: SoundHost;
   #current: Sound | null = null;
   #starting: Promise<void> | null = null;
+  /** How often it was stopped: what was begun before is not to be followed. */
+  #stops = 0;
   #relayOffer: RelayOffer | null = null;
   /** As it was seen last. */
   #standstill = NO_STANDSTILL;
@@ -79,10 +81,12 @@ export class RunningSound {
 
   /** With the microphone, if it is on. Once, though it may be allowed and the room joined at the same time. */
   start(): Promise<void> {
-    this.#starting ??= this.#make().finally(() => {
-      this.#starting = null;
+    if (this.#starting !== null) return this.#starting;
+    const starting = this.#make().finally(() => {
+      if (this.#starting === starting) this.#starting = null;
     });
-    return this.#starting;
+    this.#starting = starting;
+    return starting;
   }
 
   /** Once the sound that is being started runs or has failed: what was chosen meanwhile, it does not know. */
@@ -95,14 +99,25 @@ export class RunningSound {
     const { transport, rateHz } = this;
     const { quantum, outputDeviceId } = this.#store.state.settings;
     const options = { transport, rateHz, quantum, outputDeviceId, sender: this.#format.config };
-    const receive = (message: FromWorker) => this.#host.receive(message);
+    const stops = this.#stops;
+    const isOver = () => stops !== this.#stops;
+    const receive = (message: FromWorker) => {
+      if (!isOver()) this.#host.receive(message);
+    };
+    let sound: Sound;
     try {
-      this.#current = await Sound.start(options, receive);
+      sound = await Sound.start(options, receive);
     } catch (error) {
+      if (isOver()) return;
       if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
       // The remembered output is not there today.
-      this.#current = await Sound.start({ ...options, outputDeviceId: "" }, receive);
+      sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
     }
+    if (isOver()) {
+      await sound.close();
+      return;
+    }
+    this.#current = sound;
     this.#current.stopped = () => this.#stopped();
     this.#format.advise();
     this.#current.setMuted(this.#store.state.selfMuted);
@@ -118,9 +133,12 @@ export class RunningSound {
     await this.start();
   }
 
+  /** Also one that is being started, as soon as it runs. */
   async stop(): Promise<void> {
     const sound = this.#current;
     this.#current = null;
+    this.#starting = null;
+    this.#stops++;
     this.#standstill = NO_STANDSTILL;
     if (sound === null) return;
     this.worker.forget();

@@ -857,6 +857,44 @@ it("comes in as a listener when the microphone does not open at the room's rate"
   });
 });
 
+it.each(["the microphone", "the sound"])(
+  "goes nowhere once one has left while %s is waited for",
+  async (what) => {
+    const studio = newStudio();
+    let go = () => {};
+    const until = new Promise<void>((resolve) => {
+      go = resolve;
+    });
+    const closed = vi.spyOn(sound, "close");
+    if (what === "the microphone")
+      askForMicrophone.mockImplementationOnce(() => until.then(() => microphone));
+    else
+      startSound.mockImplementationOnce(({ quantum }) => until.then(() => Object.assign(sound, { quantum })));
+    const joining = studio.join({ microphone: what === "the microphone" });
+    await vi.advanceTimersByTimeAsync(0);
+    studio.leave();
+    go();
+    await joining;
+    expect(studio.state).toMatchObject({ phase: "left", microphone: "unasked", problems: [] });
+    expect(Socket.last).toBeNull();
+    expect(startSound).toHaveBeenCalledTimes(closed.mock.calls.length);
+    closed.mockClear();
+
+    await studio.rejoin();
+    expect(Socket.last).not.toBeNull();
+    expect(closed).not.toHaveBeenCalled();
+  },
+);
+
+it("does not wait for a microphone that nobody allows", async () => {
+  const studio = newStudio();
+  askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
+  void studio.join({ microphone: true });
+  await vi.advanceTimersByTimeAsync(0);
+  studio.stopJoining();
+  expect(studio.state.phase).toBe("lobby");
+});
+
 it("opens a microphone again at the room's rate that did not go with the one before", async () => {
   const studio = newStudio();
   vi.stubGlobal(
