@@ -1,4 +1,4 @@
-/** The network thread: the sender, every data channel, and the sessions with the relay. It moves bytes between transports and rings; it never decodes them. */
+/** The network thread: the sender, every data channel, and the sessions with the relay. It moves datagrams between transports and rings, and has the browser encode and decode Opus. */
 
 import { Ladders, Paths } from "../shared/engine";
 import { DATAGRAM_RING_BYTES, type FromWorker, RELAY_STREAM, type ToWorker } from "../shared/messages";
