@@ -373,12 +373,13 @@ impl Rooms {
         };
         let was_muted = room.gone_muted.iter().position(|id| *id == hello.id);
         let was_muted = was_muted.and_then(|at| room.gone_muted.remove(at));
+        let owns = !hello.bot && room.members.iter().all(|member| member.is_bot);
         let member = Member {
             id: hello.id,
             stream,
             name: hello.name.clone(),
             is_bot: hello.bot,
-            muted: was_muted.is_some(),
+            muted: was_muted.is_some() && !owns,
             said: hello.passphrase.clone(),
             token: self.relay.as_ref().map(|_| Token::random()),
             presence: Presence::Here(arrival.connection),
@@ -547,7 +548,7 @@ impl Rooms {
         if room.owner() != from {
             return self.tell_not_owner(connection);
         }
-        let Some(member) = room.member_mut(to) else {
+        let Some(member) = room.member(to) else {
             return self.tell_unknown(connection, to);
         };
         let muted = match action {
@@ -565,6 +566,12 @@ impl Rooms {
                 return self.remove(room_name, to);
             }
         };
+        self.set_muted(room_name, to, muted);
+    }
+
+    fn set_muted(&mut self, room_name: &RoomName, id: ParticipantId, muted: bool) {
+        let room = self.rooms.get_mut(room_name).expect("it has a member");
+        let member = room.member_mut(id).expect("it is in the room");
         if member.muted == muted {
             return;
         }
@@ -577,7 +584,7 @@ impl Rooms {
             true => Moderated::Muted,
             false => Moderated::Unmuted,
         }));
-        self.tell_all(room_name, ServerMessage::Muted { id: to, muted });
+        self.tell_all(room_name, ServerMessage::Muted { id, muted });
     }
 
     fn lock(
@@ -679,6 +686,8 @@ impl Rooms {
         self.tell_all(room_name, ServerMessage::Left { id });
         if heir != owner {
             self.tell_all(room_name, ServerMessage::Owner { id: heir });
+            // By who is gone: nobody else could end it.
+            self.set_muted(room_name, heir, false);
         }
     }
 

@@ -549,6 +549,41 @@ fn the_owner_mutes_and_unmutes() {
 }
 
 #[test]
+fn who_inherits_a_room_is_heard() {
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.hello(1, 1, "Ann");
+    plan.hello(2, 2, "Bob");
+    plan.hello(3, 3, "Cem");
+    plan.says(1, &moderate(2, "mute"));
+    let told = plan.says(1, r#"{"type":"leave"}"#);
+    let after: Vec<&String> = told
+        .iter()
+        .skip_while(|told| !told.contains("owner"))
+        .collect();
+    assert_eq!(
+        after,
+        [
+            r##"2 3: {"type":"owner","id":"#2"}"##,
+            "counted: Unmuted",
+            r##"2 3: {"type":"muted","id":"#2","muted":false}"##
+        ]
+    );
+
+    // Somebody muted who comes back where only bots are left.
+    let bot = hello(4, "Bot", 48_000, None).replace('}', r#","bot":true}"#);
+    plan.enters(ROOM, 4, &bot);
+    plan.says(2, &moderate(3, "mute"));
+    plan.says(3, r#"{"type":"leave"}"#);
+    plan.says(2, r#"{"type":"leave"}"#);
+    let told = plan.hello(5, 3, "Cem");
+    assert!(
+        told.iter()
+            .any(|told| told.contains(r#""muted":false,"ice"#)),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_bot_owns_a_room_only_while_nobody_else_is_there() {
     let mut plan = Plan::new(RoomLimits::default());
     let bot = |person| hello(person, "Bot", 48_000, None).replace('}', r#","bot":true}"#);

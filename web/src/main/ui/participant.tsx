@@ -116,7 +116,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             </button>
             <p class="silenced">
               {participant().mutedByOwner
-                ? `Muted for everyone by ${state().isOwner ? "you" : "the owner"}`
+                ? `Muted for everyone${state().isOwner ? "" : " by the owner"}`
                 : participant().muted
                   ? "Muted for you"
                   : soloElsewhere()
