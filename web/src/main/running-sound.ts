@@ -104,17 +104,18 @@ export class RunningSound {
     const receive = (message: FromWorker) => {
       if (!isOver()) this.#host.receive(message);
     };
-    let sound: Sound;
-    try {
-      sound = await Sound.start(options, receive);
-    } catch (error) {
-      if (isOver()) return;
-      if (outputDeviceId === "" || error instanceof NotLoaded) throw error;
-      // The remembered output is not there today.
-      sound = await Sound.start({ ...options, outputDeviceId: "" }, receive);
-    }
-    if (isOver()) {
-      await sound.close();
+    const sound = await Sound.start(options, receive)
+      .catch((error) => {
+        if (isOver() || outputDeviceId === "" || error instanceof NotLoaded) throw error;
+        // The remembered output is not there today.
+        return Sound.start({ ...options, outputDeviceId: "" }, receive);
+      })
+      .catch((error) => {
+        if (!isOver()) throw error;
+        return null;
+      });
+    if (sound === null || isOver()) {
+      await sound?.close();
       return;
     }
     this.#current = sound;

@@ -1,6 +1,16 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
-import { createEffect, createMemo, createUniqueId, Match, on, Show, Switch } from "solid-js";
+import {
+  createEffect,
+  createMemo,
+  createSignal,
+  createUniqueId,
+  Match,
+  on,
+  onCleanup,
+  Show,
+  Switch,
+} from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
@@ -10,6 +20,9 @@ import { PageTitle } from "./page-title";
 import { Problems } from "./problems";
 import { AdvancedFields, DeviceFields, NameField } from "./sound-settings";
 import { useView } from "./view";
+
+/** Who joins for so long may wait for what never comes: an answer to the browser's question, a file of the page, the server's welcome. */
+const LONG_JOIN_MS = 5_000;
 
 export function Lobby() {
   const view = useView();
@@ -21,9 +34,18 @@ export function Lobby() {
     false,
   );
   const joining = createMemo(() => view.state().phase === "joining");
+  const [isLong, setLong] = createSignal(false);
+  createEffect(() => {
+    if (!joining()) return;
+    const timer = setTimeout(setLong, LONG_JOIN_MS, true);
+    onCleanup(() => {
+      clearTimeout(timer);
+      setLong(false);
+    });
+  });
   /** Though the words of that be dismissed. */
   const held = createMemo<boolean>(
-    (before) => joining() && (before || view.problems().some(({ id }) => id === "server-gone")),
+    (before) => joining() && (before || isLong() || view.problems().some(({ id }) => id === "server-gone")),
     false,
   );
   const muted = createMemo(() => microphone() === "on" && view.state().selfMuted);
