@@ -123,8 +123,9 @@ const MOST_KEPT = 32;
 
 /** What distinguishes one set-up from another. */
 export interface Setup {
-  inputDeviceId: string;
-  outputDeviceId: string;
+  /** A device's id; where the system's default is chosen, what that stands for, as far as the browser names it. */
+  input: string;
+  output: string;
   rateHz: number;
   quantum: number;
   capturePath: string;
@@ -157,8 +158,12 @@ function stored(): [key: string, calibration: unknown][] {
   }
 }
 
-function keyOf({ inputDeviceId, outputDeviceId, rateHz, quantum, capturePath }: Setup): string {
-  return JSON.stringify([inputDeviceId, outputDeviceId, rateHz, quantum, capturePath]);
+export function isSameSetup(one: Setup, other: Setup): boolean {
+  return keyOf(one) === keyOf(other);
+}
+
+function keyOf({ input, output, rateHz, quantum, capturePath }: Setup): string {
+  return JSON.stringify([input, output, rateHz, quantum, capturePath]);
 }
 
 function isCalibration(value: unknown): value is Calibration {

@@ -5,6 +5,7 @@ import {
   agreement,
   type Calibration,
   findPulse,
+  isSameSetup,
   loadCalibration,
   MOST_DOUBT_MS,
   PULSE_INTERVAL_SECONDS,
@@ -59,12 +60,15 @@ export class LoopBack {
   async run(sound: Sound, isCurrent: () => boolean, prepare: () => Promise<void>): Promise<void> {
     const { phase, calibration } = this.#store.state;
     if (phase !== "lobby" || calibration.phase === "running") return;
-    const setup = this.#setup();
     this.#show({ phase: "running" });
     try {
       await prepare();
-      this.#found = await this.#measure(sound, isCurrent);
-      storeCalibration(setup, this.#found);
+      const setup = this.#setup();
+      const found = await this.#measure(sound, isCurrent);
+      if (!isSameSetup(setup, this.#setup()))
+        throw new Error("The devices or settings were changed meanwhile. Measure again.");
+      this.#found = found;
+      storeCalibration(setup, found);
       this.#showFound();
     } catch (error) {
       this.#show({ phase: "failed", problem: error instanceof Error ? error.message : String(error) });
@@ -79,7 +83,7 @@ export class LoopBack {
   /** Takes what was found for the devices and settings of now, if anything was. */
   recall(): void {
     this.#found = loadCalibration(this.#setup());
-    this.#showFound();
+    if (this.#store.state.calibration.phase !== "running") this.#showFound();
   }
 
   handleRecording(recording: Recording): void {

@@ -32,11 +32,14 @@ export class OwnDevices {
   async enableMicrophone(): Promise<void> {
     if (await this.microphone.enable(this.#sound.rateHz)) await this.#useMicrophone();
     await this.list();
+    // Another may be the system's default by now.
+    this.loopBack.recall();
   }
 
   /** The devices were listed just now. */
   async #retakeMicrophone(): Promise<void> {
     if (await this.microphone.retake(this.#sound.rateHz)) await this.#useMicrophone();
+    this.loopBack.recall();
   }
 
   async #useMicrophone(): Promise<void> {
@@ -77,7 +80,9 @@ export class OwnDevices {
     if (!navigator.mediaDevices) return;
     const { inputs, outputs } = await listDevices();
     const { inputs: before } = this.#store.state;
+    const { outputs: outputsBefore } = this.#store.state;
     this.#store.set({ inputs, outputs });
+    if (JSON.stringify(outputs) !== JSON.stringify(outputsBefore)) this.loopBack.recall();
     if (this.microphone.follow(inputs, before)) void this.#retakeMicrophone();
     await this.output.follow(outputs, () => void this.list());
   }
@@ -105,8 +110,13 @@ export class OwnDevices {
   }
 
   #setup(): Setup {
-    const { inputDeviceId, outputDeviceId, quantum } = this.#store.state.settings;
+    const { settings, outputs } = this.#store.state;
     const { capturePath } = this.#sound.worker;
-    return { inputDeviceId, outputDeviceId, quantum, capturePath, rateHz: this.#sound.rateHz };
+    const isDefault = (id: string) => id === "" || id === "default";
+    const input = isDefault(settings.inputDeviceId) ? this.microphone.label : settings.inputDeviceId;
+    const output = isDefault(settings.outputDeviceId)
+      ? (outputs.find(({ id }) => id === "default")?.label ?? "")
+      : settings.outputDeviceId;
+    return { input, output, quantum: settings.quantum, capturePath, rateHz: this.#sound.rateHz };
   }
 }

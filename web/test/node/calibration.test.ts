@@ -114,7 +114,7 @@ describe("what a loop-back found", () => {
 });
 
 describe("what is kept", () => {
-  const setup: Setup = { inputDeviceId: "a", outputDeviceId: "b", rateHz, quantum: 64, capturePath: "track" };
+  const setup: Setup = { input: "a", output: "b", rateHz, quantum: 64, capturePath: "track" };
   const kept = new Map<string, string>();
 
   beforeEach(() => {
@@ -129,21 +129,16 @@ describe("what is kept", () => {
     expect(loadCalibration(setup)).toBeNull();
     storeCalibration(setup, calibration);
     expect(loadCalibration({ ...setup })).toEqual(calibration);
-    for (const other of [
-      { inputDeviceId: "c" },
-      { outputDeviceId: "c" },
-      { quantum: 128 },
-      { capturePath: "worklet" },
-    ])
+    for (const other of [{ input: "c" }, { output: "c" }, { quantum: 128 }, { capturePath: "worklet" }])
       expect(loadCalibration({ ...setup, ...other })).toBeNull();
     storeCalibration(setup, null);
     expect(loadCalibration(setup)).toBeNull();
   });
 
   it("is bounded, and the newest stays", () => {
-    for (let n = 0; n < 100; n++) storeCalibration({ ...setup, inputDeviceId: `${n}` }, calibration);
-    expect(loadCalibration({ ...setup, inputDeviceId: "99" })).toEqual(calibration);
-    expect(loadCalibration({ ...setup, inputDeviceId: "0" })).toBeNull();
+    for (let n = 0; n < 100; n++) storeCalibration({ ...setup, input: `${n}` }, calibration);
+    expect(loadCalibration({ ...setup, input: "99" })).toEqual(calibration);
+    expect(loadCalibration({ ...setup, input: "0" })).toBeNull();
     expect(JSON.parse([...kept.values()][0]).length).toBe(32);
   });
 
