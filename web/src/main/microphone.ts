@@ -26,6 +26,8 @@ export class Microphone {
   /** How often it was opened or closed: what the browser answers to an earlier question counts no more. */
   #request = 0;
   #openings = 0;
+  /** Which one its problems were last said of. */
+  #inspected = "";
   /** The one that was opened last, and whether it has been seen to be gone since it ended. */
   #input: { id: string; isMissing: boolean } | null = null;
 
@@ -43,6 +45,11 @@ export class Microphone {
   /** Times one was opened. */
   get openings(): number {
     return this.#openings;
+  }
+
+  /** What the browser calls it; empty unless it is on. */
+  get label(): string {
+    return this.#stream?.getAudioTracks()[0]?.label ?? "";
   }
 
   /** By the word of the browser that has opened it; null where it says none. */
@@ -125,6 +132,10 @@ export class Microphone {
     track.onended = () => this.#ended();
     track.onmute = track.onunmute = () => this.#followMute(track);
     this.#followMute(track);
+    // Said of another one, though it was dismissed.
+    const kind = `${id} ${track.label}`;
+    if (kind !== this.#inspected) this.#store.end("input-bluetooth", "input-processed");
+    this.#inspected = kind;
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });
     this.#openings++;

@@ -124,7 +124,7 @@ export class Room {
     void this.#sound.stop();
     this.#devices.microphone.close();
     const { microphone } = this.#store.state;
-    this.#hadMicrophone = microphone === "on" || microphone === "asking";
+    this.#hadMicrophone = microphone === "on" || microphone === "asking" || microphone === "ended";
     this.#sound.setRelay(null);
     this.#store.set({ looping: false, microphone: "unasked", signalling: "offline", passphrase: "none" });
   }

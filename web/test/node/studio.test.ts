@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { storeCalibration } from "../../src/main/calibration";
 import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
@@ -885,6 +886,64 @@ it.each(["the microphone", "the sound"])(
     expect(closed).not.toHaveBeenCalled();
   },
 );
+
+it("takes a microphone that was gone when one left, once one is back", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  await studio.enableMicrophone();
+  await plug([], ["speakers"]);
+  await plug(["another"], ["speakers"]);
+  expect(studio.state.microphone).toBe("ended");
+  studio.leave();
+  await plug(["usb in"], ["speakers"]);
+  await studio.rejoin();
+  expect(studio.state.microphone).toBe("on");
+});
+
+it("warns of the next Bluetooth device, though the warning of one was dismissed", async () => {
+  const studio = newStudio();
+  const open = async (label: string, inputDeviceId: string) => {
+    track.label = label;
+    trackSettings.deviceId = inputDeviceId;
+    await studio.change({ inputDeviceId });
+    await studio.enableMicrophone();
+    return studio.state.problems.map(({ id }) => id);
+  };
+  try {
+    expect(await open("AirPods", "a")).toEqual(["input-bluetooth"]);
+    studio.dismiss("input-bluetooth");
+    expect(await open("AirPods", "a")).toEqual([]);
+    expect(await open("USB", "b")).toEqual([]);
+    expect(await open("AirPods Max", "c")).toEqual(["input-bluetooth"]);
+  } finally {
+    Object.assign(track, { label: "Microphone" });
+    trackSettings.deviceId = "usb in";
+  }
+});
+
+it("keeps a loop-back of the system's default for what that stood for", async () => {
+  const kept = new Map<string, string>();
+  vi.stubGlobal("localStorage", {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  });
+  const calibration = { excessMs: 3, spreadMs: 0.2, roundTripMs: 40, atMs: 1 };
+  const studio = newStudio();
+  await plug(["usb in"], ["default"]);
+  await studio.enableMicrophone();
+  const { quantum } = studio.state.settings;
+  const setup = { input: "Microphone", output: "default", rateHz: 48_000, quantum, capturePath: "none" };
+  storeCalibration(setup, calibration);
+  await studio.enableMicrophone();
+  expect(studio.state.calibration).toMatchObject({ phase: "done", roundTripMs: 40 });
+  track.label = "Built in";
+  try {
+    await studio.enableMicrophone();
+    expect(studio.state.calibration.phase).toBe("none");
+  } finally {
+    track.label = "Microphone";
+  }
+});
 
 it("does not wait for a microphone that nobody allows", async () => {
   const studio = newStudio();
