@@ -36,6 +36,8 @@ const LASTING_MS = 5_000;
 const CROWDED_MS = 1_000;
 /** What a peer asks for may have crossed an offer for so long. */
 const CROSSING_MS = 1_000;
+/** Between two times that is followed what a peer wants, however often it says another thing. */
+const WANTS_MS = 50;
 /** Not connected for so long: say so, and go on trying. */
 const UNREACHABLE_MS = 20_000;
 
@@ -118,6 +120,8 @@ export class Peer {
   #wanted: number | "auto";
   #wantedByPeer = 1;
   #wants: Readonly<Record<WayName, boolean>> = { direct: true, relayed: true };
+  #hasChangedWants = false;
+  #wantsTimer: ReturnType<typeof setTimeout> | undefined;
   readonly #reach = new Reach(
     () => Array.from(this.#slots.values()).some(({ lane }) => lane.connected),
     () => this.#host.changed(),
@@ -180,10 +184,25 @@ export class Peer {
         break;
       case "direct":
       case "relayed":
+        if (this.#wants[signal.kind] === signal.wanted) break;
         this.#wants = { ...this.#wants, [signal.kind]: signal.wanted };
-        this.#host.changed();
+        this.#followWants();
         break;
     }
+  }
+
+  /** At once, and then not again for a moment, however often the peer changes its mind. */
+  #followWants(): void {
+    this.#hasChangedWants = true;
+    if (this.#wantsTimer !== undefined) return;
+    const follow = () => {
+      this.#wantsTimer = undefined;
+      if (!this.#hasChangedWants) return;
+      this.#hasChangedWants = false;
+      this.#wantsTimer = setTimeout(follow, WANTS_MS);
+      this.#host.changed();
+    };
+    follow();
   }
 
   /** Lanes whose packets no longer arrive although ICE thinks otherwise (the channel itself closed) are made anew. */
@@ -221,6 +240,7 @@ export class Peer {
   close(): void {
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
     clearTimeout(this.#again);
+    clearTimeout(this.#wantsTimer);
     this.#reach.close();
   }
 

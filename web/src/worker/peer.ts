@@ -75,8 +75,12 @@ export class Peer {
   #renewedAtMs = Number.NEGATIVE_INFINITY;
   readonly #datagrams = new TokenBucket(MOST_DATAGRAMS);
   readonly #others = new TokenBucket(MOST_OTHERS);
+  readonly #refusals = new TokenBucket(MOST_DATAGRAMS);
   /** Datagrams too long to be ours, or too many. */
   refused = 0;
+  /** Of ours to the relay, while this peer was reached by it: those for which no session had room. */
+  #droppedRelayed = 0;
+  #relayDroppedBefore = 0;
   #opusBps: number | null = null;
   readonly reports = new Reports(GRANULARITY_MS);
   /** How it hears us, by its own report of its last seconds; null while it does not say. */
@@ -116,8 +120,14 @@ export class Peer {
   receiveDirectly(lane: Lane, bytes: Uint8Array<ArrayBuffer>, trace: Trace | null): void {
     const nowMs = performance.now();
     const kind = this.#datagrams.take(nowMs) ? kindOf(bytes) : null;
-    if (kind === null || (kind !== KIND_AUDIO && !this.#others.take(nowMs))) this.refused++;
+    if (kind === null || (kind !== KIND_AUDIO && !this.#others.take(nowMs))) this.refuse(lane);
     else this.receive(this.direct, lane, kind, bytes, trace);
+  }
+
+  /** Even to pass over costs time, which all peers share: the lane of one that goes on and on ends, and is made anew ever less often. */
+  refuse(lane: Lane): void {
+    this.refused++;
+    if (!this.#refusals.take(performance.now())) lane.close();
   }
 
   receive(way: Way, lane: Lane, kind: number, bytes: Uint8Array<ArrayBuffer>, trace: Trace | null): void {
@@ -171,12 +181,15 @@ export class Peer {
   report(captureOf: (key: string) => CaptureReport | null): void {
     this.#heard = this.reports.heard(epochMs());
     const relay = this.#relay.listener;
+    const relayDropped = relay?.lanes.dropped ?? 0;
+    if (this.isRelayed) this.#droppedRelayed += relayDropped - this.#relayDroppedBefore;
+    this.#relayDroppedBefore = relayDropped;
     const direct = this.listener.lanes.leastWait;
     const relayed = this.number === null ? null : (relay?.lanes.leastWait ?? null);
     if (direct === null && relayed === null) return;
     const sent = this.listener.isSent && direct !== null ? this.listener : (relay ?? this.listener);
     const { rung, leaving } = sent.renditions;
-    const dropped = this.listener.lanes.dropped + (relay?.lanes.dropped ?? 0);
+    const dropped = this.listener.lanes.dropped + this.#droppedRelayed;
     const report = this.reports.poll(captureOf((leaving ?? rung).key), dropped, epochMs());
     if (report === null) return;
     // By both: the one that comes second is not newer, and ignored.
@@ -255,28 +268,29 @@ export class Peer {
   circumstances(peers: number, nowMs: number): Circumstances {
     const isSentBothWays = this.#relay.listener?.isSent === true && this.isRelayed;
     if (isSentBothWays) this.#bothWaysAtMs = nowMs;
-    // What a peer says is lost is lost of both ways together, and may be all of the other's.
-    const isSaidOfBoth = nowMs - this.#bothWaysAtMs < REPORTED_MS;
     return {
       isSentBothWays,
-      lostShare: isSaidOfBoth ? null : this.#lostShare,
+      lostShare: this.#directLostShare(nowMs),
       mostLanes: mostLanes(peers, this.listener.copies),
       isLossy: false,
     };
   }
 
-  /** Share of our datagrams that it says were lost; null if it does not. What is lost of a mix was lost behind the server. */
-  get #lostShare(): number | null {
-    return this.#heard === null || this.#heard.isMixed ? null : this.#heard.lostShare;
+  /** Share of our datagrams that it says were lost, if all went directly; null if it does not say. What is lost of a mix was lost behind the server. */
+  #directLostShare(nowMs: number): number | null {
+    // Of both ways together, and perhaps all of the other's.
+    const isSaidOfBoth = nowMs - this.#bothWaysAtMs < REPORTED_MS;
+    return isSaidOfBoth || this.#heard === null || this.#heard.isMixed ? null : this.#heard.lostShare;
   }
 
   /** Whether to make all lanes anew: what little is sent finds a queue that something else fills. */
   renewsLanes(nowMs: number): boolean {
-    const { lanes, renditions } = this.listener;
+    const { isSent, lanes, renditions } = this.listener;
     const isChoked =
+      isSent &&
       renditions.rung.format === "opus" &&
       renditions.leaving === null &&
-      (this.#lostShare ?? 0) > HEAVY_LOSS_SHARE &&
+      (this.#directLostShare(nowMs) ?? 0) > HEAVY_LOSS_SHARE &&
       lanes.open.every(({ queueMs }) => queueMs > FULL_QUEUE_MS);
     if (!isChoked || nowMs - this.#renewedAtMs < RENEWAL_INTERVAL_MS) return false;
     this.#renewedAtMs = nowMs;

@@ -150,11 +150,15 @@ export class Peers {
     const lane = new Lane(number, epoch, sends, channel);
     listener.addLane(lane, this.#newLadder);
     channel.onmessage = ({ data }) => this.#receive(peer, lane, data);
-    channel.onclose = () => this.#giveUp(stream, lane);
+    channel.onclose = () => {
+      this.#giveUp(stream, lane);
+      this.#spread();
+    };
   }
 
   closeLane(stream: number, number: number): void {
     this.#listeners.get(stream)?.lanes.close(number);
+    this.#spread();
   }
 
   close(stream: number): void {
@@ -226,10 +230,12 @@ export class Peers {
 
   /** By a peer's own lane, or, if it is null, by a session with the relay. */
   #receive(peer: Peer | null, lane: Lane, data: unknown): void {
-    if (!(data instanceof ArrayBuffer) || data.byteLength > MAX_DATAGRAM_BYTES)
-      (peer ?? this.#relay).refused++;
-    else if (peer === null) this.#receiveRelayed(lane, new Uint8Array(data));
-    else peer.receiveDirectly(lane, new Uint8Array(data), this.trace);
+    const isOurs = data instanceof ArrayBuffer && data.byteLength <= MAX_DATAGRAM_BYTES;
+    if (peer === null) {
+      if (isOurs) this.#receiveRelayed(lane, new Uint8Array(data));
+      else this.#relay.refused++;
+    } else if (isOurs) peer.receiveDirectly(lane, new Uint8Array(data), this.trace);
+    else peer.refuse(lane);
   }
 
   #receiveRelayed(session: Lane, bytes: Uint8Array<ArrayBuffer>): void {
@@ -335,11 +341,15 @@ export class Peers {
   /** Directly to whom wants it, or cannot have it otherwise. To the relay if somebody takes it there who is to be reached that way. */
   #spread(): void {
     const peers = this.#participants;
+    // What was chosen was so of ways that there may be no more.
     for (const { listener, route, wants, isRelayed } of peers)
-      listener.isSent = route.direct && (wants.direct || !isRelayed);
+      listener.isSent = !isRelayed || (route.direct && wants.direct);
     const { listener: relay, wanted } = this.#relay;
     if (relay === null) return;
-    const isChosen = peers.some(({ route, listener }) => route.relay || !listener.isSent);
+    const isChosen = peers.some(
+      ({ route, listener, isRelayed, isDirectOpen }) =>
+        route.relay || !listener.isSent || (isRelayed && !isDirectOpen),
+    );
     relay.isSent = wanted.listeners > 0 && isChosen;
   }
 

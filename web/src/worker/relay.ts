@@ -33,6 +33,8 @@ const MIX_REFUSALS = 10;
 const SILENT_MS = 4_000;
 /** One that has not opened after so long never does. Chromium delays what follows many that failed by up to a minute and a half. */
 const OPENING_MS = 120_000;
+/** So long after the last review this thread itself has stood still, and the other end is not to blame. */
+const STANDSTILL_MS = 1_000;
 /** Close codes after which the same token will not do: unknown, and of one who left or was removed. */
 const REFUSED = new Set([1, 4]);
 
@@ -67,6 +69,8 @@ export class Relay {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #listen: Listen = { forward: [], mix: null, opus: true };
   #control: Control | null = null;
+  #reviewedAtMs = Number.POSITIVE_INFINITY;
+  #stoodStillAtMs = 0;
 
   /** `host`: name of the page's own host. */
   constructor(
@@ -118,9 +122,13 @@ export class Relay {
 
   /** Gives up sessions that answer no more, or never open; to be called now and then. `nowMs`: performance.now(). */
   review(nowMs: number): void {
+    // What answered meanwhile has not been looked at.
+    if (nowMs - this.#reviewedAtMs > STANDSTILL_MS) this.#stoodStillAtMs = nowMs;
+    this.#reviewedAtMs = nowMs;
     for (const session of [...this.#sessions]) {
       const { openedAtMs, madeAtMs } = session;
-      const sinceMs = Math.max(openedAtMs ?? madeAtMs, this.#lanes.answeredAtMs(session.number) ?? 0);
+      const answeredAtMs = this.#lanes.answeredAtMs(session.number) ?? 0;
+      const sinceMs = Math.max(openedAtMs ?? madeAtMs, answeredAtMs, this.#stoodStillAtMs);
       if (nowMs - sinceMs > (openedAtMs === null ? OPENING_MS : SILENT_MS)) this.#ended(session, null);
     }
   }

@@ -132,6 +132,21 @@ it.each([
   fresh.peer.close();
 });
 
+it("follows what a peer wants at once, and not each time that it changes its mind", async () => {
+  const { peer, changed } = end("a", "b");
+  changed.mockClear();
+  for (let n = 0; n < 1_000; n++) peer.handle({ kind: "direct", wanted: n % 2 === 1 });
+  expect(changed).toHaveBeenCalledTimes(1);
+  peer.handle({ kind: "direct", wanted: false });
+  await vi.advanceTimersByTimeAsync(50);
+  expect(changed).toHaveBeenCalledTimes(2);
+  expect(peer.wants.direct).toBe(false);
+  await vi.advanceTimersByTimeAsync(1_000);
+  peer.handle({ kind: "direct", wanted: false });
+  expect(changed).toHaveBeenCalledTimes(2);
+  peer.close();
+});
+
 it("keeps a lane that is connected when it meets one again", () => {
   const { peer, made } = end("b", "a");
   Connection.made[0]!.connectionState = "connected";

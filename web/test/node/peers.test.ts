@@ -710,6 +710,7 @@ describe("lanes are made anew", () => {
     });
     let reports = 0;
     return {
+      peers,
       /** Those given up at the review. */
       at(nowMs: number, rttMs: number, lostPercent: number, isMixed = false) {
         for (const lane of lanes) {
@@ -738,6 +739,22 @@ describe("lanes are made anew", () => {
     const path = listening("opus");
     expect([path.at(0, 20, 30, true), path.at(100, 150, 30, true)]).toEqual([[], []]);
     expect(path.at(200, 150, 30)).toEqual([0, 1]);
+  });
+
+  it("but not while the relay has a part in what is lost", () => {
+    const path = listening("opus");
+    const session = channel();
+    path.peers.setPeer(1, 7, "auto", BOTH);
+    path.peers.addLane(RELAY_STREAM, 0, 0, true, session);
+    path.peers.setRelay({ listeners: 1, opus: true }, null);
+    const probe = writeProbe(0, 1n);
+    writeStream(probe, 7);
+    session.onmessage?.({ data: probe.buffer });
+    const nowMs = performance.now() + 1_000;
+    expect(path.at(nowMs, 20, 30)).toEqual([]);
+    expect(path.at(nowMs + 100, 150, 30), "it may be the relay that loses").toEqual([]);
+    path.peers.setPeer(1, 7, "auto", RELAYED);
+    expect(path.at(nowMs + 10_000, 150, 30), "nothing is sent on these").toEqual([]);
   });
 
   it("but not where samples are sent, which are too much themselves", () => {
@@ -787,15 +804,15 @@ describe("of a peer that sends", () => {
   }
 
   it.each([
-    ["audio", () => packet(0), 16_000, 0],
-    ["probes", () => writeProbe(1, 5n), 0, 200],
-    ["what is malformed", () => MALFORMED, 200, 0],
+    ["audio", () => packet(0), 24, 16_000, 0],
+    ["probes", () => writeProbe(1, 5n), 15, 0, 200],
+    ["what is malformed", () => MALFORMED, 15, 200, 0],
   ])(
-    "far too much, only its share is looked at, and another's is not touched: %s",
-    (_, make, most, replies) => {
+    "too much, only its share is looked at, and another's is not touched: %s",
+    (_, make, perMs, most, replies) => {
       const { given, lanes, refused, send } = two();
       for (let n = 0; n < 1_000; n++) {
-        for (let m = 0; m < 100; m++) send(0, make());
+        for (let m = 0; m < perMs; m++) send(0, make());
         send(1, packet(n));
         vi.advanceTimersByTime(1);
       }
@@ -804,9 +821,21 @@ describe("of a peer that sends", () => {
       const answered = lanes[0]!.datagrams.length;
       expect(Math.abs(given[0]! - most)).toBeLessThan(20);
       expect(Math.abs(answered - replies)).toBeLessThan(2);
-      expect(refused()).toEqual([100_000 - given[0]! - answered, 0]);
+      expect(refused()).toEqual([1_000 * perMs - given[0]! - answered, 0]);
+      expect(lanes[0]!.onmessage).not.toBeNull();
     },
   );
+
+  it.each([
+    ["audio", packet(0)],
+    ["what is malformed", MALFORMED],
+    ["what is too long", new Uint8Array(1_001)],
+  ])("far too much, its lane ends: %s", (_, datagram) => {
+    const { lanes, refused, send } = two();
+    for (let n = 0; n < 100_000; n++) send(0, datagram);
+    expect(lanes.map(({ onmessage }) => onmessage === null)).toEqual([true, false]);
+    expect(refused()).toEqual([8_001, 0]);
+  });
 
   it("as much as one may, all is looked at: packets of 16 frames at 96 kHz, by 16 lanes, a second of it at once", () => {
     const { given, lanes, refused, send } = two();
@@ -1215,6 +1244,25 @@ describe("through the relay", () => {
     peers.review(1_000_000);
     peers.send("main", packet(1));
     expect(sequences(direct)).toEqual([0]);
+  });
+
+  it.each(["relay", "direct"] as const)("is followed at once where the chosen way ends: %s", (ended) => {
+    const chosen = { direct: ended === "direct", relay: ended === "relay" };
+    const path = { review: () => chosen, close: () => {} };
+    const paths = { add: () => path, listen: () => "forwarded" } as unknown as Paths;
+    const { peers, direct, session, answer } = room("auto", paths);
+    answer(7);
+    answer(9);
+    peers.setPeer(2, 9, "auto", { direct: true, relayed: false });
+    peers.review(1_000_000);
+    peers.send("main", packet(0));
+    const [kept, lost] = ended === "relay" ? [direct, session] : [session, direct];
+    expect([sequences(kept).length, sequences(lost).length]).toEqual([0, 1]);
+    lost.readyState = "closed";
+    if (ended === "relay") peers.setRelay({ listeners: 0, opus: true }, null);
+    else lost.onclose?.();
+    peers.send("main", packet(1));
+    expect([sequences(kept).length, sequences(lost).length]).toEqual([1, 1]);
   });
 
   it("is the only way while the uplink is short, if it serves two there with one stream", () => {

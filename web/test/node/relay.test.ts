@@ -390,6 +390,18 @@ it("gives up a session that answers no probe any more", async () => {
   expect(transports[0].closeInfo).not.toBeNull();
 });
 
+it("keeps a session whose answers wait because this thread stood still", async () => {
+  const { relay, transports, answered, open } = world();
+  await open();
+  answered.set(0, performance.now());
+  relay.review(performance.now());
+  await vi.advanceTimersByTimeAsync(8_000);
+  relay.review(performance.now());
+  await vi.advanceTimersByTimeAsync(500);
+  relay.review(performance.now());
+  expect(transports[0].closeInfo).toBeNull();
+});
+
 it("writes datagrams in a browser that has only the newer way to do so", async () => {
   const { transports, lanes, open, settle } = world("createWritable");
   await open();
