@@ -8,7 +8,7 @@ import {
   openMicrophone,
   rateProblem,
 } from "./devices";
-import type { Device, MicrophoneFault } from "./model";
+import type { Device, MicrophoneFault, Problem, StudioState } from "./model";
 import type { Store } from "./store";
 
 /** `latency` is in the standard, but not yet in TypeScript's library. */
@@ -81,7 +81,7 @@ export class Microphone {
   /** The one that was opened last, after one of these waits. If it has one of the faults `ofGone` to the end, it is taken for gone. */
   async #openAgain(rateHz: number, waitsMs: number[], ofGone: MicrophoneFault[]): Promise<boolean> {
     const input = this.#input;
-    this.close();
+    this.#release();
     let request = this.#request;
     let error: unknown;
     for (const waitMs of waitsMs) {
@@ -109,7 +109,7 @@ export class Microphone {
   /** False if it was opened anew or closed meanwhile. *Errors* the browser's own. */
   async open(rateHz: number, deviceId = this.#store.state.settings.inputDeviceId): Promise<boolean> {
     const { channels } = this.#store.state.settings;
-    this.close();
+    this.#release();
     const request = this.#request;
     if (!navigator.mediaDevices) throw new Error("insecure context");
     const stream = await openMicrophone(deviceId, channels, rateHz);
@@ -133,6 +133,12 @@ export class Microphone {
 
   /** Also one that the browser still asks about. */
   close(): void {
+    this.#release();
+    this.#followMute({ muted: false });
+  }
+
+  /** Muted is what follows until it says otherwise, or fails. */
+  #release(): void {
     this.#request++;
     this.#stopCapture();
     for (const track of this.#stream?.getTracks() ?? []) {
@@ -143,7 +149,6 @@ export class Microphone {
     this.#input = null;
     this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
     this.#store.end("input-gone");
-    this.#followMute({ muted: false });
   }
 
   /**
@@ -182,18 +187,23 @@ export class Microphone {
 
   /** Closes one that opened and cannot be captured, and says why. */
   giveUp(error: unknown, rateHz: number): void {
-    this.close();
+    this.#release();
     if (!(error instanceof DOMException && error.name === "NotSupportedError")) {
       this.#failed(error);
       return;
     }
-    this.#store.set({ microphone: "mismatched" });
-    this.#store.raise(rateProblem(rateHz));
+    this.#off("mismatched", rateProblem(rateHz));
   }
 
   #failed(error: unknown): void {
-    this.#store.set({ microphone: microphoneFault(error) });
-    this.#store.raise(microphoneProblem(error));
+    this.#off(microphoneFault(error), microphoneProblem(error));
+  }
+
+  /** First why none is on: one that is muted no more is heard. */
+  #off(microphone: StudioState["microphone"], problem: Problem): void {
+    this.#store.set({ microphone });
+    this.#followMute({ muted: false });
+    this.#store.raise(problem);
   }
 
   /** By the browser, by the system or by a switch of its own: never by this page. */
@@ -215,9 +225,7 @@ export class Microphone {
   #ended(): void {
     this.#stopCapture();
     this.#stream = null;
-    this.#followMute({ muted: false });
-    this.#store.set({ microphone: "ended" });
-    this.#store.raise({
+    this.#off("ended", {
       id: "microphone-ended",
       severity: "error",
       title: "The microphone has gone: nobody hears you.",

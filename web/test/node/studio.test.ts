@@ -546,6 +546,35 @@ it("says when the owner lets one be heard again, and that one owns the room, but
   expect(said).toEqual([]);
 });
 
+it("says that one is heard again once the microphone is back, and not that one that the system mutes goes or is opened anew", async () => {
+  const muted: { muted: boolean; onmute?: () => void; onended?: () => void } = Object.assign(track, {
+    muted: false,
+  });
+  const studio = newStudio();
+  const said: string[] = [];
+  let before = studio.state;
+  studio.subscribe(() => {
+    said.push(...ownChanges(before, studio.state));
+    before = studio.state;
+  });
+  plugged.mockResolvedValue([{ kind: "audioinput", deviceId: "usb in", label: "" }]);
+  await enter(studio, []);
+  await studio.enableMicrophone();
+  expect(said.splice(0)).toEqual(["You are heard now."]);
+  muted.muted = true;
+  muted.onmute?.();
+  sound.isInputLate.mockReturnValueOnce(true);
+  await vi.advanceTimersByTimeAsync(3_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  await plug(["built in"], []);
+  expect(studio.state).toMatchObject({ microphone: "ended", inputMuted: false });
+  expect(problems(studio)).toEqual(["microphone-ended"]);
+  expect(said).toEqual([]);
+  muted.muted = false;
+  await plug(["built in", "usb in"], []);
+  expect(said).toHaveLength(1);
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
