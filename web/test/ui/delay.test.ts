@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { mouthToEar, type OutputClock } from "../../src/main/mouth-to-ear";
-import { delayFigure, delayNote, settled, waterfall } from "../../src/main/ui/delay";
+import { delayFigure, delayNote, distanceWords, settled, waterfall } from "../../src/main/ui/delay";
 import type { FarEnd } from "../../src/shared/messages";
 
 const plain = (text: string) => text.replaceAll("\u202f", " ");
@@ -59,6 +59,19 @@ describe("mouth to ear", () => {
       value: "–",
       note: "nobody knows",
     });
+  });
+
+  it("is as far away as sound comes in it, and at least so far where a stage is unknown", () => {
+    const delay = mouthToEar(far, output, now);
+    const atLeast = mouthToEar({ ...far, input: null }, output, now);
+    expect(distanceWords("them", delay, 5)).toBe("Like hearing them from 8 m away.");
+    expect(distanceWords("them", atLeast, 5)).toBe(
+      "Like hearing them from at least 8 m away, not counting what a sound card adds.",
+    );
+    expect(distanceWords("yourself", null, 5)).toBe(
+      "Like hearing yourself from 2 m away, not counting both sound cards.",
+    );
+    expect(distanceWords("them", null, null)).toBeNull();
   });
 
   it("is shown with its error, once that is small", () => {

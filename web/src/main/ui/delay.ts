@@ -1,7 +1,7 @@
 /** The measured delay and its stages, in words. */
 
 import type { DelayStage, MouthToEar } from "../../shared/stats";
-import { formatMs, msFigure } from "./format";
+import { formatMs, metresOfAir, msFigure } from "./format";
 
 /** Clocks this far off say nothing yet: they are still being compared, or a machine stands still. */
 const SETTLED_ERROR_MS = 10;
@@ -48,6 +48,24 @@ export function delayFigure(delay: MouthToEar): string {
 /** How good the figure is: "± 0.6 ms, mouth to ear". */
 export function delayNote(delay: MouthToEar): string {
   return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
+}
+
+/**
+ * How far away one who is heard so late would stand: by the measured delay, else by an estimate that leaves both sound cards out; null
+ * where there is neither. A stage that is unknown may be of either sound card, or of both.
+ */
+export function distanceWords(
+  from: "them" | "yourself",
+  delay: MouthToEar | null,
+  estimateMs: number | null,
+): string | null {
+  const ms = delay?.knownMs ?? estimateMs;
+  if (ms === null) return null;
+  const metres = Math.max(1, Math.round(metresOfAir(ms)));
+  if (delay === null) return `Like hearing ${from} from ${metres} m away, not counting both sound cards.`;
+  return delay.ms === null
+    ? `Like hearing ${from} from at least ${metres} m away, not counting what a sound card adds.`
+    : `Like hearing ${from} from ${metres} m away.`;
 }
 
 /**

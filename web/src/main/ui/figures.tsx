@@ -4,7 +4,7 @@ import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Sh
 import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
 import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
-import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
+import { type Bar, delayFigure, delayNote, distanceWords, settled, waterfall } from "./delay";
 import { AUDIBLE_SHARE, diagnose, heardWords, isHeard } from "./diagnosis";
 import {
   formatCount,
@@ -13,7 +13,6 @@ import {
   formatRate,
   formatShare,
   framesToMs,
-  metresOfAir,
   msFigure,
   plural,
   sentWords,
@@ -47,10 +46,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     return { tone, text: isMixed() ? `${text}, in the server's mix` : text };
   });
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
-  const metres = createMemo(() => {
+  const distance = createMemo(() => {
     const now = reading();
-    const delayMs = delay()?.knownMs ?? estimatedDelayMs(now?.stats ?? null, now?.peer ?? null, recent());
-    return delayMs === null ? null : Math.max(1, Math.round(metresOfAir(delayMs)));
+    const estimateMs = estimatedDelayMs(now?.stats ?? null, now?.peer ?? null, recent());
+    return distanceWords(props.from, delay(), estimateMs);
   });
   const incoming = createMemo(() => {
     const now = reading();
@@ -72,10 +71,8 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
       <Show when={props.from === "them" && isHeard(view.state())}>
         <HeardByThem reading={reading} name={props.name} />
       </Show>
-      <Show when={metres()}>
-        <p class="hint">
-          Like hearing {props.from} from {metres()} m away{delay() ? "." : ", not counting both sound cards."}
-        </p>
+      <Show when={distance()}>
+        <p class="hint">{distance()}</p>
       </Show>
       <FigureList figures={figures} about={props.name} />
       <Show when={delay()}>
