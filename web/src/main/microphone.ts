@@ -19,6 +19,9 @@ const RENEWAL_WAITS_MS = [200, 500, 1_000];
 /** One that was plugged in is listed before it can be opened. */
 const RETAKING_WAITS_MS = [0, ...RENEWAL_WAITS_MS];
 
+/** About one that is not open after so long the browser asks, though another was on: Firefox does. The page misses its sound only later. */
+const ASKED_AFTER_MS = 1_500;
+
 export class Microphone {
   readonly #store: Store;
   readonly #stopCapture: () => void;
@@ -53,7 +56,8 @@ export class Microphone {
 
   /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */
   async enable(rateHz: number): Promise<boolean> {
-    this.#store.set({ microphone: "asking" });
+    // What was on is on again at once: to say otherwise for that moment would put other words and buttons under the user's hands.
+    if (this.#store.state.microphone !== "on") this.#store.set({ microphone: "asking" });
     const opening = this.open(rateHz);
     const request = this.#request;
     try {
@@ -74,7 +78,6 @@ export class Microphone {
 
   /** The same for the one that had gone and is back, by `follow`. While it does not open, it is taken again whenever the devices change. */
   retake(rateHz: number): Promise<boolean> {
-    this.#store.set({ microphone: "asking" });
     return this.#openAgain(rateHz, RETAKING_WAITS_MS, ["none", "busy"]);
   }
 
@@ -112,7 +115,9 @@ export class Microphone {
     this.#release();
     const request = this.#request;
     if (!navigator.mediaDevices) throw new Error("insecure context");
-    const stream = await openMicrophone(deviceId, channels, rateHz);
+    const ask = () => request === this.#request && this.#store.set({ microphone: "asking" });
+    const timer = setTimeout(ask, ASKED_AFTER_MS);
+    const stream = await openMicrophone(deviceId, channels, rateHz).finally(() => clearTimeout(timer));
     // Allowed after the room was left, or when another microphone was chosen meanwhile.
     if (request !== this.#request) {
       for (const track of stream.getTracks()) track.stop();

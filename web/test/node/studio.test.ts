@@ -232,7 +232,7 @@ it.each([
     askForMicrophone.mockClear();
     for (let n = 0; n < times; n++) askForMicrophone.mockRejectedValueOnce(new DOMException("no", name));
     await plug(["built in", "usb in"], []);
-    expect(studio.state.microphone).toBe(then === "refused" ? then : "asking");
+    expect(studio.state.microphone).toBe(then === "refused" ? then : "ended");
     await vi.advanceTimersByTimeAsync(2_000);
     expect(studio.state.microphone).toBe(then);
     const asked = { audio: expect.objectContaining({ deviceId: { exact: "usb in" } }) };
@@ -987,6 +987,53 @@ it.each(["asking", "busy", "ended"])(
     });
   },
 );
+
+it.each<[string, (studio: Studio) => unknown]>([
+  ["another input", (studio) => studio.change({ inputDeviceId: "built in" })],
+  ["mono", (studio) => studio.change({ channels: 1 })],
+  ["another rate", () => serverSays({ ...welcomed, sample_rate_hz: 96_000, participants: [] })],
+])("shows a microphone as on while it is opened for %s, unless the browser asks", async (what, open) => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  if (what === "another rate") await studio.join();
+  const seen = new Set<string>();
+  studio.subscribe(() => seen.add(studio.state.microphone));
+  let allow = (_: typeof microphone) => {};
+  askForMicrophone.mockReturnValueOnce(
+    new Promise((resolve) => {
+      allow = resolve;
+    }),
+  );
+  void open(studio);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect([...seen]).toEqual(["on"]);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(studio.state.microphone, "it asks").toBe("asking");
+  allow(microphone);
+  await vi.advanceTimersByTimeAsync(0);
+  expect(studio.state.microphone).toBe("on");
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(studio.state.microphone).toBe("on");
+
+  askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+  await studio.change({ inputDeviceId: "another" });
+  expect(studio.state.microphone).toBe("busy");
+  studio.leave();
+  expect(studio.state.microphone).toBe("unasked");
+});
+
+it("opens a microphone again when one is back that left while it was opened for mono", async () => {
+  const studio = newStudio();
+  await studio.join({ microphone: true });
+  askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
+  void studio.change({ channels: 1 });
+  studio.leave();
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(studio.state.microphone).toBe("unasked");
+  await studio.rejoin();
+  expect(studio.state.microphone).toBe("on");
+});
 
 it("takes the quantum and the output that are chosen while the sound is started", async () => {
   const studio = newStudio();
