@@ -198,10 +198,9 @@ export class Room {
 
   /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
   #ordered(isSent = false): boolean {
-    if (isSent) {
-      this.#store.clear("not-ordered");
-      return true;
-    }
+    // Also to be said anew: a screen reader says what enters the page.
+    this.#store.clear("not-ordered");
+    if (isSent) return true;
     this.#store.raise({
       id: "not-ordered",
       severity: "error",

@@ -1239,6 +1239,11 @@ it("says that what the owner wanted did not reach the server", async () => {
     studio.dismiss("not-ordered");
     order();
     expect(problems(studio)).toEqual(["not-ordered"]);
+    const shown: number[] = [];
+    const unsubscribe = studio.subscribe(() => shown.push(problems(studio).length));
+    order();
+    expect(shown, "said anew").toEqual([0, 1]);
+    unsubscribe();
     socket.readyState = Socket.OPEN;
     expect(order()).toBe(true);
     expect(problems(studio)).toEqual([]);
