@@ -2,6 +2,7 @@ import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
+import { microphoneAction } from "../../src/main/ui/ask-for-microphone";
 import { ownChanges } from "../../src/main/ui/own-words";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
@@ -212,6 +213,7 @@ it("says when the microphone has gone although its track goes on, and takes it a
   expect(track.stop).toHaveBeenCalled();
   expect(sound.stopCapture).toHaveBeenCalled();
   expect(problems(studio)).toContain("microphone-ended");
+  expect(studio.state.problems[0].remedy).toContain(`press “${microphoneAction("ended")}”`);
   await plug(["built in", "usb in"], []);
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
@@ -740,6 +742,24 @@ it("keeps no word of an earlier try above the room", async () => {
   expect(studio.state.problems).toMatchObject([{ id: "server", title: "The room is full." }]);
   await studio.rejoin();
   expect(studio.state.problems).toEqual([]);
+});
+
+it.each([
+  ["bad_version", true],
+  ["bad_message", true],
+  ["replaced", false],
+  ["room_full", false],
+])("lets one reload the page where joining again would fail again: after %s %s", async (code, isStale) => {
+  const reload = vi.fn();
+  vi.stubGlobal("location", { ...location, reload });
+  const studio = newStudio();
+  await studio.join();
+  await refuse(code);
+  const [{ action, remedy }] = studio.state.problems;
+  expect(action?.label).toBe(isStale ? "Reload the page" : undefined);
+  action?.run();
+  expect(reload).toHaveBeenCalledTimes(isStale ? 1 : 0);
+  if (code === "replaced") expect(remedy).toContain("Press “Try again”");
 });
 
 it("says of oneself that one cannot be heard through the network, not that a firewall is at one of two", async () => {
