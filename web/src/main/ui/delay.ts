@@ -19,7 +19,8 @@ const stageLabels: Record<DelayStage["name"], string> = {
 
 const sourceWords: Record<DelayStage["source"], string> = {
   measured: "measured",
-  calibrated: "measured by loop-back, split evenly",
+  // Together with the same machine's other device: `split` in calibration.ts.
+  calibrated: "measured by loop-back, its share assumed",
   reported: "the browser's own word",
   unknown: "nobody knows",
 };
@@ -48,6 +49,13 @@ export function delayFigure(delay: MouthToEar): string {
 /** How good the figure is: "± 0.6 ms, mouth to ear". */
 export function delayNote(delay: MouthToEar): string {
   return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
+}
+
+/** What of the error loop-backs leave open; null where there was none. */
+export function loopBackNote({ devicesErrorMs }: MouthToEar): string | null {
+  return devicesErrorMs > 0
+    ? `± ${msFigure(devicesErrorMs)} ms is what loop-backs leave open: how exactly they measure and, unless a browser speaks of the loudspeaker only, how much is loudspeaker and how much microphone.`
+    : null;
 }
 
 /**
