@@ -8,7 +8,7 @@ import {
   openMicrophone,
   rateProblem,
 } from "./devices";
-import type { Device, MicrophoneFault } from "./model";
+import type { Device, MicrophoneFault, Problem, StudioState } from "./model";
 import type { Store } from "./store";
 
 /** `latency` is in the standard, but not yet in TypeScript's library. */
@@ -18,6 +18,9 @@ type TrackSettings = MediaTrackSettings & { latency?: number };
 const RENEWAL_WAITS_MS = [200, 500, 1_000];
 /** One that was plugged in is listed before it can be opened. */
 const RETAKING_WAITS_MS = [0, ...RENEWAL_WAITS_MS];
+
+/** About one that is not open after so long the browser asks, though another was on: Firefox does. The page misses its sound only later. */
+const ASKED_AFTER_MS = 1_500;
 
 export class Microphone {
   readonly #store: Store;
@@ -60,7 +63,8 @@ export class Microphone {
 
   /** Asks for the one that is chosen, and says why if it does not open. False then, and if it was opened anew or closed meanwhile. */
   async enable(rateHz: number): Promise<boolean> {
-    this.#store.set({ microphone: "asking" });
+    // What was on is on again at once: to say otherwise for that moment would put other words and buttons under the user's hands.
+    if (this.#store.state.microphone !== "on") this.#store.set({ microphone: "asking" });
     const opening = this.open(rateHz);
     const request = this.#request;
     try {
@@ -81,14 +85,13 @@ export class Microphone {
 
   /** The same for the one that had gone and is back, by `follow`. While it does not open, it is taken again whenever the devices change. */
   retake(rateHz: number): Promise<boolean> {
-    this.#store.set({ microphone: "asking" });
     return this.#openAgain(rateHz, RETAKING_WAITS_MS, ["none", "busy"]);
   }
 
   /** The one that was opened last, after one of these waits. If it has one of the faults `ofGone` to the end, it is taken for gone. */
   async #openAgain(rateHz: number, waitsMs: number[], ofGone: MicrophoneFault[]): Promise<boolean> {
     const input = this.#input;
-    this.close();
+    this.#release();
     let request = this.#request;
     let error: unknown;
     for (const waitMs of waitsMs) {
@@ -116,10 +119,12 @@ export class Microphone {
   /** False if it was opened anew or closed meanwhile. *Errors* the browser's own. */
   async open(rateHz: number, deviceId = this.#store.state.settings.inputDeviceId): Promise<boolean> {
     const { channels } = this.#store.state.settings;
-    this.close();
+    this.#release();
     const request = this.#request;
     if (!navigator.mediaDevices) throw new Error("insecure context");
-    const stream = await openMicrophone(deviceId, channels, rateHz);
+    const ask = () => request === this.#request && this.#store.set({ microphone: "asking" });
+    const timer = setTimeout(ask, ASKED_AFTER_MS);
+    const stream = await openMicrophone(deviceId, channels, rateHz).finally(() => clearTimeout(timer));
     // Allowed after the room was left, or when another microphone was chosen meanwhile.
     if (request !== this.#request) {
       for (const track of stream.getTracks()) track.stop();
@@ -144,6 +149,12 @@ export class Microphone {
 
   /** Also one that the browser still asks about. */
   close(): void {
+    this.#release();
+    this.#followMute({ muted: false });
+  }
+
+  /** Muted is what follows until it says otherwise, or fails. */
+  #release(): void {
     this.#request++;
     this.#stopCapture();
     for (const track of this.#stream?.getTracks() ?? []) {
@@ -154,7 +165,6 @@ export class Microphone {
     this.#input = null;
     this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
     this.#store.end("input-gone");
-    this.#followMute({ muted: false });
   }
 
   /**
@@ -193,18 +203,23 @@ export class Microphone {
 
   /** Closes one that opened and cannot be captured, and says why. */
   giveUp(error: unknown, rateHz: number): void {
-    this.close();
+    this.#release();
     if (!(error instanceof DOMException && error.name === "NotSupportedError")) {
       this.#failed(error);
       return;
     }
-    this.#store.set({ microphone: "mismatched" });
-    this.#store.raise(rateProblem(rateHz));
+    this.#off("mismatched", rateProblem(rateHz));
   }
 
   #failed(error: unknown): void {
-    this.#store.set({ microphone: microphoneFault(error) });
-    this.#store.raise(microphoneProblem(error));
+    this.#off(microphoneFault(error), microphoneProblem(error));
+  }
+
+  /** First why none is on: one that is muted no more is heard. */
+  #off(microphone: StudioState["microphone"], problem: Problem): void {
+    this.#store.set({ microphone });
+    this.#followMute({ muted: false });
+    this.#store.raise(problem);
   }
 
   /** By the browser, by the system or by a switch of its own: never by this page. */
@@ -226,9 +241,7 @@ export class Microphone {
   #ended(): void {
     this.#stopCapture();
     this.#stream = null;
-    this.#followMute({ muted: false });
-    this.#store.set({ microphone: "ended" });
-    this.#store.raise({
+    this.#off("ended", {
       id: "microphone-ended",
       severity: "error",
       title: "The microphone has gone: nobody hears you.",

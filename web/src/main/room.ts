@@ -198,10 +198,9 @@ export class Room {
 
   /** Whether what the room's owner wants has reached the server. It is not kept until it does: by then it may be the wrong thing. */
   #ordered(isSent = false): boolean {
-    if (isSent) {
-      this.#store.clear("not-ordered");
-      return true;
-    }
+    // Also to be said anew: a screen reader says what enters the page.
+    this.#store.clear("not-ordered");
+    if (isSent) return true;
     this.#store.raise({
       id: "not-ordered",
       severity: "error",
@@ -341,9 +340,12 @@ export class Room {
     const remedies: Record<string, [title: string, remedy: string]> = {
       room_full: ["The room is full.", "Ask somebody to leave, or make a new room."],
       server_full: ["The server is full.", "Try again in a minute, or ask whoever runs it."],
-      bad_version: ["This page is older or newer than the server.", `Reload the page. (${text})`],
-      replaced: ["This session was taken over.", "Another page resumed it. Rejoin to continue here."],
-      bad_message: ["The server did not understand this page.", `Reload the page. (${text})`],
+      bad_version: ["This page is older or newer than the server.", `Reload it. (${text})`],
+      replaced: [
+        "This session was taken over.",
+        "Another page resumed it. Press “Try again” to continue here.",
+      ],
+      bad_message: ["The server did not understand this page.", `Reload it. (${text})`],
     };
     const stopped = stoppedBy(code, this.#passphrase !== null, this.#signalling?.wasIn === true);
     if (stopped !== null) {
@@ -356,7 +358,11 @@ export class Room {
     // The others end by themselves: the connection is retried, or the peer has left.
     if (known === undefined) return;
     this.#end("failed");
-    this.#store.raise({ id: "server", severity: "error", title: known[0], remedy: known[1] });
+    const [title, remedy] = known;
+    // As it is, this page would fail again.
+    const action = { label: "Reload the page", run: () => location.reload() };
+    const isStale = code === "bad_version" || code === "bad_message";
+    this.#store.raise({ id: "server", severity: "error", title, remedy, ...(isStale ? { action } : {}) });
   }
 
   #askForPassphrase(passphrase: Stopped): void {

@@ -3,6 +3,7 @@ import { storeCalibration } from "../../src/main/calibration";
 import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
+import { microphoneAction } from "../../src/main/ui/ask-for-microphone";
 import { ownChanges } from "../../src/main/ui/own-words";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
@@ -213,6 +214,7 @@ it("says when the microphone has gone although its track goes on, and takes it a
   expect(track.stop).toHaveBeenCalled();
   expect(sound.stopCapture).toHaveBeenCalled();
   expect(problems(studio)).toContain("microphone-ended");
+  expect(studio.state.problems[0].remedy).toContain(`press “${microphoneAction("ended")}”`);
   await plug(["built in", "usb in"], []);
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
@@ -233,7 +235,7 @@ it.each([
     askForMicrophone.mockClear();
     for (let n = 0; n < times; n++) askForMicrophone.mockRejectedValueOnce(new DOMException("no", name));
     await plug(["built in", "usb in"], []);
-    expect(studio.state.microphone).toBe(then === "refused" ? then : "asking");
+    expect(studio.state.microphone).toBe(then === "refused" ? then : "ended");
     await vi.advanceTimersByTimeAsync(2_000);
     expect(studio.state.microphone).toBe(then);
     const asked = { audio: expect.objectContaining({ deviceId: { exact: "usb in" } }) };
@@ -547,6 +549,35 @@ it("says when the owner lets one be heard again, and that one owns the room, but
   expect(said).toEqual([]);
 });
 
+it("says that one is heard again once the microphone is back, and not that one that the system mutes goes or is opened anew", async () => {
+  const muted: { muted: boolean; onmute?: () => void; onended?: () => void } = Object.assign(track, {
+    muted: false,
+  });
+  const studio = newStudio();
+  const said: string[] = [];
+  let before = studio.state;
+  studio.subscribe(() => {
+    said.push(...ownChanges(before, studio.state));
+    before = studio.state;
+  });
+  plugged.mockResolvedValue([{ kind: "audioinput", deviceId: "usb in", label: "" }]);
+  await enter(studio, []);
+  await studio.enableMicrophone();
+  expect(said.splice(0)).toEqual(["You are heard now."]);
+  muted.muted = true;
+  muted.onmute?.();
+  sound.isInputLate.mockReturnValueOnce(true);
+  await vi.advanceTimersByTimeAsync(3_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  await plug(["built in"], []);
+  expect(studio.state).toMatchObject({ microphone: "ended", inputMuted: false });
+  expect(problems(studio)).toEqual(["microphone-ended"]);
+  expect(said).toEqual([]);
+  muted.muted = false;
+  await plug(["built in", "usb in"], []);
+  expect(said).toHaveLength(1);
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
@@ -712,6 +743,24 @@ it("keeps no word of an earlier try above the room", async () => {
   expect(studio.state.problems).toMatchObject([{ id: "server", title: "The room is full." }]);
   await studio.rejoin();
   expect(studio.state.problems).toEqual([]);
+});
+
+it.each([
+  ["bad_version", true],
+  ["bad_message", true],
+  ["replaced", false],
+  ["room_full", false],
+])("lets one reload the page where joining again would fail again: after %s %s", async (code, isStale) => {
+  const reload = vi.fn();
+  vi.stubGlobal("location", { ...location, reload });
+  const studio = newStudio();
+  await studio.join();
+  await refuse(code);
+  const [{ action, remedy }] = studio.state.problems;
+  expect(action?.label).toBe(isStale ? "Reload the page" : undefined);
+  action?.run();
+  expect(reload).toHaveBeenCalledTimes(isStale ? 1 : 0);
+  if (code === "replaced") expect(remedy).toContain("Press “Try again”");
 });
 
 it("says of oneself that one cannot be heard through the network, not that a firewall is at one of two", async () => {
@@ -1018,6 +1067,53 @@ it.each(["asking", "busy", "ended"])(
   },
 );
 
+it.each<[string, (studio: Studio) => unknown]>([
+  ["another input", (studio) => studio.change({ inputDeviceId: "built in" })],
+  ["mono", (studio) => studio.change({ channels: 1 })],
+  ["another rate", () => serverSays({ ...welcomed, sample_rate_hz: 96_000, participants: [] })],
+])("shows a microphone as on while it is opened for %s, unless the browser asks", async (what, open) => {
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  if (what === "another rate") await studio.join();
+  const seen = new Set<string>();
+  studio.subscribe(() => seen.add(studio.state.microphone));
+  let allow = (_: typeof microphone) => {};
+  askForMicrophone.mockReturnValueOnce(
+    new Promise((resolve) => {
+      allow = resolve;
+    }),
+  );
+  void open(studio);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect([...seen]).toEqual(["on"]);
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(studio.state.microphone, "it asks").toBe("asking");
+  allow(microphone);
+  await vi.advanceTimersByTimeAsync(0);
+  expect(studio.state.microphone).toBe("on");
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(studio.state.microphone).toBe("on");
+
+  askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotReadableError"));
+  await studio.change({ inputDeviceId: "another" });
+  expect(studio.state.microphone).toBe("busy");
+  studio.leave();
+  expect(studio.state.microphone).toBe("unasked");
+});
+
+it("opens a microphone again when one is back that left while it was opened for mono", async () => {
+  const studio = newStudio();
+  await studio.join({ microphone: true });
+  askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
+  void studio.change({ channels: 1 });
+  studio.leave();
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(studio.state.microphone).toBe("unasked");
+  await studio.rejoin();
+  expect(studio.state.microphone).toBe("on");
+});
+
 it("takes the quantum and the output that are chosen while the sound is started", async () => {
   const studio = newStudio();
   let start = () => {};
@@ -1222,6 +1318,11 @@ it("says that what the owner wanted did not reach the server", async () => {
     studio.dismiss("not-ordered");
     order();
     expect(problems(studio)).toEqual(["not-ordered"]);
+    const shown: number[] = [];
+    const unsubscribe = studio.subscribe(() => shown.push(problems(studio).length));
+    order();
+    expect(shown, "said anew").toEqual([0, 1]);
+    unsubscribe();
     socket.readyState = Socket.OPEN;
     expect(order()).toBe(true);
     expect(problems(studio)).toEqual([]);

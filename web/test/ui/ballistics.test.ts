@@ -1,5 +1,11 @@
 import { describe, expect, it } from "vitest";
-import { Ballistics, Hearing, METER_FLOOR_DB, meterPosition } from "../../src/main/ui/ballistics";
+import {
+  Ballistics,
+  type HeardState,
+  Hearing,
+  METER_FLOOR_DB,
+  meterPosition,
+} from "../../src/main/ui/ballistics";
 
 describe("a meter", () => {
   it("rises at once and falls 20 dB in 1.7 s", () => {
@@ -53,11 +59,26 @@ describe("a meter", () => {
 });
 
 describe("what the lobby hears", () => {
+  /** What is said at the end of the time, if all of it is at `peak`. */
+  function listen(hearing: Hearing, peak: number, fromMs: number, untilMs: number): HeardState {
+    for (let ms = fromMs; ms < untilMs; ms += 50) hearing.update(peak, ms);
+    return hearing.update(peak, untilMs);
+  }
+
   it("is quiet at first, then nothing if there are only zeros", () => {
     const hearing = new Hearing();
     expect(hearing.update(0, 1000)).toBe("quiet");
-    expect(hearing.update(0, 2900)).toBe("quiet");
+    expect(listen(hearing, 0, 1050, 2900)).toBe("quiet");
     expect(hearing.update(0, 3000)).toBe("nothing");
+  });
+
+  it("listens anew once one is back at the page, before it says that there is nothing", () => {
+    const hearing = new Hearing();
+    expect(listen(hearing, 0.1, 0, 3_000)).toBe("heard");
+    expect(hearing.update(0, 60_000), "what came meanwhile is forgotten").toBe("resting");
+    expect(listen(hearing, 0, 60_050, 61_950)).toBe("resting");
+    expect(hearing.update(0, 62_000)).toBe("nothing");
+    expect(hearing.update(0, 70_000)).toBe("resting");
   });
 
   it("does not take a room's hiss for playing, nor for a dead input", () => {
@@ -68,9 +89,9 @@ describe("what the lobby hears", () => {
   it("still hears six seconds into a rest", () => {
     const hearing = new Hearing();
     expect(hearing.update(0.1, 0)).toBe("heard");
-    expect(hearing.update(0.0005, 5_900)).toBe("heard");
+    expect(listen(hearing, 0.0005, 50, 5_900)).toBe("heard");
     expect(hearing.update(0.0005, 6_100)).toBe("resting");
-    expect(hearing.update(0, 8_200)).toBe("nothing");
+    expect(listen(hearing, 0, 6_150, 8_200)).toBe("nothing");
     expect(hearing.update(0.0005, 8_300)).toBe("resting");
   });
 

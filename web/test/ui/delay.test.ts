@@ -1,6 +1,14 @@
 import { describe, expect, it } from "vitest";
+import { split } from "../../src/main/calibration";
 import { mouthToEar, type OutputClock } from "../../src/main/mouth-to-ear";
-import { delayFigure, delayNote, settled, waterfall } from "../../src/main/ui/delay";
+import {
+  delayFigure,
+  delayNote,
+  distanceWords,
+  loopBackNote,
+  settled,
+  waterfall,
+} from "../../src/main/ui/delay";
 import type { FarEnd } from "../../src/shared/messages";
 
 const plain = (text: string) => text.replaceAll("\u202f", " ");
@@ -61,6 +69,19 @@ describe("mouth to ear", () => {
     });
   });
 
+  it("is as far away as sound comes in it, and at least so far where a stage is unknown", () => {
+    const delay = mouthToEar(far, output, now);
+    const atLeast = mouthToEar({ ...far, input: null }, output, now);
+    expect(distanceWords("them", delay, 5)).toBe("Like hearing them from 8 m away.");
+    expect(distanceWords("them", atLeast, 5)).toBe(
+      "Like hearing them from at least 8 m away, not counting what a sound card adds.",
+    );
+    expect(distanceWords("yourself", null, 5)).toBe(
+      "Like hearing yourself from 2 m away, not counting both sound cards.",
+    );
+    expect(distanceWords("them", null, null)).toBeNull();
+  });
+
   it("is shown with its error, once that is small", () => {
     const delay = mouthToEar(far, output, now);
     expect(plain(`${delayFigure(delay)} ${delayNote(delay)}`)).toBe("22.0 ms ± 1.7 ms, mouth to ear");
@@ -71,6 +92,19 @@ describe("mouth to ear", () => {
     expect(settled(mouthToEar(far, open, now))).toMatchObject({ devicesErrorMs: 40 });
     expect(settled({ ...delay, knownMs: -3 })).toBeNull();
     expect(settled(null)).toBeNull();
+  });
+
+  it("says of what a loop-back found that a device's share is assumed, whether halves were made of it or not", () => {
+    const found = { excessMs: 12, spreadMs: 1, roundTripMs: 40, atMs: 0 };
+    const word = { isCalibrated: false, ms: 0, errorMs: 0 };
+    const [whole, halves] = [split(found, null, word), split(found, word, word)];
+    expect([whole.input.ms, halves.input.ms]).toEqual([12, 6]);
+    for (const { input, output: device } of [whole, halves]) {
+      const delay = mouthToEar({ ...far, input }, { ...output, device }, now);
+      expect(waterfall(delay)[0]?.note).toBe("measured by loop-back, its share assumed");
+      expect(plain(loopBackNote(delay)!)).toContain(`± ${delay.devicesErrorMs.toFixed(1)} ms is what`);
+    }
+    expect(loopBackNote(mouthToEar(far, { ...output, device: word }, now))).toBeNull();
   });
 
   it("falls from stage to stage without a gap", () => {

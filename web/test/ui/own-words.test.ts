@@ -1,9 +1,10 @@
 import { expect, it } from "vitest";
 import { isHeard } from "../../src/main/ui/diagnosis";
-import { whyUnheard } from "../../src/main/ui/own-words";
+import { ownChanges, whyUnheard } from "../../src/main/ui/own-words";
+
+const heard = { microphone: "on", selfMuted: false, mutedByOwner: false, inputMuted: false } as const;
 
 it("says why nobody hears one, whenever nobody does", () => {
-  const heard = { microphone: "on", selfMuted: false, mutedByOwner: false, inputMuted: false } as const;
   const changes = [
     [{}, null],
     [{ microphone: "unasked" }, "Nobody hears you: you only listen."],
@@ -17,4 +18,25 @@ it("says why nobody hears one, whenever nobody does", () => {
     expect(whyUnheard(state)).toBe(words);
     expect(isHeard(state)).toBe(words === null);
   }
+});
+
+it("says that what kept one from being heard is over, unless that is said already", () => {
+  const inRoom = { ...heard, phase: "joined", locked: false, roomPassphrase: null, isOwner: false } as const;
+  const well = { ...inRoom, heldBack: false };
+  const ends = [
+    [{ microphone: "ended" }, ["You are heard again."]],
+    [{ microphone: "busy" }, ["You are heard again."]],
+    [{ microphone: "asking" }, ["You are heard now."]],
+    [{ inputMuted: true }, ["You are heard again."]],
+    [{ heldBack: true }, ["The sound runs."]],
+    [{ mutedByOwner: true }, ["The owner lets you be heard again."]],
+    [{ selfMuted: true }, []],
+  ] as const;
+  for (const [before, sentences] of ends) {
+    expect(ownChanges({ ...well, ...before }, well)).toEqual(sentences);
+    expect(ownChanges(well, { ...well, ...before })).toEqual([]);
+    expect(ownChanges({ ...well, ...before, phase: "joining" }, well)).toEqual([]);
+  }
+  expect(ownChanges({ ...well, microphone: "ended" }, { ...well, selfMuted: true })).toEqual([]);
+  expect(ownChanges({ ...well, microphone: "ended" }, { ...well, heldBack: true })).toEqual([]);
 });

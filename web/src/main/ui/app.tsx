@@ -107,17 +107,19 @@ function Signalling() {
 /** @param props.action what the way back in is called, if there is one */
 function Ending(props: { title: string; action?: string; children: string }) {
   const view = useView();
+  const fromServer = createMemo(() => view.problems().find(({ id }) => id === "server"));
   return (
     <div class="ending">
       <PageTitle>{props.title}</PageTitle>
       <Problems severity="error" />
       <Problems severity="warning" />
       {/* Where the server has said why, that tells what to do. */}
-      <Show when={!view.problems().some(({ id }) => id === "server")}>
+      <Show when={fromServer() === undefined}>
         <p class="lead">{props.children}</p>
       </Show>
       <div class="actions">
-        <Show when={props.action}>
+        {/* Where its own action helps, to join again fails again. */}
+        <Show when={fromServer()?.action === undefined && props.action}>
           <button
             type="button"
             class="button primary large"

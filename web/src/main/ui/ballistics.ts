@@ -50,16 +50,21 @@ export type HeardState = "nothing" | "quiet" | "heard" | "resting" | "clipping";
 const HEARD_DB = -45;
 const HEARD_HOLD_MS = 6_000;
 const NOTHING_AFTER_MS = 2_000;
+/** Not asked for so long, nobody listened: the tab was hidden. */
+const AWAY_MS = 1_000;
 
 /** Turns input peaks into words that do not flicker: heard is heard until six seconds of quiet. */
 export class Hearing {
-  #startMs: number | null = null;
+  #startMs = Number.NEGATIVE_INFINITY;
+  #askedAtMs = Number.NEGATIVE_INFINITY;
   #signalAtMs = Number.NEGATIVE_INFINITY;
   #heardAtMs = Number.NEGATIVE_INFINITY;
   #clippedAtMs = Number.NEGATIVE_INFINITY;
 
   update(peak: number, timeMs: number): HeardState {
-    this.#startMs ??= timeMs;
+    // What came meanwhile is not known.
+    if (timeMs - this.#askedAtMs > AWAY_MS) this.#startMs = timeMs;
+    this.#askedAtMs = timeMs;
     if (peak > 0) this.#signalAtMs = timeMs;
     if (gainToDb(peak) > HEARD_DB) this.#heardAtMs = timeMs;
     if (peak >= CLIP_LEVEL) this.#clippedAtMs = timeMs;

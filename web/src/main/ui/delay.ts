@@ -1,7 +1,7 @@
 /** The measured delay and its stages, in words. */
 
 import type { DelayStage, MouthToEar } from "../../shared/stats";
-import { formatMs, msFigure } from "./format";
+import { formatMs, metresOfAir, msFigure } from "./format";
 
 /** Clocks this far off say nothing yet: they are still being compared, or a machine stands still. */
 const SETTLED_ERROR_MS = 10;
@@ -19,7 +19,8 @@ const stageLabels: Record<DelayStage["name"], string> = {
 
 const sourceWords: Record<DelayStage["source"], string> = {
   measured: "measured",
-  calibrated: "measured by loop-back, split evenly",
+  // Together with the same machine's other device: `split` in calibration.ts.
+  calibrated: "measured by loop-back, its share assumed",
   reported: "the browser's own word",
   unknown: "nobody knows",
 };
@@ -48,6 +49,31 @@ export function delayFigure(delay: MouthToEar): string {
 /** How good the figure is: "± 0.6 ms, mouth to ear". */
 export function delayNote(delay: MouthToEar): string {
   return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
+}
+
+/** What of the error loop-backs leave open; null where there was none. */
+export function loopBackNote({ devicesErrorMs }: MouthToEar): string | null {
+  return devicesErrorMs > 0
+    ? `± ${msFigure(devicesErrorMs)} ms is what loop-backs leave open: how exactly they measure and, unless a browser speaks of the loudspeaker only, how much is loudspeaker and how much microphone.`
+    : null;
+}
+
+/**
+ * How far away one who is heard so late would stand: by the measured delay, else by an estimate that leaves both sound cards out; null
+ * where there is neither. A stage that is unknown may be of either sound card, or of both.
+ */
+export function distanceWords(
+  from: "them" | "yourself",
+  delay: MouthToEar | null,
+  estimateMs: number | null,
+): string | null {
+  const ms = delay?.knownMs ?? estimateMs;
+  if (ms === null) return null;
+  const metres = Math.max(1, Math.round(metresOfAir(ms)));
+  if (delay === null) return `Like hearing ${from} from ${metres} m away, not counting both sound cards.`;
+  return delay.ms === null
+    ? `Like hearing ${from} from at least ${metres} m away, not counting what a sound card adds.`
+    : `Like hearing ${from} from ${metres} m away.`;
 }
 
 /**

@@ -4,7 +4,7 @@ import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Sh
 import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
 import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
-import { type Bar, delayFigure, delayNote, settled, waterfall } from "./delay";
+import { type Bar, delayFigure, delayNote, distanceWords, loopBackNote, settled, waterfall } from "./delay";
 import { AUDIBLE_SHARE, diagnose, heardWords, isHeard } from "./diagnosis";
 import {
   formatCount,
@@ -13,7 +13,6 @@ import {
   formatRate,
   formatShare,
   framesToMs,
-  metresOfAir,
   msFigure,
   plural,
   sentWords,
@@ -47,10 +46,10 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
     return { tone, text: isMixed() ? `${text}, in the server's mix` : text };
   });
   const delay = createMemo(() => settled(reading()?.peer.mouthToEar ?? null));
-  const metres = createMemo(() => {
+  const distance = createMemo(() => {
     const now = reading();
-    const delayMs = delay()?.knownMs ?? estimatedDelayMs(now?.stats ?? null, now?.peer ?? null, recent());
-    return delayMs === null ? null : Math.max(1, Math.round(metresOfAir(delayMs)));
+    const estimateMs = estimatedDelayMs(now?.stats ?? null, now?.peer ?? null, recent());
+    return distanceWords(props.from, delay(), estimateMs);
   });
   const incoming = createMemo(() => {
     const now = reading();
@@ -72,10 +71,8 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
       <Show when={props.from === "them" && isHeard(view.state())}>
         <HeardByThem reading={reading} name={props.name} />
       </Show>
-      <Show when={metres()}>
-        <p class="hint">
-          Like hearing {props.from} from {metres()} m away{delay() ? "." : ", not counting both sound cards."}
-        </p>
+      <Show when={distance()}>
+        <p class="hint">{distance()}</p>
       </Show>
       <FigureList figures={figures} about={props.name} />
       <Show when={delay()}>
@@ -201,11 +198,7 @@ function Waterfall(props: {
         {delayFigure(props.delay)} {delayNote(props.delay)}, as far as the browsers' own words are true. Of
         the error, ± {msFigure(props.delay.offsetErrorMs)} ms is how well the two clocks are compared: the
         network may be faster one way than the other.
-        <Show when={props.delay.devicesErrorMs > 0}>
-          {" "}
-          ± {msFigure(props.delay.devicesErrorMs)} ms is what a loop-back leaves open: it cannot tell
-          microphone and loudspeaker apart.
-        </Show>
+        <Show when={loopBackNote(props.delay)}>{(note) => <> {note()}</>}</Show>
       </p>
     </details>
   );
@@ -339,7 +332,7 @@ function estimatedDelayMs(
   return bufferMs === null || rttMs === null || peer?.path === "mix" ? null : bufferMs + rttMs / 2;
 }
 
-function peerFigures(
+export function peerFigures(
   peer: PeerStats | null,
   stats: Stats | null,
   recent: RecentStream | null,
@@ -387,7 +380,7 @@ function peerFigures(
       value: formatMs(peer?.direct?.rttMs ?? null),
       note: wayNote(ways?.direct ?? null),
       explanation:
-        "The way from browser to browser: a probe's time there and back, packets that never came that way, and how much of their sound came that way first, in the last 10 seconds.",
+        "The way from browser to browser: a probe's time there and back, how much of their sound came that way first in the last 10 seconds, and packets that never came that way in the last 4 seconds.",
     },
     {
       label: "By server",
@@ -508,7 +501,7 @@ function laneWords(types: readonly (string | null)[]): string {
   return relayed === types.length ? "relayed" : `${relayed} relayed`;
 }
 
-function ownFigures(stats: Stats | null): Figure[] {
+export function ownFigures(stats: Stats | null): Figure[] {
   const rateHz = stats?.sampleRateHz ?? null;
   const quantum = stats?.quantumFrames ?? null;
   const sending = stats !== null && stats.sender.capturePath !== "none";
@@ -557,7 +550,7 @@ function ownFigures(stats: Stats | null): Figure[] {
     {
       label: "Not sent in time",
       value: sending ? formatMs(framesToMs(stats.sender.overrunFrames, rateHz)) : UNKNOWN,
-      note: sending ? "since you joined" : "",
+      note: sending ? "since the sound began" : "",
       explanation: "Counted: sound of yours dropped in this computer because it was too busy to send it.",
     },
   ];

@@ -8,10 +8,6 @@ import { newRoom, type RoomReference, readRoom } from "./room-link";
 export function Home() {
   const [reference, setReference] = createSignal<RoomReference | null>(null);
   const enter = (room: string) => location.assign(`/r/${room}`);
-  const elsewhere = () => {
-    const found = reference();
-    return found?.kind === "elsewhere" ? found : null;
-  };
   let field!: HTMLInputElement;
 
   const join = (event: SubmitEvent) => {
@@ -59,20 +55,33 @@ export function Home() {
             </button>
           </div>
           <p class="field-error" id="join-error" role="alert">
-            <Show when={reference()?.kind === "empty"}>Paste the link you were sent first.</Show>
-            <Show when={reference()?.kind === "unreadable"}>
-              This is no link to a room. It ends in /r/ and 16 to 64 letters, digits, - and _.
-            </Show>
-            <Show when={elsewhere()}>
-              {(found) => (
-                <>
-                  This room is on another server: <a href={found().link}>open it on {found().host}</a>.
-                </>
-              )}
+            {/* Anew each time, for a screen reader says what enters the page. */}
+            <Show when={reference()} keyed>
+              {(found) => <Refusal of={found} />}
             </Show>
           </p>
         </form>
       </main>
     </div>
+  );
+}
+
+/** Why it leads nowhere. */
+function Refusal(props: { of: RoomReference }) {
+  const elsewhere = () => (props.of.kind === "elsewhere" ? props.of : null);
+  return (
+    <span>
+      <Show when={props.of.kind === "empty"}>Paste the link you were sent first.</Show>
+      <Show when={props.of.kind === "unreadable"}>
+        This is no link to a room. It ends in /r/ and 16 to 64 letters, digits, - and _.
+      </Show>
+      <Show when={elsewhere()}>
+        {(found) => (
+          <>
+            This room is on another server: <a href={found().link}>open it on {found().host}</a>.
+          </>
+        )}
+      </Show>
+    </span>
   );
 }

@@ -15,6 +15,7 @@ import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
 import { LoopBack } from "./loop-back";
+import { MicrophoneButton } from "./microphone-button";
 import { unheardWords } from "./own-words";
 import { PageTitle } from "./page-title";
 import { Problems } from "./problems";
@@ -206,19 +207,7 @@ function MicrophoneStep() {
           <Match when={true}>Nobody will hear you: {unheardWords[microphone()]}</Match>
         </Switch>
       </p>
-      <button
-        type="button"
-        class="button primary large"
-        aria-disabled={microphone() === "asking"}
-        onClick={() => microphone() !== "asking" && void view.attempt(() => view.studio.enableMicrophone())}
-      >
-        <Icon name="mic" />
-        {microphone() === "unasked"
-          ? "Allow microphone"
-          : microphone() === "asking"
-            ? "Waiting for you…"
-            : "Try again"}
-      </button>
+      <MicrophoneButton large={true} />
     </div>
   );
 }

@@ -27,9 +27,12 @@ export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: 
   return null;
 }
 
-type Own = Pick<StudioState, "phase" | "locked" | "roomPassphrase" | "mutedByOwner" | "isOwner">;
+type Own = Unheard & Pick<StudioState, "phase" | "locked" | "roomPassphrase" | "heldBack" | "isOwner">;
 
-/** For those who do not see it, one sentence for each change while in the room: how it was found is none. That one is muted, an alert says. */
+/**
+ * For those who do not see it, one sentence for each change while in the room: how it was found is none. What keeps one from being heard, an alert says;
+ * that it is over, only this.
+ */
 export function ownChanges(before: Own | undefined, now: Own): string[] {
   if (before?.phase !== "joined" || now.phase !== "joined") return [];
   const sentences: string[] = [];
@@ -37,6 +40,10 @@ export function ownChanges(before: Own | undefined, now: Own): string[] {
     sentences.push(now.locked ? "The room is locked." : "The room is open again.");
   else if (now.roomPassphrase !== before.roomPassphrase) sentences.push("The passphrase is changed.");
   if (before.mutedByOwner && !now.mutedByOwner) sentences.push("The owner lets you be heard again.");
+  // Whoever unmutes oneself is told by what does it.
+  else if (whyUnheard(before) !== null && whyUnheard(now) === null && !before.selfMuted && !now.heldBack)
+    sentences.push(before.microphone === "asking" ? "You are heard now." : "You are heard again.");
+  if (before.heldBack && !now.heldBack) sentences.push("The sound runs.");
   if (now.isOwner && !before.isOwner) sentences.push("You are the room's owner now.");
   return sentences;
 }

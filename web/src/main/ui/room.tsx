@@ -7,6 +7,7 @@ import { isHeard } from "./diagnosis";
 import { OwnFigures } from "./figures";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
+import { MicrophoneButton } from "./microphone-button";
 import { Lock } from "./moderation";
 import { whyUnheard } from "./own-words";
 import { PageTitle } from "./page-title";
@@ -97,14 +98,7 @@ function OwnStrip(props: { alone: boolean }) {
         fallback={
           <>
             <p>{heardBy()}</p>
-            <button
-              type="button"
-              class="button"
-              onClick={() => void view.attempt(() => view.studio.enableMicrophone())}
-            >
-              <Icon name="mic" />
-              {microphone() === "unasked" ? "Allow microphone" : "Try the microphone again"}
-            </button>
+            <MicrophoneButton large={false} />
           </>
         }
       >

@@ -12,6 +12,7 @@ import {
 } from "solid-js";
 import type { PeerStats, Stats } from "../../shared/stats";
 import type { Levels, Problem, StudioApi, StudioState } from "../model";
+import { Acts } from "./acts";
 
 const STATS_INTERVAL_MS = 500;
 
@@ -66,23 +67,15 @@ export function peerOf(stats: Stats | null, id: string): PeerStats | null {
 }
 
 function createView(studio: StudioApi): View {
-  const [state, setState] = createSignal(studio.state);
-  onCleanup(studio.subscribe(() => setState(() => studio.state)));
-
   const [faults, setFaults] = createSignal<Problem[]>([]);
-  const attempt = async (request: () => Promise<void>) => {
-    try {
-      await request();
-    } catch (error) {
-      const fault: Problem = {
-        id: "ui-request-failed",
-        severity: "error",
-        title: "That did not work.",
-        remedy: `The browser says: ${error instanceof Error ? error.message : String(error)}. Try again, or reload the page.`,
-      };
-      setFaults([fault]);
-    }
-  };
+  const acts = new Acts((fault) => setFaults(fault === null ? [] : [fault]), studio.state.problems);
+  const [state, setState] = createSignal(studio.state);
+  onCleanup(
+    studio.subscribe(() => {
+      setState(() => studio.state);
+      acts.follow(studio.state.problems);
+    }),
+  );
   const dismiss = (problemId: string) => {
     if (faults().some((fault) => fault.id === problemId)) setFaults([]);
     else studio.dismiss(problemId);
@@ -93,7 +86,7 @@ function createView(studio: StudioApi): View {
     state,
     stats: createStats(studio),
     onFrame: createFrameLoop(studio),
-    attempt,
+    attempt: (request) => acts.attempt(request),
     problems: createMemo(() => [...faults(), ...state().problems]),
     dismiss,
   };

@@ -1,0 +1,19 @@
+import { expect, it } from "vitest";
+import { ownFigures, peerFigures } from "../../src/main/ui/figures";
+import { REPORT_PERIOD_MS } from "../../src/shared/heard";
+import type { Stats } from "../../src/shared/stats";
+
+it("says over which time each figure of a way was counted", () => {
+  const explanation = peerFigures(null, null, null, null).find(
+    ({ label }) => label === "Direct",
+  )?.explanation;
+  expect(explanation).toContain("came that way first in the last 10 seconds");
+  expect(explanation).toContain(`never came that way in the last ${REPORT_PERIOD_MS / 1000} seconds`);
+});
+
+it("says that what was not sent in time is counted since the sound began, which may be long before one joins", () => {
+  const sender = { overrunFrames: 480, capturePath: "track" };
+  const stats = { sampleRateHz: 48_000, channels: 1, sender } as unknown as Stats;
+  const figure = ownFigures(stats).find(({ label }) => label === "Not sent in time");
+  expect(figure).toMatchObject({ value: "10.0\u202fms", note: "since the sound began" });
+});

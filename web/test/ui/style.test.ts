@@ -1,0 +1,15 @@
+import { readFileSync } from "node:fs";
+import { expect, it } from "vitest";
+
+const css = readFileSync(new URL("../../src/main/ui/style.css", import.meta.url), "utf8");
+
+/** Of the first rule of that selector. */
+function zIndex(selector: string): number {
+  const from = css.indexOf(`\n${selector} {`);
+  return Number(/z-index: (\d+)/.exec(css.slice(from, css.indexOf("}", from)))?.[1]);
+}
+
+it("shows the link that skips the bar above it, also where that is pinned", () => {
+  expect(zIndex(".bar.pinned")).toBeGreaterThan(0);
+  expect(zIndex(".skip")).toBeGreaterThan(zIndex(".bar.pinned"));
+});
