@@ -33,7 +33,7 @@ it("locks the door, mutes and removes", async () => {
   expect(await isThere(other, "Mute for everyone: A")).toBe(false);
   await press(owner, "Mute for everyone: B");
   await untilShown(other, "The owner has muted you: nobody hears you.");
-  await untilShown(owner, "Muted for everyone by you");
+  await untilShown(owner, "Muted for everyone");
   expect((await readStats(owner)).peers[0]).toMatchObject({ mutedByOwner: true });
   await press(owner, "Mute for everyone: B");
   await untilShown(other, "You are connected to everyone in the room.");
