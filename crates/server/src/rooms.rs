@@ -373,6 +373,7 @@ impl Rooms {
         };
         let was_muted = room.gone_muted.iter().position(|id| *id == hello.id);
         let was_muted = was_muted.and_then(|at| room.gone_muted.remove(at));
+        // Whoever will be the owner, by `Room::owner`, is muted by nobody.
         let owns = !hello.bot && room.members.iter().all(|member| member.is_bot);
         let member = Member {
             id: hello.id,

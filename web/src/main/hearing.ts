@@ -7,7 +7,7 @@ import type { HeardReport } from "../shared/wire";
 import { type HeardWindow, inMix } from "./heard";
 import type { Member } from "./member";
 import type { Members } from "./members";
-import { mouthToEar } from "./mouth-to-ear";
+import { mouthToEar, type OutputClock } from "./mouth-to-ear";
 import type { OwnDevices } from "./own-devices";
 import type { RunningSound } from "./running-sound";
 import { farEndOf, peerStats, streamStats } from "./statistics";
@@ -69,12 +69,14 @@ export class Hearing {
 
   /** Of each. `numbers`: the sound's. */
   peerStats(numbers: Float64Array | undefined): PeerStats[] {
+    const output = this.#sound.current?.outputClock(this.#devices.delays().output) ?? null;
     return this.#members.all.map((member) => {
       const { stream } = member;
       const worker = this.#sound.worker.peer(stream);
       const isMixed = this.#members.isMixed(member);
       const farEnd = farEndOf(worker, isMixed);
-      const mouthToEar = this.#mouthToEar(farEnd, isMixed ? this.#taking.mix?.stream : stream, numbers);
+      const heardIn = isMixed ? this.#taking.mix?.stream : stream;
+      const mouthToEar = this.#mouthToEar(farEnd, output, heardIn, numbers);
       return peerStats(member, this.#sound.number(stream, numbers), worker, { isMixed, mouthToEar });
     });
   }
@@ -82,11 +84,11 @@ export class Hearing {
   /** Of a peer that is heard in this stream, its own or the mix's. */
   #mouthToEar(
     farEnd: FarEnd | null,
+    output: OutputClock | null,
     stream: number | undefined,
     numbers: Float64Array | undefined,
   ): MouthToEar | null {
-    const output = this.#sound.current?.outputClock(this.#devices.delays().output);
-    if (farEnd === null || stream === undefined || numbers === undefined || !output) return null;
+    if (farEnd === null || output === null || stream === undefined || numbers === undefined) return null;
     const playhead = this.#sound.number(stream, numbers)("playhead");
     if (Number.isNaN(playhead)) return null;
     const nextFrame = numbers[WORKLET_STATS.nextFrame];

@@ -79,11 +79,10 @@ export class OwnDevices {
   async list(): Promise<void> {
     if (!navigator.mediaDevices) return;
     const { inputs, outputs } = await listDevices();
-    const { inputs: before } = this.#store.state;
-    const { outputs: outputsBefore } = this.#store.state;
+    const { inputs: inputsBefore, outputs: outputsBefore } = this.#store.state;
     this.#store.set({ inputs, outputs });
     if (JSON.stringify(outputs) !== JSON.stringify(outputsBefore)) this.loopBack.recall();
-    if (this.microphone.follow(inputs, before)) void this.#retakeMicrophone();
+    if (this.microphone.follow(inputs, inputsBefore)) void this.#retakeMicrophone();
     await this.output.follow(outputs, () => void this.list());
   }
 
