@@ -82,6 +82,8 @@ pub struct Run {
     pub frames: usize,
     /// Whether they are silence in place of something.
     pub is_missing: bool,
+    /// Whether they do not go on from what was before them.
+    pub is_cut: bool,
 }
 
 /// How one channel goes on.
@@ -176,7 +178,7 @@ impl Concealer {
     /// the first `channels` rows. Frames that are there are remembered, and left alone but for the cross-fade after a gap; missing ones
     /// are replaced. `left` is what the quantum still allows.
     ///
-    /// RT: no alloc, no lock; O(channels × frames × order), and where a gap begins, or the number of channels changes, for each channel a fit and O(frames remembered + cross-fade × order), if
+    /// RT: no alloc, no lock; O(channels × frames × order), and where a gap begins, or a run is cut off from what was before, for each channel a fit and O(frames remembered + cross-fade × order), if
     /// that is allowed.
     ///
     /// # Panics
@@ -198,6 +200,7 @@ impl Concealer {
             "too many channels"
         );
         self.set_channels(channels);
+        self.is_cut |= run.is_cut;
         let mut done = 0;
         // A run may be longer than a cross-fade, and than the room.
         while done < run.frames {
@@ -246,20 +249,21 @@ impl Concealer {
         self.length = REMEMBERED_FRAMES;
     }
 
-    /// Another number of channels goes on from what was heard: channel *c* from channel *c* mod as many as there were.
+    /// Another number of channels goes on from what was heard: of a mono stream on both sides, of a channel that there was not, nothing.
     fn set_channels(&mut self, channels: usize) {
         let before = core::mem::replace(&mut self.channels, channels);
-        if before == 0 || before == channels {
-            return;
-        }
-        // The jitter buffer has dropped what it held.
-        self.is_cut = true;
         for channel in before..channels {
-            let like = channel % before;
-            self.predictors[channel] = self.predictors[like];
-            copy_row(&mut self.history, HISTORY_FRAMES, like, channel);
-            copy_row(&mut self.residuals, RESIDUAL_FRAMES, like, channel);
-            copy_row(&mut self.tails, FADE_FRAMES, like, channel);
+            if (before, channel) == (1, 1) {
+                self.predictors[1] = self.predictors[0];
+                copy_row(&mut self.history, HISTORY_FRAMES, 0, 1);
+                copy_row(&mut self.residuals, RESIDUAL_FRAMES, 0, 1);
+                copy_row(&mut self.tails, FADE_FRAMES, 0, 1);
+            } else {
+                self.predictors[channel] = UNFITTED;
+                self.history[channel * HISTORY_FRAMES..][..HISTORY_FRAMES].fill(0.0);
+                self.residuals[channel * RESIDUAL_FRAMES..][..RESIDUAL_FRAMES].fill(0.0);
+                self.tails[channel * FADE_FRAMES..][..FADE_FRAMES].fill(0.0);
+            }
         }
     }
 

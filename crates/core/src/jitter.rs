@@ -109,9 +109,13 @@ pub struct JitterBuffer {
     /// The same, and those of which a cheap copy came.
     covered: Received,
     max_channels: usize,
-    /// Channels that are held of the stream.
+    /// Channels of the newest packet, so far as there is room for them.
+    sent_channels: usize,
+    /// Channels that are held: as many as the stream has had since it began to play, for one that it has no more is to be faded out.
     channels: usize,
     playing: bool,
+    /// What is read next does not go on from what was read before.
+    is_cut: bool,
     /// The target has changed, and the delay has not yet.
     is_retargeted: bool,
     /// Frames rendered so far, or passed, or slipped by.
@@ -165,8 +169,10 @@ impl JitterBuffer {
             received: Received::new(capacity_frames),
             covered: Received::new(capacity_frames),
             max_channels,
+            sent_channels: 0,
             channels: 0,
             playing: false,
+            is_cut: false,
             is_retargeted: false,
             rendered: 0,
             lead: None,
@@ -196,7 +202,7 @@ impl JitterBuffer {
         self.expected = self.seconds(FIRST_TARGET_SECONDS);
         (self.margin, self.tolerated) = (0, SPARE_FRAMES);
         self.lead = None;
-        self.channels = 0;
+        (self.sent_channels, self.channels) = (0, 0);
         (self.playing, self.is_retargeted) = (false, false);
         self.counts = JitterCounts::default();
     }
@@ -394,7 +400,7 @@ impl JitterBuffer {
         let late = arrival_delay.wrapping_sub(self.delay);
         let is_straggler = matches!(arrival, Arrival::Overtaken | Arrival::Recovered);
         let is_hopeless =
-            !self.playing || channels != self.channels || late > self.seconds(STALL_SECONDS);
+            !self.playing || channels != self.sent_channels || late > self.seconds(STALL_SECONDS);
         let is_beyond = (frames as i64).saturating_sub(self.passed(start)) > self.depth();
         if arrival == Arrival::Original {
             // Its copy has come, and said when and how late these frames come.
@@ -409,7 +415,7 @@ impl JitterBuffer {
             return true;
         } else {
             let is_anew = arrival == Arrival::Restart
-                || channels != self.channels
+                || channels != self.sent_channels
                 || late > self.seconds(STALL_SECONDS)
                 || self.late_run_frames > self.seconds(STALL_SECONDS) as u64;
             if !self.playing {
@@ -422,7 +428,8 @@ impl JitterBuffer {
                 }
                 self.resync(arrival_delay, arrival);
             }
-            self.channels = channels;
+            self.sent_channels = channels;
+            self.channels = self.channels.max(channels);
             if let Some(anew) = &mut self.anew {
                 anew.least = anew.least.min(arrival_delay);
             } else {
@@ -509,7 +516,8 @@ impl JitterBuffer {
                 Some(skip) => self.read_skip(skip, out, frames, done, wanted),
                 None => self.read_plain(out, frames, done, wanted),
             };
-            each(out, done, run);
+            let is_cut = core::mem::take(&mut self.is_cut);
+            each(out, done, Run { is_cut, ..run });
             done += run.frames;
         }
         if self.missing_frames > u64::from(self.rate.hz()) {
@@ -531,6 +539,7 @@ impl JitterBuffer {
             return Run {
                 frames: run,
                 is_missing: false,
+                is_cut: false,
             };
         }
         let gap = self.present.gap(playhead, wanted);
@@ -548,6 +557,7 @@ impl JitterBuffer {
         Run {
             frames: gap,
             is_missing: true,
+            is_cut: false,
         }
     }
 
@@ -591,6 +601,7 @@ impl JitterBuffer {
         Run {
             frames: run,
             is_missing: false,
+            is_cut: false,
         }
     }
 
@@ -621,6 +632,8 @@ impl JitterBuffer {
     fn start(&mut self, timestamp: u64, arrival_delay: i64) {
         self.forget_arrivals();
         self.playing = true;
+        self.is_cut = true;
+        self.channels = 0;
         self.is_retargeted = false;
         self.missing_frames = 0;
         self.counted_from = timestamp;
@@ -634,6 +647,7 @@ impl JitterBuffer {
         let target = self.target_frames() as i64;
         self.remember();
         self.forget_arrivals();
+        self.is_cut = true;
         self.counts.resyncs += 1;
         self.delay = arrival_delay.wrapping_add(target);
         self.newest_end = self.playhead();
@@ -688,6 +702,7 @@ impl JitterBuffer {
         }
         let skipped = self.present.clear(self.playhead(), distance as usize);
         self.counts.skipped_frames += skipped as u64;
+        self.is_cut |= distance > 0;
         self.delay = delay;
         self.played_end = self.playhead();
         true
@@ -790,17 +805,19 @@ impl JitterBuffer {
             }
         };
         // If the sender has stood still too, so much more is needed.
-        let needed = needed.map(|needed| needed.wrapping_add(self.playout.doubted_frames()));
+        let doubted = self.playout.doubted_frames();
+        let needed = needed.map(|needed| needed.wrapping_add(doubted));
         // A skip that has begun is as good as done.
         let skipping = self.skip.map_or(0, |skip| skip.distance as i64);
         self.excess = needed.map(|needed| self.delay.wrapping_sub(needed).wrapping_sub(skipping));
         let spare = self.excess.unwrap_or(0);
         self.spare = if spare > tolerated { spare as usize } else { 0 };
-        // A slow sender eats up a fixed delay from below.
+        // A slow sender eats up a fixed delay from below. A doubt is none that has, only a reason to skip nothing.
         if let (Target::Fixed(_), Some(needed), None) = (self.target, needed, self.skip)
-            && spare < -(self.target_frames() as i64 / 4).max(2 * self.playout.resolution())
+            && spare + doubted
+                < -(self.target_frames() as i64 / 4).max(2 * self.playout.resolution())
         {
-            self.lengthen_to(needed);
+            self.lengthen_to(needed.wrapping_sub(doubted));
         }
     }
 
@@ -875,13 +892,17 @@ impl JitterBuffer {
             let slot = self.present.slot(media);
             let run = (to - from).min(capacity - slot);
             let part = &bytes[from * frame_bytes..(from + run) * frame_bytes];
-            for channel in 0..sent_channels {
+            for channel in 0..sent_channels.max(self.channels) {
                 let row = channel % self.channels;
                 let out = &mut self.samples[row * capacity + slot..][..run];
-                if channel == row {
-                    pcm::decode_channel(format, part, channel, sent_channels, out);
-                } else {
+                if channel != row {
                     pcm::add_channel(format, part, channel, sent_channels, out);
+                } else if channel < sent_channels {
+                    pcm::decode_channel(format, part, channel, sent_channels, out);
+                } else if (channel, sent_channels) == (1, 1) {
+                    pcm::decode_channel(format, part, 0, 1, out);
+                } else {
+                    out.fill(0.0);
                 }
             }
             // A copy that it takes the place of; or the record of what was received is older than the frames held.

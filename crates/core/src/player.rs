@@ -354,6 +354,8 @@ impl Player {
             if stream.jitter.playing_next().is_some() {
                 // What was heard before the sleep is not carried on after it.
                 stream.concealer.reset();
+                stream.resampler.reset();
+                stream.steering = Steering::default();
             }
             stream.was_silent = true;
             stream.jitter.pass(frames);

@@ -179,7 +179,7 @@ impl Resampler {
 
     /// Renders `out_frames` frames of each channel into `out`, `[channel][frame]`, from the next
     /// [`frames_needed`](Self::frames_needed) frames of `input`, of the same shape. While not engaged, that is a copy.
-    /// More `channels` than before go on from what was heard: channel *c* from channel *c* mod as many as there were.
+    /// More `channels` than before go on from what was heard: of a mono stream on both sides, of a channel that there was not, nothing.
     ///
     /// RT: no alloc, no lock, O(channels × frames).
     ///
@@ -257,10 +257,13 @@ impl Resampler {
 
     fn set_channels(&mut self, channels: usize) {
         let before = core::mem::replace(&mut self.channels, channels);
-        if before > 0 {
-            for channel in before..channels {
-                self.history[channel] = self.history[channel % before];
-            }
+        for channel in before..channels {
+            // A mono stream was on both sides; on the others was nothing.
+            self.history[channel] = if (before, channel) == (1, 1) {
+                self.history[0]
+            } else {
+                [0.0; TAPS]
+            };
         }
     }
 }

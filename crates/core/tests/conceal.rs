@@ -29,6 +29,7 @@ fn run(concealer: &mut Concealer, samples: &mut [f32], is_missing: bool, fits: &
     let run = Run {
         frames: samples.len(),
         is_missing,
+        is_cut: false,
     };
     let mut left = Allowance {
         fits: *fits,
@@ -99,7 +100,11 @@ fn every_channel_is_concealed_as_if_it_were_alone() {
     }
     let mut concealer = prediction();
     for (at, frames, is_missing) in [(0, 3_000, false), (3_000, 300, true), (3_300, 700, false)] {
-        let run = Run { frames, is_missing };
+        let run = Run {
+            frames,
+            is_missing,
+            is_cut: false,
+        };
         let mut left = Allowance { fits: 8, gaps: 8 };
         concealer.process(&mut out, stride, 50 + at, CHANNELS, run, &mut left);
     }
@@ -261,7 +266,11 @@ fn each_channel_is_fitted_once_in_a_gap_and_only_while_fits_are_left() {
             frames,
             0,
             2,
-            Run { frames, is_missing },
+            Run {
+                frames,
+                is_missing,
+                is_cut: false,
+            },
             &mut left,
         );
         *fits = left.fits;
@@ -304,6 +313,7 @@ fn more_gaps_than_packets_make_are_silent_and_the_rest_is_as_it_was() {
         let run = Run {
             frames: 1,
             is_missing: at % 2 == 1,
+            is_cut: false,
         };
         concealer.process(&mut out, 128, at, 1, run, &mut left);
     }

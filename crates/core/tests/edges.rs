@@ -300,20 +300,24 @@ fn a_muted_microphone_makes_no_step() {
     assert!((40 * PACKET + 480..60 * PACKET).all(is_whole));
 }
 
-/// Sends packet `n` of the tone, in so many channels, all alike.
+/// Packets of so many frames, of which eight channels fit into a datagram.
+const SHORT_PACKET: usize = 32;
+
+/// Sends short packet `n` of the tone, in so many channels: each with a level of its own.
 fn send_in(player: &mut Player, n: usize, channels: u8) {
     let header = AudioHeader {
         format: SampleFormat::S24,
         channels,
-        ..header(n as u32, (PACKET * n) as u64, PACKET)
+        ..header(n as u32, (SHORT_PACKET * n) as u64, SHORT_PACKET)
     };
     let mut bytes = vec![0; header.datagram_bytes()];
     header.write(&mut bytes);
     let frames = bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(3 * usize::from(channels));
     for (index, frame) in frames.enumerate() {
-        let sample = (tone(PACKET * n + index) * 8_388_608.0) as i32;
-        for out in frame.chunks_exact_mut(3) {
-            out.copy_from_slice(&sample.to_le_bytes()[..3]);
+        let sample = tone(SHORT_PACKET * n + index);
+        for (channel, out) in frame.chunks_exact_mut(3).enumerate() {
+            let level = [0.2, 1.0][channel % 2];
+            out.copy_from_slice(&((sample * level * 8_388_608.0) as i32).to_le_bytes()[..3]);
         }
     }
     player.handle_datagram(ID, &bytes);
@@ -321,22 +325,72 @@ fn send_in(player: &mut Player, n: usize, channels: u8) {
 
 #[test]
 fn another_number_of_channels_makes_no_step() {
-    let mut player = Player::new(PlayerConfig {
-        output_channels: 2,
-        ..CONFIG
-    });
-    command(&mut player, Command::Add(ID));
-    let mut heard = Vec::new();
-    for n in 0..400 {
-        let channels = 1 + u8::from(n / 100 % 2 == 1);
-        send_in(&mut player, n, channels);
-        let mut out = vec![0.0; 2 * PACKET];
-        player.process_quantum(&mut out);
-        heard.extend_from_slice(&out[..PACKET]);
+    for (outputs, before, after) in [(2, 1, 2), (8, 1, 2), (8, 1, 8), (8, 2, 8)] {
+        let mut player = Player::new(PlayerConfig {
+            output_channels: outputs,
+            ..CONFIG
+        });
+        command(&mut player, Command::Add(ID));
+        let mut heard = vec![Vec::new(); outputs];
+        for n in 0..1_600 {
+            send_in(&mut player, n, [before, after][n / 400 % 2]);
+            let mut out = vec![0.0; outputs * SHORT_PACKET];
+            player.process_quantum(&mut out);
+            for (heard, out) in heard.iter_mut().zip(out.chunks_exact(SHORT_PACKET)) {
+                heard.extend_from_slice(out);
+            }
+        }
+        assert_eq!(support::stats(&player, ID).jitter.resyncs, 3);
+        for (output, heard) in heard.iter().enumerate() {
+            let steepest = steepest(&heard[2_000..]);
+            assert!(
+                steepest < STEEP,
+                "{before} and {after} channels, output {output}: {steepest}"
+            );
+            let sounds = |part: usize| {
+                heard[SHORT_PACKET * (400 * part + 200)..][..110]
+                    .iter()
+                    .any(|s| *s != 0.0)
+            };
+            let is_of = |channels: u8| output < usize::from(channels.max(2));
+            assert_eq!(
+                [sounds(1), sounds(2), sounds(3)],
+                [is_of(after), is_of(before), is_of(after)],
+                "{before} and {after} channels, output {output}"
+            );
+        }
     }
-    assert_eq!(support::stats(&player, ID).jitter.resyncs, 3);
-    let steepest = steepest(&heard[2_000..]);
-    assert!(steepest < STEEP, "{steepest}");
+}
+
+#[test]
+fn a_stream_that_nothing_is_awaited_of_begins_without_a_step() {
+    for is_new in [true, false] {
+        let mut player = player();
+        command(&mut player, Command::Add(ID));
+        command(&mut player, Command::Target(ID, Target::Fixed(0)));
+        let mut before = 0.0;
+        if !is_new {
+            for n in 0..50 {
+                before = play(&mut player, n)[PACKET - 1];
+            }
+        }
+        // In the middle of the tone, as far from where it was as it can be; numbers go on, the media time does not.
+        let mut heard = vec![before];
+        for n in 50..100_usize {
+            let header = header(n as u32, 1_000_000 + (PACKET * n) as u64, PACKET);
+            let mut bytes = vec![0; header.datagram_bytes()];
+            header.write(&mut bytes);
+            let samples = bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(4);
+            for (index, sample) in samples.enumerate() {
+                let phase = PACKET * (n - 50) + index + 27;
+                sample.copy_from_slice(&tone(phase).to_le_bytes());
+            }
+            player.handle_datagram(ID, &bytes);
+            heard.extend(support::quantum(&mut player, PACKET));
+        }
+        assert!(steepest(&heard) < STEEP, "{is_new}: {}", steepest(&heard));
+        assert!(heard[PACKET + 1..].iter().any(|sample| sample.abs() > 0.49));
+    }
 }
 
 #[test]
@@ -385,4 +439,39 @@ fn after_a_sleep_nothing_is_heard_of_what_was_before() {
         }
     }
     panic!("nothing is heard");
+}
+
+#[test]
+fn after_a_sleep_nothing_is_heard_of_what_was_resampled_before() {
+    let mut player = player();
+    command(&mut player, Command::Add(ID));
+    let mut sent = 0;
+    let mut send = |player: &mut Player, sample: f32| {
+        let header = header(sent as u32, sent * 120, 120);
+        sent += 1;
+        let mut bytes = vec![0; header.datagram_bytes()];
+        header.write(&mut bytes);
+        for out in bytes[AUDIO_HEADER_BYTES..].chunks_exact_mut(4) {
+            out.copy_from_slice(&sample.to_le_bytes());
+        }
+        player.handle_datagram(ID, &bytes);
+        sent
+    };
+    let mut come = 0;
+    for quantum in 0..90 * 375 {
+        // The sender is 200 ppm fast.
+        let now = quantum * 128;
+        while (come + 1) * 120 <= now + now / 5_000 {
+            come = send(&mut player, 0.5);
+        }
+        support::quantum(&mut player, 128);
+    }
+    assert!(support::stats(&player, ID).is_resampled);
+    player.pass(48_000);
+    // A packet of silence comes before the next quantum.
+    for _ in 0..20 {
+        send(&mut player, 0.0);
+        let heard = support::quantum(&mut player, 120);
+        assert!(heard.iter().all(|sample| *sample == 0.0), "{heard:?}");
+    }
 }

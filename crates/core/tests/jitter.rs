@@ -4,7 +4,7 @@ mod support;
 
 use antiphon_core::jitter::JitterBuffer;
 use antiphon_core::sequence::Arrival;
-use antiphon_core::{Command, Player, SampleRate, Target};
+use antiphon_core::{Command, Player, SampleRate, StreamStats, Target};
 use support::{datagram, header, media_of, player, quantum, stats};
 
 const ID: u32 = 1;
@@ -624,4 +624,45 @@ fn what_came_late_once_is_forgotten_though_less_came_late_again_and_again() {
     hear_with_a_pause(&mut player, at(145)..at(160), 0..0);
     let later = stats(&player, ID).target_frames;
     assert!(later < 480, "{later}");
+}
+
+/// What a stream has come to after 20 s whose first packet has media time `begin`, where the output, in quanta of 120 frames, stood still for `slip` frames after 8 s.
+fn after_slip(target: Target, slip: u64, begin: u64) -> StreamStats {
+    let mut player = player(1, 1, 32_768);
+    add(&mut player, target);
+    let (mut sent, mut now) = (begin / 120, 0);
+    for turn in 0..20 * 400 {
+        if turn == 8 * 400 {
+            now += slip;
+        }
+        while (sent + 1) * 120 <= now {
+            player.handle_datagram(ID, &datagram(&header(sent as u32, sent * 120, 120)));
+            sent += 1;
+        }
+        player.keep_time(1_000_000_000 + now * 1_000_000 / 48);
+        quantum(&mut player, 120);
+        now += 120;
+    }
+    stats(&player, ID)
+}
+
+#[test]
+fn a_fixed_delay_does_not_grow_for_a_slip_before_the_stream_began() {
+    for slip in [240, 960, 2_160] {
+        for after in [1_200, 2_400, 4_800] {
+            let stats = after_slip(Target::Fixed(240), slip, 8 * 48_000 + slip + after);
+            assert_eq!(stats.jitter.concealed_frames, 0, "{slip}, {after}");
+            let buffered = stats.buffered_frames.expect("plays");
+            assert!(buffered.abs_diff(240) < 64, "{slip}, {after}: {buffered}");
+        }
+    }
+}
+
+#[test]
+fn after_a_standstill_a_fixed_delay_starts_anew_without_a_second_gap() {
+    for target in [Target::Auto, Target::Fixed(240)] {
+        let stats = after_slip(target, 360 * 48, 0);
+        let concealed = stats.jitter.concealed_frames;
+        assert!(concealed < 1_000, "{target:?}: {concealed}");
+    }
 }

@@ -84,6 +84,7 @@ pub fn conceal(
         let run = Run {
             frames: end - at,
             is_missing,
+            is_cut: false,
         };
         let stride = heard.len();
         let mut left = Allowance { fits: 8, gaps: 8 };
