@@ -231,6 +231,8 @@ struct Network {
     /// When frame 0 of our output was rendered, ns.
     rendered: Recent,
     rendered_frames: u64,
+    /// Of the mix, since the last status.
+    output_peaks: [f32; 2],
     /// From when a quantum comes until its first frame is heard; `None`: unknown.
     output_ns: Option<i64>,
     /// What there was to say before anything happened; said while there is no other news.
@@ -372,6 +374,7 @@ impl Network {
             recent: VecDeque::new(),
             rendered: Recent::new(64),
             rendered_frames: 0,
+            output_peaks: [0.0; 2],
             output_ns: None,
             at_start: None,
             noticed_ns: 0,
@@ -424,7 +427,7 @@ impl Network {
                 quantum,
                 delays,
             } => {
-                raise(&mut self.status.output_peaks, peaks);
+                raise(&mut self.output_peaks, peaks);
                 self.status.quantum_frames = quantum;
                 self.capture.input_ns = delays.input_ns;
                 self.output_ns = delays.output_ns;
@@ -1205,6 +1208,27 @@ mod tests {
             assert_eq!(music.wishes(), [wish("b", "relayed", false)]);
         };
         LocalSet::new().run_until(run).await;
+    }
+
+    #[test]
+    fn the_meter_of_the_mix_falls_when_it_is_silent() {
+        let (mut network, ..) = network(Path::Relay);
+        let mut told = |peaks: &[f32]| {
+            for &peak in peaks {
+                network.handle_observation(Observation::Mix {
+                    peaks: [peak, 0.0],
+                    rendered: 64,
+                    at_ns: 0,
+                    quantum: 64,
+                    delays: DeviceDelays::default(),
+                });
+            }
+            network.tell(0);
+            network.status.output_peaks[0]
+        };
+        assert_eq!(told(&[0.2, 0.5, 0.1]), 0.5);
+        assert_eq!(told(&[0.1]), 0.1);
+        assert_eq!(told(&[]), 0.0);
     }
 
     #[tokio::test]

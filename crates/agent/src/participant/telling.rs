@@ -106,6 +106,7 @@ impl Network {
         status.packets = self.outgoing.samples.sender.stats().packets;
         status.input_peaks =
             self.outgoing.samples.sender.take_peaks()[..self.config.choice.channels].to_vec();
+        status.output_peaks = std::mem::take(&mut self.output_peaks);
         let relay = self.relay.as_ref().map(|(_, relay)| relay);
         status.relay = RelayStatus {
             sessions: relay.map_or(0, |relay| relay.open_sessions().len()),
