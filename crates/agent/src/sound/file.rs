@@ -11,7 +11,7 @@ use antiphon_core::wire::MAX_CHANNELS;
 use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
 
 use super::{Device, PRIORITY};
-use crate::clock::now_ns;
+use crate::clock::{frames_ns, now_ns};
 use crate::duplex::{DeviceDelays, Duplex, MAX_QUANTUM_FRAMES};
 use crate::priority;
 
@@ -25,6 +25,8 @@ const FLUSH_SECONDS: u32 = 5;
 const MAX_FILE_BYTES: u32 = 4_000_000_000;
 /// Two samples of 32 bits.
 const FRAME_BYTES: u32 = 8;
+/// Who is later than this stood still: what was due meanwhile is past, and is not made up for in a burst.
+const STANDSTILL_NS: u64 = 1_000_000_000;
 
 /// What is captured.
 #[derive(Debug)]
@@ -257,16 +259,19 @@ impl Device for FileDevice {
         let mut captured = vec![0.0; channels * frames];
         let mut heard = vec![0.0; 2 * frames];
         let faults = duplex.faults();
-        let start_ns = now_ns();
+        let mut pace = Pace {
+            start_ns: now_ns(),
+            rate: self.rate,
+        };
         let mut played = 0u64;
         while !stop.load(Ordering::Acquire) && !self.has_ended(played) {
             // A quantum has been captured when its last frame has.
             played += frames as u64;
-            let due_ns = start_ns + played * 1_000_000_000 / u64::from(self.rate.hz());
-            let late_ns = sleep_until(due_ns);
-            if late_ns > frames as u64 * 1_000_000_000 / u64::from(self.rate.hz()) {
+            let late_ns = sleep_until(pace.due_ns(played));
+            if late_ns > frames_ns(frames as i64, self.rate) as u64 {
                 faults.xruns.fetch_add(1, Ordering::Relaxed);
             }
+            pace.forgive(late_ns);
             self.capture(played - frames as u64, &mut captured);
             duplex.process(&captured, &mut heard);
             if let Some(recording) = &mut self.output {
@@ -322,6 +327,26 @@ impl FileDevice {
                     }
                 }
             }
+        }
+    }
+}
+
+/// When frames are due.
+struct Pace {
+    start_ns: u64,
+    rate: SampleRate,
+}
+
+impl Pace {
+    /// When so many have passed.
+    fn due_ns(&self, frames: u64) -> u64 {
+        self.start_ns + frames_ns(frames as i64, self.rate) as u64
+    }
+
+    /// After a standstill it goes on from now.
+    fn forgive(&mut self, late_ns: u64) {
+        if late_ns > STANDSTILL_NS {
+            self.start_ns += late_ns;
         }
     }
 }
@@ -437,6 +462,22 @@ mod tests {
         drop(recording);
         let bytes = reading.join().expect("it reads").expect("read");
         assert!(bytes > 2 * FLUSH_SECONDS as usize * 48_000 * 8, "{bytes}");
+    }
+
+    #[test]
+    fn the_pace_is_kept_for_days_and_not_caught_up_with_after_a_standstill() {
+        let (start_ns, rate) = (1_000_000_000, SampleRate::Hz96000);
+        let mut pace = Pace { start_ns, rate };
+        let day = 24 * 3_600 * 96_000;
+        assert_eq!(pace.due_ns(100 * day), start_ns + 8_640_000_000_000_000);
+        pace.forgive(STANDSTILL_NS);
+        assert_eq!(
+            pace.due_ns(96),
+            start_ns + 1_000_000,
+            "a second is made up for"
+        );
+        pace.forgive(8_000_000_000);
+        assert_eq!(pace.due_ns(96), start_ns + 8_001_000_000);
     }
 
     #[test]
