@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
@@ -91,7 +91,7 @@ pub struct DeviceDelays {
     pub output_ns: Option<i64>,
 }
 
-/// What does not go as it should. Written by the audio thread and its device, read by all.
+/// What does not go as it should. Written by the audio thread and its device, read by all; the audio thread touches no lock.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// Quanta that came late, as the device counts them.
@@ -104,8 +104,20 @@ pub struct Faults {
     pub no_input: AtomicBool,
     /// Nor to what is played.
     pub no_output: AtomicBool,
-    /// Why one could not be connected, the first time, in words for the user.
-    pub refused: OnceLock<String>,
+    refused: Mutex<Option<String>>,
+}
+
+impl Faults {
+    /// Why no card is connected, in words for the user; `None`: no longer. Not for the audio thread.
+    pub fn set_refused(&self, why: Option<String>) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// As it was last set.
+    pub fn refused(&self) -> Option<String> {
+        let why = self.refused.lock();
+        why.unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Shape of the sound.

@@ -1373,8 +1373,7 @@ mod tests {
         let (mut network, ..) = network(Path::Relay);
         network.at_start = Some("it is slow here".into());
         network.handle_direct(DirectEvent::Notice("no answer from STUN".into()));
-        let refused = network.faults.refused.set("no such port".into());
-        refused.expect("the first time");
+        network.faults.set_refused(Some("no such port".into()));
         let now = now_ns();
         for (after_ns, notice) in [
             (0, "no answer from STUN"),
@@ -1385,6 +1384,9 @@ mod tests {
             assert_eq!(network.status.notice.as_deref(), Some(notice));
             assert_eq!(network.status.refused.as_deref(), Some("no such port"));
         }
+        network.faults.set_refused(None);
+        network.tell(now);
+        assert_eq!(network.status.refused, None, "it is linked by now");
     }
 
     #[test]

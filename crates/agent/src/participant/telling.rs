@@ -96,7 +96,7 @@ impl Network {
         status.xruns = self.faults.xruns.load(Ordering::Relaxed);
         status.has_no_input = self.faults.no_input.load(Ordering::Relaxed);
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
-        status.refused = self.faults.refused.get().cloned();
+        status.refused = self.faults.refused();
         if !is_within(Some(self.noticed_ns), NOTICE_NS, now) {
             status.notice.clone_from(&self.at_start);
         }

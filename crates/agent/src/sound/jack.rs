@@ -167,10 +167,10 @@ impl Device for JackDevice {
                         (&own[n], port)
                     };
                     if let Err(why) = client.connect(from, to) {
-                        // It is not tried again until the card changes.
-                        let _ = faults.refused.set(why);
+                        links.handle_refusal(n, why);
                     }
                 }
+                faults.set_refused(links.refusal());
                 // They change with the graph.
                 let capture = in_names
                     .iter()
@@ -213,6 +213,8 @@ struct Links {
     /// At the last look, and since how many looks so.
     seen: Vec<Option<String>>,
     looks: u32,
+    /// Why each is not, by the server's word when it was last asked.
+    refused: Vec<Option<String>>,
 }
 
 impl Links {
@@ -220,6 +222,7 @@ impl Links {
     fn new(seen: Vec<Option<String>>) -> Self {
         Self {
             linked: vec![None; seen.len()],
+            refused: vec![None; seen.len()],
             seen,
             looks: SETTLED_LOOKS,
         }
@@ -240,6 +243,9 @@ impl Links {
         }
         let mut due = Vec::new();
         for (n, (port, linked)) in wanted.iter().zip(&mut self.linked).enumerate() {
+            if port.is_none() || is_linked(n) {
+                self.refused[n] = None;
+            }
             if port.is_none() {
                 *linked = None;
             } else if self.looks >= SETTLED_LOOKS && port != linked && !is_linked(n) {
@@ -248,6 +254,15 @@ impl Links {
             }
         }
         due
+    }
+
+    /// It is tried again as soon as if the card had just come.
+    fn handle_refusal(&mut self, n: usize, why: String) {
+        (self.linked[n], self.refused[n], self.looks) = (None, Some(why), 0);
+    }
+
+    fn refusal(&self) -> Option<String> {
+        self.refused.iter().flatten().next().cloned()
     }
 }
 
@@ -369,6 +384,28 @@ mod tests {
         }
         let due = (0..SETTLED_LOOKS).flat_map(|_| links.review(&card, |_| false));
         assert_eq!(due.collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn a_link_that_is_refused_is_tried_again_and_news_only_until_it_is_there() {
+        let wanted = vec![Some("a1".to_owned()), Some("a2".to_owned())];
+        let mut links = Links::new(wanted.clone());
+        assert_eq!(links.review(&wanted, |_| false), [0, 1]);
+        links.handle_refusal(1, "busy".into());
+        let is_first_linked = |n| n == 0;
+        for why in ["busy", "forbidden"] {
+            let due = (1..SETTLED_LOOKS).flat_map(|_| links.review(&wanted, is_first_linked));
+            assert_eq!(due.collect::<Vec<_>>(), [0; 0]);
+            assert!(links.refusal().is_some());
+            assert_eq!(links.review(&wanted, is_first_linked), [1]);
+            links.handle_refusal(1, why.into());
+            assert_eq!(links.refusal().as_deref(), Some(why));
+        }
+        links.review(&wanted, |_| true);
+        assert_eq!(links.refusal(), None, "somebody linked it");
+        links.handle_refusal(0, "busy".into());
+        links.review(&[None, wanted[1].clone()], |n| n == 1);
+        assert_eq!(links.refusal(), None, "its card has gone");
     }
 
     #[test]
