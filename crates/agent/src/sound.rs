@@ -11,7 +11,8 @@ use std::thread;
 
 use antiphon_core::SampleRate;
 
-use crate::duplex::Duplex;
+use crate::clock::now_ns;
+use crate::duplex::{DeviceDelays, Duplex};
 
 /// Of threads that call the duplex, where no sound system has given them one: below the kernel's own threads.
 const PRIORITY: i32 = 65;
@@ -93,6 +94,51 @@ mod cpal {
     }
 }
 
+/// Where the card has gone: sends silence until `open` finds it, once a second. `None`: `stop` was set before. `gone`: in words for the user.
+fn found_again<T>(
+    duplex: &mut Duplex,
+    stop: &AtomicBool,
+    gone: &str,
+    open: impl Fn() -> Result<T, String>,
+) -> Option<T> {
+    let faults = duplex.faults();
+    let tell = |is_gone| {
+        faults.no_input.store(is_gone, Ordering::Relaxed);
+        faults.no_output.store(is_gone, Ordering::Relaxed);
+        let why = is_gone.then(|| format!("{gone}; it is looked for every second"));
+        faults.set_refused(why);
+    };
+    tell(true);
+    loop {
+        stand_in(duplex, stop);
+        if stop.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Ok(found) = open() {
+            tell(false);
+            return Some(found);
+        }
+    }
+}
+
+/// A second without a card: what comes is taken at its pace, so that nothing old waits when there is one again.
+fn stand_in(duplex: &mut Duplex, stop: &AtomicBool) {
+    const QUANTA: u64 = 100;
+    let config = duplex.config();
+    let frames = config.rate.hz() as usize / QUANTA as usize;
+    let silence = vec![0.0; config.input_channels * frames];
+    let mut unheard = vec![0.0; config.output_channels * frames];
+    duplex.set_delays(DeviceDelays::default());
+    let start_ns = now_ns();
+    for quantum in 1..=QUANTA {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        file::sleep_until(start_ns + quantum * 1_000_000_000 / QUANTA);
+        duplex.process(&silence, &mut unheard);
+    }
+}
+
 /// Sound that runs on a thread of its own until this is dropped.
 #[derive(Debug)]
 pub struct Running {
@@ -170,5 +216,43 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::duplex::{DuplexConfig, pair};
+
+    #[test]
+    fn a_card_that_is_gone_is_looked_for_and_silence_goes_on_meanwhile() {
+        let (mut duplex, mut far, _sleeper) = pair(DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: 1,
+            output_channels: 2,
+        })
+        .expect("a duplex");
+        let (faults, stop, looks) = (far.faults(), AtomicBool::new(false), Cell::new(0));
+        let told = || {
+            let is_missed = [&faults.no_input, &faults.no_output];
+            let is_missed = is_missed.map(|fault| fault.load(Ordering::Relaxed));
+            (is_missed, faults.refused())
+        };
+        let found = found_again(&mut duplex, &stop, "it is gone", || {
+            let words = "it is gone; it is looked for every second";
+            assert_eq!(told(), ([true; 2], Some(words.into())));
+            looks.set(looks.get() + 1);
+            (looks.get() == 2).then_some(7).ok_or_else(String::new)
+        });
+        assert_eq!(found, Some(7));
+        assert_eq!(told(), ([false; 2], None));
+        let mut sent = 0;
+        while far.take_block(|_, frames, _| sent += frames) {}
+        assert_eq!(sent, 2 * 48_000);
+        stop.store(true, Ordering::Release);
+        let found = found_again(&mut duplex, &stop, "it is gone", || Ok(7));
+        assert_eq!(found, None, "told to stop");
     }
 }

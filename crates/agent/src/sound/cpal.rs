@@ -4,7 +4,7 @@
 //! ring. Where the two belong to different cards, their clocks differ, and every now and then a quantum is too much or missing.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +38,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 const IDLE_LOOKS: u32 = 100;
 
+const GONE: &str = "the sound card is gone: plug it in again";
+/// Until a stream that was told to end has given back what its thread had.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// One direction of a sound card.
 struct End {
     device: cpal::Device,
@@ -49,9 +53,7 @@ struct End {
 
 /// Two streams of the system.
 pub struct CpalDevice {
-    rate: SampleRate,
-    /// Which of the card's inputs, from 0.
-    inputs: Vec<usize>,
+    card: CardConfig,
     input: End,
     output: End,
 }
@@ -59,7 +61,7 @@ pub struct CpalDevice {
 impl std::fmt::Debug for CpalDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CpalDevice")
-            .field("rate", &self.rate)
+            .field("card", &self.card)
             .field("input", &self.input.config)
             .field("output", &self.output.config)
             .finish_non_exhaustive()
@@ -86,13 +88,7 @@ pub fn list() -> Result<Vec<String>, String> {
 /// # Errors
 /// In words for the user: no such card, or none of this rate or quantum.
 pub fn open(card: CardConfig) -> Result<Box<dyn Device>, String> {
-    let inputs = card.inputs.iter().max().map_or(1, |&last| last + 1);
-    Ok(Box::new(CpalDevice {
-        rate: card.rate,
-        input: End::open(Direction::Input, &card, card.input.as_deref(), inputs)?,
-        output: End::open(Direction::Output, &card, card.output.as_deref(), 2)?,
-        inputs: card.inputs,
-    }))
+    Ok(Box::new(CpalDevice::new(card)?))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,41 +207,87 @@ impl End {
 
 impl Device for CpalDevice {
     fn rate(&self) -> SampleRate {
-        self.rate
+        self.card.rate
     }
 
     fn input_channels(&self) -> usize {
-        self.inputs.len()
+        self.card.inputs.len()
     }
 
     fn output_channels(&self) -> usize {
         2
     }
 
-    fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+    fn run(self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+        let mut device = *self;
+        let mut has_sounded = false;
+        loop {
+            let (back, ended) = device.play(duplex, &stop);
+            let Err(why) = ended else { return Ok(()) };
+            let ends = [&device.input, &device.output];
+            has_sounded |= ends.iter().all(|end| end.calls.load(Ordering::Relaxed) > 0);
+            duplex = match back {
+                Some(duplex) if has_sounded => duplex,
+                _ => return Err(why),
+            };
+            let open = || Self::new(device.card.clone());
+            match super::found_again(&mut duplex, &stop, GONE, open) {
+                Some(found) => device = found,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl CpalDevice {
+    fn new(card: CardConfig) -> Result<Self, String> {
+        let inputs = card.inputs.iter().max().map_or(1, |&last| last + 1);
+        Ok(Self {
+            input: End::open(Direction::Input, &card, card.input.as_deref(), inputs)?,
+            output: End::open(Direction::Output, &card, card.output.as_deref(), 2)?,
+            card,
+        })
+    }
+
+    /// Until `stop` is set, or the card is gone; gives the duplex back, unless the system keeps it.
+    fn play(&self, duplex: Duplex, stop: &AtomicBool) -> (Option<Duplex>, Result<(), String>) {
         let (input, output) = (&self.input, &self.output);
         let reported = Reported {
-            fault: Arc::default(),
+            is_gone: Arc::default(),
             faults: duplex.faults(),
         };
         let (capture, playback) = pair(
-            &self.inputs,
+            &self.card.inputs,
             input.config.channels.into(),
             output.config.channels.into(),
             duplex,
         );
+        let (lent, back) = Lent::new(playback);
+        let ended = self.stream(capture, lent, &reported, stop);
+        let playback = back.recv_timeout(FAREWELL).ok();
+        (playback.map(|playback| playback.duplex), ended)
+    }
+
+    fn stream(
+        &self,
+        capture: Capture,
+        lent: Lent,
+        reported: &Reported,
+        stop: &AtomicBool,
+    ) -> Result<(), String> {
+        let (input, output) = (&self.input, &self.output);
         let start = || {
             let output = match output.format {
-                SampleFormat::F32 => output.play::<f32>(playback, &reported),
-                SampleFormat::I32 => output.play::<i32>(playback, &reported),
-                SampleFormat::I24 => output.play::<I24>(playback, &reported),
-                _ => output.play::<i16>(playback, &reported),
+                SampleFormat::F32 => output.play::<f32>(lent, reported),
+                SampleFormat::I32 => output.play::<i32>(lent, reported),
+                SampleFormat::I24 => output.play::<I24>(lent, reported),
+                _ => output.play::<i16>(lent, reported),
             }?;
             let input = match input.format {
-                SampleFormat::F32 => input.capture::<f32>(capture, &reported),
-                SampleFormat::I32 => input.capture::<i32>(capture, &reported),
-                SampleFormat::I24 => input.capture::<I24>(capture, &reported),
-                _ => input.capture::<i16>(capture, &reported),
+                SampleFormat::F32 => input.capture::<f32>(capture, reported),
+                SampleFormat::I32 => input.capture::<i32>(capture, reported),
+                SampleFormat::I24 => input.capture::<I24>(capture, reported),
+                _ => input.capture::<i16>(capture, reported),
             }?;
             // The one that waits first: so nothing has gathered before it.
             output.play()?;
@@ -260,8 +302,8 @@ impl Device for CpalDevice {
             (output, Direction::Output, 0, 0),
         ];
         while !stop.load(Ordering::Acquire) {
-            if let Some(error) = reported.fault.get() {
-                return Err(format!("the sound card is gone: {error}"));
+            if reported.is_gone.load(Ordering::Acquire) {
+                return Err(GONE.into());
             }
             for (end, direction, known, idle) in &mut watched {
                 let calls = end.calls.load(Ordering::Relaxed);
@@ -282,7 +324,7 @@ impl Device for CpalDevice {
 }
 
 impl End {
-    fn play<T>(&self, mut playback: Playback, reported: &Reported) -> Result<Stream, Error>
+    fn play<T>(&self, mut lent: Lent, reported: &Reported) -> Result<Stream, Error>
     where
         T: SizedSample + FromSample<f32>,
     {
@@ -292,7 +334,9 @@ impl End {
             move |out: &mut [T], info| {
                 begin();
                 let time = info.timestamp();
-                playback.process(out, time.playback.duration_since(time.callback));
+                if let Some(playback) = &mut lent.playback {
+                    playback.process(out, time.playback.duration_since(time.callback));
+                }
             },
             reported.callback(),
             Some(TIMEOUT),
@@ -333,23 +377,46 @@ impl End {
 }
 
 struct Reported {
-    /// The first one that ends the sound.
-    fault: Arc<OnceLock<Error>>,
+    is_gone: Arc<AtomicBool>,
     faults: Arc<Faults>,
 }
 
 impl Reported {
     fn callback(&self) -> impl FnMut(Error) + Send + 'static {
-        let (fault, faults) = (self.fault.clone(), self.faults.clone());
+        let (is_gone, faults) = (self.is_gone.clone(), self.faults.clone());
         move |error| match error.kind() {
             ErrorKind::Xrun => {
                 faults.xruns.fetch_add(1, Ordering::Relaxed);
             }
-            // It goes on.
-            ErrorKind::DeviceChanged | ErrorKind::DeviceBusy | ErrorKind::RealtimeDenied => {}
-            _ => {
-                let _ = fault.set(error);
-            }
+            ErrorKind::DeviceNotAvailable
+            | ErrorKind::StreamInvalidated
+            | ErrorKind::HostUnavailable => is_gone.store(true, Ordering::Release),
+            // It goes on, or does nothing any more, which is looked after.
+            _ => {}
+        }
+    }
+}
+
+/// The playback as a stream's callback has it, which gives it back when the stream has ended.
+struct Lent {
+    /// There until then.
+    playback: Option<Playback>,
+    back: mpsc::SyncSender<Playback>,
+}
+
+impl Lent {
+    fn new(playback: Playback) -> (Self, mpsc::Receiver<Playback>) {
+        let (back, returned) = mpsc::sync_channel(1);
+        let playback = Some(playback);
+        (Self { playback, back }, returned)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(playback) = self.playback.take() {
+            // Where nobody waits for it any more, all is over.
+            let _ = self.back.try_send(playback);
         }
     }
 }
@@ -568,6 +635,49 @@ mod tests {
         let mut blocks = Vec::new();
         while far.take_block(|samples, _, _| blocks.push(samples.to_vec())) {}
         blocks
+    }
+
+    #[test]
+    fn what_a_stream_was_lent_comes_back_with_its_end() {
+        let (_capture, playback, mut far, _sleeper) = bridge(&[0], 1);
+        let (mut lent, back) = Lent::new(playback);
+        let stream = std::thread::spawn(move || {
+            let playback = lent.playback.as_mut().expect("it is lent");
+            playback.process(&mut [0.0f32; 2 * QUANTUM], Duration::ZERO);
+        });
+        let mut playback = back.recv_timeout(FAREWELL).expect("it is back");
+        stream.join().expect("it ended");
+        // With another card it goes on.
+        (playback.duplex).process(&[0.0; QUANTUM], &mut [0.0; 2 * QUANTUM]);
+        assert_eq!(taken(&mut far).len(), 2);
+    }
+
+    #[test]
+    fn only_a_card_that_is_gone_is_at_once() {
+        let (_capture, playback, ..) = bridge(&[0], 1);
+        let reported = Reported {
+            is_gone: Arc::default(),
+            faults: playback.duplex.faults(),
+        };
+        let is_gone = |kind: ErrorKind| {
+            reported.callback()(kind.into());
+            reported.is_gone.swap(false, Ordering::Relaxed)
+        };
+        for kind in [
+            ErrorKind::DeviceNotAvailable,
+            ErrorKind::StreamInvalidated,
+            ErrorKind::HostUnavailable,
+        ] {
+            assert!(is_gone(kind), "{kind:?}");
+        }
+        for kind in [
+            ErrorKind::Xrun,
+            ErrorKind::DeviceChanged,
+            ErrorKind::PermissionDenied,
+        ] {
+            assert!(!is_gone(kind), "{kind:?}");
+        }
+        assert_eq!(xruns(&playback), 1);
     }
 
     #[test]

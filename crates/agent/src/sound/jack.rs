@@ -36,6 +36,8 @@ pub const NO_CARD: &str = "none";
 const LOOK: Duration = Duration::from_millis(50);
 const SETTLED_LOOKS: u32 = 6;
 
+const GONE: &str = "the JACK server is gone: start it again, at the same rate";
+
 /// Connects to the server.
 ///
 /// # Errors
@@ -103,8 +105,32 @@ impl Device for JackDevice {
         2
     }
 
-    fn run(self: Box<Self>, duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
-        let Self { client, card, rate } = *self;
+    fn run(self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
+        let mut device = *self;
+        let (card, rate) = (device.card.clone(), device.rate);
+        loop {
+            let is_gone;
+            (duplex, is_gone) = device.play(duplex, &stop)?;
+            if !is_gone {
+                return Ok(());
+            }
+            let open = || {
+                let device = Self::new(connect()?, card.clone())?;
+                let is_fit = device.rate == rate;
+                is_fit.then_some(device).ok_or("it has another rate".into())
+            };
+            match super::found_again(&mut duplex, &stop, GONE, open) {
+                Some(found) => device = found,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl JackDevice {
+    /// Until `stop` is set or the server is gone; says whether it is, and gives the duplex back.
+    fn play(self, duplex: Duplex, stop: &AtomicBool) -> Result<(Duplex, bool), String> {
+        let Self { client, card, rate } = self;
         let inputs = card.inputs;
         let of = |name: &Option<String>, mut ports: Vec<String>| {
             ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
@@ -147,13 +173,13 @@ impl Device for JackDevice {
                 faults: faults.clone(),
             }),
         };
-        let (_, result) = client.run(process, || {
+        let (process, result) = client.run(process, || {
             let is_linked = |port: &String| client.capture_latency_frames(port).is_some();
             let is_wanted = |card: &Option<String>| card.as_deref() != Some(NO_CARD);
             let mut has_links = false;
             while !stop.load(Ordering::Acquire) {
                 if gone.load(Ordering::Acquire) {
-                    return Err("the JACK server is gone".to_owned());
+                    return Ok(true);
                 }
                 if has_links {
                     client.check_rate(rate.hz())?;
@@ -200,9 +226,9 @@ impl Device for JackDevice {
                     .store(playback.unwrap_or(UNKNOWN), Ordering::Relaxed);
                 thread::sleep(LOOK);
             }
-            Ok(())
+            Ok(false)
         })?;
-        result
+        result.map(|is_gone: bool| (process.duplex, is_gone))
     }
 }
 
