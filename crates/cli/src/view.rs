@@ -25,7 +25,6 @@ const WIDE: u16 = 120;
 /// One press of a key.
 const GAIN_STEP_DB: f32 = 1.0;
 const PAN_STEP: f32 = 0.1;
-const LEAST_GAIN_DB: f32 = -40.0;
 const HELP: &str = "↑↓ choose · ←→ gain · m mute · s solo · space mute me · ? all keys · q leave";
 const LONG_HELP: &str = "\
 up, down      choose somebody
@@ -131,7 +130,7 @@ impl View {
             KeyCode::Char('?') => self.shows_help = !self.shows_help,
             KeyCode::Up => self.choose(self.row.saturating_sub(1), status),
             KeyCode::Down => self.choose(self.row + 1, status),
-            KeyCode::Char(' ') => return Some(Order::MuteSelf(!status.is_muted)),
+            KeyCode::Char(' ') => return Some(Order::ToggleMuteSelf),
             _ => {}
         }
         let removing = self.removing.take();
@@ -154,13 +153,13 @@ impl View {
             }
         }
         match key {
-            KeyCode::Left => Some(Order::Gain(id, stepped(peer.gain, -GAIN_STEP_DB))),
-            KeyCode::Right => Some(Order::Gain(id, stepped(peer.gain, GAIN_STEP_DB))),
-            KeyCode::Char('0') => Some(Order::Gain(id, 1.0)),
-            KeyCode::Char(',') => Some(Order::Pan(id, panned(peer.pan, -PAN_STEP))),
-            KeyCode::Char('.') => Some(Order::Pan(id, panned(peer.pan, PAN_STEP))),
-            KeyCode::Char('m') => Some(Order::Mute(id, !peer.is_muted)),
-            KeyCode::Char('s') => Some(Order::Solo(id, !peer.is_solo)),
+            KeyCode::Left => Some(Order::Louder(id, -GAIN_STEP_DB)),
+            KeyCode::Right => Some(Order::Louder(id, GAIN_STEP_DB)),
+            KeyCode::Char('0') => Some(Order::ResetGain(id)),
+            KeyCode::Char(',') => Some(Order::Right(id, -PAN_STEP)),
+            KeyCode::Char('.') => Some(Order::Right(id, PAN_STEP)),
+            KeyCode::Char('m') => Some(Order::ToggleMute(id)),
+            KeyCode::Char('s') => Some(Order::ToggleSolo(id)),
             _ => None,
         }
     }
@@ -566,24 +565,6 @@ fn meter(peak: f32, cells: usize) -> String {
     format!("{bar} {:>4}", decibel(peak))
 }
 
-/// In whole steps, so that the middle is met.
-fn panned(pan: f32, step: f32) -> f32 {
-    (((pan + step) / PAN_STEP).round() * PAN_STEP).clamp(-1.0, 1.0)
-}
-
-fn stepped(gain: f32, step_db: f32) -> f32 {
-    let db = 20.0 * gain.max(1e-9).log10();
-    let db = if db < LEAST_GAIN_DB {
-        LEAST_GAIN_DB
-    } else {
-        db + step_db
-    };
-    if db < LEAST_GAIN_DB {
-        return 0.0;
-    }
-    10f32.powf(db / 20.0).min(4.0)
-}
-
 #[cfg(test)]
 mod tests {
     use antiphon_agent::status::MouthToEarStatus;
@@ -610,49 +591,37 @@ mod tests {
     #[test]
     fn keys_are_for_who_is_chosen() {
         let (mut view, status) = (View::default(), status());
-        let gain = view.handle_key(KeyCode::Left, &status);
-        let Some(Order::Gain(id, gain)) = gain else {
-            panic!("{gain:?}")
-        };
-        assert_eq!((id.as_str(), (gain * 1e3).round()), ("ann", 891.0));
+        let ann = || "ann".to_owned();
+        assert_eq!(
+            view.handle_key(KeyCode::Left, &status),
+            Some(Order::Louder(ann(), -1.0))
+        );
         assert_eq!(view.handle_key(KeyCode::Down, &status), None);
         assert_eq!(
             view.handle_key(KeyCode::Down, &status),
             None,
             "bob is the last"
         );
-        let mut left = status.clone();
-        for (key, words) in [
-            (',', "L10"),
-            (',', "L20"),
-            ('.', "L10"),
-            ('.', ""),
-            ('.', "R10"),
+        let bob = || "bob".to_owned();
+        for (key, order) in [
+            (KeyCode::Right, Order::Louder(bob(), 1.0)),
+            (KeyCode::Char('0'), Order::ResetGain(bob())),
+            (KeyCode::Char(','), Order::Right(bob(), -0.1)),
+            (KeyCode::Char('.'), Order::Right(bob(), 0.1)),
+            (KeyCode::Char('m'), Order::ToggleMute(bob())),
+            (KeyCode::Char('s'), Order::ToggleSolo(bob())),
+            (KeyCode::Char(' '), Order::ToggleMuteSelf),
         ] {
-            let Some(Order::Pan(id, pan)) = view.handle_key(KeyCode::Char(key), &left) else {
-                panic!("{key}")
-            };
-            assert_eq!(id, "bob");
-            left.peers[1].pan = pan;
-            assert_eq!(pan_words(pan), words);
+            assert_eq!(view.handle_key(key, &status), Some(order));
         }
-        assert_eq!(panned(0.98, PAN_STEP), 1.0);
-        assert_eq!(
-            view.handle_key(KeyCode::Char('m'), &status),
-            Some(Order::Mute("bob".into(), true))
-        );
-        let louder = view.handle_key(KeyCode::Right, &status);
-        assert_eq!(
-            louder,
-            Some(Order::Gain("bob".into(), 0.01)),
-            "from silence to -40 dB"
-        );
-        assert_eq!(
-            view.handle_key(KeyCode::Char(' '), &status),
-            Some(Order::MuteSelf(true))
-        );
         let alone = Status::default();
         assert_eq!(view.handle_key(KeyCode::Char('s'), &alone), None);
+    }
+
+    #[test]
+    fn where_one_is_heard_is_said_in_percent() {
+        let words = [-0.2, 0.0, 0.1, 1.0].map(pan_words);
+        assert_eq!(words, ["L20", "", "R10", "R100"]);
     }
 
     #[test]
@@ -861,7 +830,7 @@ mod tests {
         view.handle_key(KeyCode::Down, &status);
         let mute =
             |view: &mut View, status: &Status| match view.handle_key(KeyCode::Char('m'), status) {
-                Some(Order::Mute(id, true)) => id,
+                Some(Order::ToggleMute(id)) => id,
                 order => panic!("{order:?}"),
             };
         let newcomer = PeerStatus {

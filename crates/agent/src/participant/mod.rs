@@ -119,21 +119,23 @@ pub struct ParticipantConfig {
     pub lanes: Option<usize>,
 }
 
-/// What a user may ask of a participant.
+/// What a user may ask of a participant. Steps are from where it is by then: the user may be ahead of what the status says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Of a peer, by its id; an empty one is the server's mix. Linear, 0 to 4.
-    Gain(String, f32),
-    /// −1 to 1.
-    Pan(String, f32),
-    /// Not heard here.
-    Mute(String, bool),
+    /// Louder by so many dB. Of a peer, by its id; an empty one is the server's mix.
+    Louder(String, f32),
+    /// Gain 0 dB.
+    ResetGain(String),
+    /// Further to the right by so much; from the left to the right it is 2.
+    Right(String, f32),
+    /// Not heard here, or heard again.
+    ToggleMute(String),
     /// While anybody is solo, only those are heard here.
-    Solo(String, bool),
+    ToggleSolo(String),
     /// For everyone, as the room's owner.
     Moderate(String, Moderation),
-    /// Sends silence.
-    MuteSelf(bool),
+    /// Sends silence, or sound again.
+    ToggleMuteSelf,
     /// Leaves the room and ends.
     Leave,
 }
@@ -849,17 +851,18 @@ impl Network {
     }
 
     fn handle_order(&mut self, order: Order) {
-        let id = match &order {
-            Order::Gain(id, _) | Order::Pan(id, _) | Order::Mute(id, _) | Order::Solo(id, _) => {
-                id.clone()
+        match order {
+            Order::Louder(id, db) => self.own_strip(id).make_louder(db),
+            Order::ResetGain(id) => self.own_strip(id).gain = 1.0,
+            Order::Right(id, step) => self.own_strip(id).move_right(step),
+            Order::ToggleMute(id) => self.own_strip(id).is_muted ^= true,
+            Order::ToggleSolo(id) => self.own_strip(id).is_solo ^= true,
+            Order::ToggleMuteSelf => {
+                self.status.is_muted ^= true;
+                let sender = &mut self.outgoing.samples.sender;
+                return sender.set_muted(self.status.is_muted);
             }
-            Order::MuteSelf(muted) => {
-                self.outgoing.samples.sender.set_muted(*muted);
-                self.status.is_muted = *muted;
-                return;
-            }
-            Order::Moderate(id, action) => {
-                let (to, action) = (id.clone(), *action);
+            Order::Moderate(to, action) => {
                 let moderate = ToServer::Moderate { to, action };
                 // It is not kept until the server is back: by then it may be the wrong thing.
                 if self.status.signalling != Signalling::Online
@@ -870,17 +873,13 @@ impl Network {
                 return;
             }
             Order::Leave => return,
-        };
-        let strip = self.strips.entry(id.clone()).or_default();
-        match order {
-            Order::Gain(_, gain) => strip.gain = gain.clamp(0.0, antiphon_core::mix::MAX_GAIN),
-            Order::Pan(_, pan) => strip.pan = pan.clamp(-1.0, 1.0),
-            Order::Mute(_, muted) => strip.is_muted = muted,
-            Order::Solo(_, solo) => strip.is_solo = solo,
-            Order::MuteSelf(_) | Order::Moderate(..) | Order::Leave => {}
         }
         self.apply_strips();
         self.listen(now_ns());
+    }
+
+    fn own_strip(&mut self, id: String) -> &mut Strip {
+        self.strips.entry(id).or_default()
     }
 
     fn handle_tick(&mut self, tick: u64) {
@@ -1208,6 +1207,53 @@ mod tests {
             assert_eq!(music.wishes(), [wish("b", "relayed", false)]);
         };
         LocalSet::new().run_until(run).await;
+    }
+
+    #[test]
+    fn keys_pressed_before_the_next_status_all_count() {
+        let (mut network, ..) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let id = || "a".to_owned();
+        let mut after = |orders: &[Order]| {
+            orders
+                .iter()
+                .for_each(|order| network.handle_order(order.clone()));
+            let strip = network.strips["a"];
+            let gain_db = (20.0 * strip.gain.log10()).round();
+            (gain_db, strip.pan, strip.is_muted, strip.is_solo)
+        };
+        assert_eq!(
+            after(&[Order::Louder(id(), 1.0), Order::Louder(id(), 1.0)]).0,
+            2.0
+        );
+        assert_eq!(after(&vec![Order::Louder(id(), -1.0); 5]).0, -3.0);
+        assert_eq!(
+            after(&vec![Order::Louder(id(), 1.0); 40]).0,
+            12.0,
+            "no louder"
+        );
+        assert_eq!(
+            after(&vec![Order::Louder(id(), -1.0); 60]).0,
+            f32::NEG_INFINITY
+        );
+        assert_eq!(after(&[Order::Louder(id(), 1.0)]).0, -40.0, "from silence");
+        assert_eq!(after(&[Order::ResetGain(id())]).0, 0.0);
+        let left = || Order::Right(id(), -0.1);
+        assert_eq!(after(&[left(), left(), left()]).1, -0.3);
+        assert_eq!(
+            after(&vec![Order::Right(id(), 0.1); 3]).1,
+            0.0,
+            "the middle is met"
+        );
+        assert_eq!(after(&vec![left(); 30]).1, -1.0);
+        let twice = [Order::ToggleMute(id()), Order::ToggleMute(id())];
+        assert!(!after(&twice).2);
+        assert!(after(&[Order::ToggleMute(id()), Order::ToggleSolo(id())]).2);
+        assert!(network.strips["a"].is_solo);
+        network.handle_order(Order::ToggleMuteSelf);
+        assert!(network.status.is_muted);
+        network.handle_order(Order::ToggleMuteSelf);
+        assert!(!network.status.is_muted);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use antiphon_core::mix::MAX_GAIN;
 use antiphon_core::path::{self, Carried, Route};
 use antiphon_core::{SampleFormat, StreamId, StreamStats};
 use antiphon_opus::Receiver;
@@ -12,6 +13,7 @@ use crate::numbering::Numbering;
 use crate::report::{Hearing, Reports};
 use crate::status::SentStatus;
 
+const LEAST_GAIN_DB: f32 = -40.0;
 /// One by whose lanes no audio has come for so long is not heard directly.
 pub(super) const AUDIBLE_NS: u64 = 1_000_000_000;
 /// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
@@ -34,6 +36,28 @@ impl Default for Strip {
             is_muted: false,
             is_solo: false,
         }
+    }
+}
+
+impl Strip {
+    /// Below the least gain there is silence, from which it is the next.
+    pub(super) fn make_louder(&mut self, step_db: f32) {
+        let db = 20.0 * self.gain.max(1e-9).log10();
+        let db = if db < LEAST_GAIN_DB {
+            LEAST_GAIN_DB
+        } else {
+            db + step_db
+        };
+        self.gain = if db < LEAST_GAIN_DB {
+            0.0
+        } else {
+            10f32.powf(db / 20.0).min(MAX_GAIN)
+        };
+    }
+
+    /// In whole steps, so that the middle is met.
+    pub(super) fn move_right(&mut self, step: f32) {
+        self.pan = (((self.pan + step) / step).round() * step).clamp(-1.0, 1.0);
     }
 }
 
