@@ -154,7 +154,9 @@ pub struct PeerStatus {
     pub is_solo: bool,
     /// Open data channels.
     pub direct_lanes: usize,
-    /// Its stream is taken from the relay.
+    /// Its sound came by them within the last second.
+    pub is_heard_directly: bool,
+    /// Its sound came through the relay within the last second.
     pub is_relayed: bool,
     /// It is in the server's mix.
     pub is_mixed: bool,

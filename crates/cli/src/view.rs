@@ -219,7 +219,7 @@ impl View {
             &NARROW_COLUMNS
         };
         let cells = |peer| {
-            let figures = Figures::of(peer, status.sample_rate_hz);
+            let figures = Figures::of(peer, status);
             Row::new(columns.iter().map(move |(_, _, cell)| cell(peer, &figures)))
         };
         let widths = columns.iter().map(|&(_, width, _)| match width {
@@ -413,7 +413,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     lines.extend((!own.is_empty()).then(|| own.to_owned()));
     lines.extend(news(status).map(str::to_owned));
     lines.extend(status.peers.iter().map(|peer| {
-        let figures = Figures::of(peer, status.sample_rate_hz);
+        let figures = Figures::of(peer, status);
         let pan = match pan_words(peer.pan) {
             words if words.is_empty() => words,
             words => format!(", pan {words}"),
@@ -480,10 +480,15 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(peer: &PeerStatus, rate_hz: u32) -> Self {
-        let ms = |frames: u64| format!("{:.1}", frames as f64 * 1e3 / f64::from(rate_hz.max(1)));
+    fn of(peer: &PeerStatus, status: &Status) -> Self {
+        let ms = |frames: u64| {
+            format!(
+                "{:.1}",
+                frames as f64 * 1e3 / f64::from(status.sample_rate_hz.max(1))
+            )
+        };
         let ways = [
-            (peer.direct_lanes > 0, "direct"),
+            (peer.is_heard_directly, "direct"),
             (peer.is_relayed, "relay"),
             (peer.is_mixed, "mixed"),
         ];
@@ -493,10 +498,12 @@ impl Figures {
         let frames = peer.played_frames + peer.concealed_frames;
         let has_no_stream = is_in_mix(peer) || only_listens(peer);
         Self {
-            path: if ways.is_empty() {
-                "connecting".into()
-            } else {
+            path: if !ways.is_empty() {
                 ways.join("+")
+            } else if peer.direct_lanes > 0 || status.relay.sessions > 0 {
+                "silent".into()
+            } else {
+                "connecting".into()
             },
             buffer: if has_no_stream {
                 "–".into()
@@ -681,6 +688,22 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_the_way_that_sound_comes_and_not_one_that_is_open() {
+        let mut status = status();
+        let path = |status: &Status| Figures::of(&status.peers[0], status).path;
+        assert_eq!(path(&status), "connecting");
+        status.peers[0].direct_lanes = 2;
+        assert_eq!(path(&status), "silent", "it sends nothing there");
+        status.peers[0].is_relayed = true;
+        assert_eq!(path(&status), "relay");
+        status.peers[0].is_heard_directly = true;
+        assert_eq!(path(&status), "direct+relay");
+        status.peers[0] = PeerStatus::default();
+        status.relay.sessions = 1;
+        assert_eq!(path(&status), "silent", "it only listens");
+    }
+
+    #[test]
     fn a_meter_is_as_long_at_any_level() {
         for peak in [0.0, 1e-4, 0.1, 1.0, 4.0] {
             assert_eq!(meter(peak, 8).chars().count(), 8 + 5, "{peak}");
@@ -710,7 +733,7 @@ mod tests {
         });
         let peer = &mut status.peers[0];
         (peer.name, peer.gain, peer.is_solo) = ("Arpeggio".into(), 0.016, true);
-        (peer.direct_lanes, peer.is_relayed) = (8, true);
+        (peer.is_heard_directly, peer.is_relayed) = (true, true);
         (peer.buffer_frames, peer.target_frames) = (Some(1_234), 2_345);
         (peer.played_frames, peer.concealed_frames) = (900, 100);
         peer.format = Some("s24");
@@ -768,7 +791,7 @@ mod tests {
     #[test]
     fn of_who_is_heard_in_the_mix_nothing_is_said_that_is_the_mix_s() {
         let mut status = busy();
-        (status.peers[0].is_mixed, status.peers[0].direct_lanes) = (true, 0);
+        (status.peers[0].is_mixed, status.peers[0].is_heard_directly) = (true, false);
         let lines = lines(&status);
         let line = lines
             .iter()

@@ -1688,6 +1688,21 @@ mod tests {
     }
 
     #[test]
+    fn who_was_heard_by_a_lane_within_the_last_second_is_heard_directly() {
+        let (mut network, ..) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let now = 10 * AUDIBLE_NS;
+        network.handle_datagram(0, 1, Kind::Audio, &audio(0), now);
+        let mut is_heard = |now| {
+            network.tell(now);
+            let told = &network.status.peers[0];
+            (told.is_heard_directly, told.is_relayed)
+        };
+        assert_eq!(is_heard(now + AUDIBLE_NS - 1), (true, false));
+        assert_eq!(is_heard(now + AUDIBLE_NS), (false, false));
+    }
+
+    #[test]
     fn a_lane_s_round_trip_is_forgotten_with_its_replies() {
         let (mut network, ..) = network(Path::Relay);
         hear(&mut network, welcome(false, &[("a", 1)]));

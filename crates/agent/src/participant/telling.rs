@@ -160,6 +160,7 @@ impl Network {
                 is_present: peer.is_present,
                 is_muted_by_owner: peer.is_muted_by_owner,
                 direct_lanes: peer.direct.as_ref().map_or(0, |d| d.open_lanes().len()),
+                is_heard_directly: peer.by_lanes.is_heard(now),
                 is_relayed: peer.by_relay.is_heard(now),
                 is_mixed: self.mixing.is_mixed(peer.stream),
                 rtt_ms: peer.rtt_ms(now),
