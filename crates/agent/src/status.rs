@@ -74,7 +74,7 @@ pub struct RelayStatus {
     pub sessions: usize,
     /// Why none is, for people, where it should be.
     pub trouble: Option<String>,
-    /// Least round-trip time of the sessions' last probes, ms.
+    /// Least round-trip time of the sessions' last probes, ms; `None` if none was answered within 3 s.
     pub rtt_ms: Option<f64>,
     /// How many take our stream from the relay; `None` before it said so.
     pub listeners: Option<u32>,
@@ -160,7 +160,7 @@ pub struct PeerStatus {
     pub is_relayed: bool,
     /// It is in the server's mix.
     pub is_mixed: bool,
-    /// Least round-trip time of the lanes' last probes, ms.
+    /// Least round-trip time of the lanes' last probes, ms; `None` if none was answered within 3 s.
     pub rtt_ms: Option<f64>,
     /// Left, right; linear, before gain.
     pub peaks: [f32; 2],

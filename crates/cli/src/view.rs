@@ -373,10 +373,10 @@ fn server_words(status: &Status) -> String {
     {
         return format!("{signalling} · {why}");
     }
-    let is_carried = status.signalling == Signalling::Online && relay.sessions > 0;
-    let Some(rtt_ms) = relay.rtt_ms.filter(|_| is_carried) else {
+    if status.signalling != Signalling::Online || relay.sessions == 0 {
         return signalling.to_owned();
-    };
+    }
+    let rtt = (relay.rtt_ms).map_or("?".into(), |rtt_ms| format!("{rtt_ms:.1} ms"));
     let sessions = if relay.sessions == 1 {
         "session"
     } else {
@@ -397,7 +397,7 @@ fn server_words(status: &Status) -> String {
         None => String::new(),
     };
     format!(
-        "{signalling} · {} {sessions}, round trip {rtt_ms:.1} ms{refused}{lost}{sent}",
+        "{signalling} · {} {sessions}, round trip {rtt}{refused}{lost}{sent}",
         relay.sessions
     )
 }
@@ -766,6 +766,17 @@ mod tests {
         ] {
             assert!(screen.contains(whole), "{whole}:\n{screen}");
         }
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_has_no_round_trip() {
+        let mut status = busy();
+        status.relay.rtt_ms = None;
+        let words = server_words(&status);
+        assert!(
+            words.starts_with("online · 4 sessions, round trip ?"),
+            "{words}"
+        );
     }
 
     #[test]

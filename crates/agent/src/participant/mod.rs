@@ -40,7 +40,7 @@ use crate::signalling::{
 };
 use crate::status::{Signalling, Status};
 use crate::wake::Sleeper;
-use peer::{Peer, Strip, Way};
+use peer::{Peer, RoundTrips, Strip, Way};
 use routing::MixStream;
 use sending::FIRST_LANES;
 
@@ -216,7 +216,8 @@ struct Network {
     to_server: mpsc::Sender<ToServer>,
     /// What the relay is sent.
     relay_listener: Listener,
-    relay_rtt_ns: HashMap<usize, u64>,
+    /// Of its sessions.
+    relay_rtts: RoundTrips,
     /// When anything last came from the relay.
     relay_ns: Option<u64>,
     listeners: Option<u32>,
@@ -360,7 +361,7 @@ impl Network {
             direct_events,
             ice_servers: Vec::new(),
             to_server,
-            relay_rtt_ns: HashMap::new(),
+            relay_rtts: RoundTrips::default(),
             relay_ns: None,
             listeners: None,
             statistics: None,
@@ -458,8 +459,8 @@ impl Network {
                 if open.as_ref().is_none_or(Vec::is_empty) {
                     (self.listeners, self.statistics) = (None, None);
                 }
-                self.relay_rtt_ns
-                    .retain(|session, _| open.iter().flatten().any(|open| open == session));
+                self.relay_rtts
+                    .keep(|session| open.iter().flatten().any(|&open| open == session));
             }
         }
     }
@@ -474,8 +475,7 @@ impl Network {
             && number == 0
             && let Ok(Datagram::Probe(probe)) = wire::parse(bytes)
         {
-            self.relay_rtt_ns
-                .insert(session, now.saturating_sub(probe.time_ns));
+            self.relay_rtts.add(session, probe.time_ns, now);
             return;
         }
         if kind == Kind::Audio && number == MIX_STREAM {
@@ -522,7 +522,7 @@ impl Network {
                     && let Some(direct) = &mut self.peers[at].direct
                 {
                     direct.handle_closed(lane, epoch);
-                    self.peers[at].rtt_ns.remove(&lane);
+                    self.peers[at].rtts.keep(|open| open != lane);
                 }
             }
             DirectEvent::Retry { peer, lane, epoch } => {
@@ -582,8 +582,7 @@ impl Network {
                 Some(replied_ns) => {
                     peer.reports.offset.add(probe.time_ns, replied_ns, now);
                     if let Some(lane) = lane.checked_sub(1) {
-                        let rtt_ns = now.saturating_sub(probe.time_ns);
-                        peer.rtt_ns.insert(lane, (rtt_ns, now));
+                        peer.rtts.add(lane, probe.time_ns, now);
                     }
                 }
             },
@@ -829,7 +828,7 @@ impl Network {
             hearing: Hearing::default(),
             stats: None,
             peaks: [0.0; 2],
-            rtt_ns: HashMap::new(),
+            rtts: RoundTrips::default(),
         });
         self.apply_strips();
     }
@@ -943,7 +942,7 @@ mod tests {
     use tokio::task::LocalSet;
     use tokio_tungstenite::tungstenite::Message;
 
-    use super::peer::{AUDIBLE_NS, LANE_DEAD_NS};
+    use super::peer::{AUDIBLE_NS, RTT_STALE_NS};
     use super::*;
     use crate::duplex::{self, DeviceDelays, Duplex, DuplexConfig};
     use crate::relay::{Listen, MixedSource};
@@ -1721,10 +1720,21 @@ mod tests {
                 now_ms * 1_000_000,
             );
         }
-        let peer = &network.peers[0];
-        let second = LANE_DEAD_NS + 20_000_000;
-        let rtts = [31_000_000, second, 10 * LANE_DEAD_NS].map(|now| peer.rtt_ms(now));
-        assert_eq!(rtts, [Some(10.0), Some(30.0), None]);
+        for (session, rtt_ms) in [(0, 40), (1, 20)] {
+            let sent_ns = now_ns();
+            network
+                .relay_rtts
+                .add(session, sent_ns, sent_ns + rtt_ms * 1_000_000);
+        }
+        let mut rtts = |now| {
+            network.tell(now);
+            (network.status.peers[0].rtt_ms, network.status.relay.rtt_ms)
+        };
+        assert_eq!(rtts(31_000_000).0, Some(10.0));
+        assert_eq!(rtts(RTT_STALE_NS + 20_000_000).0, Some(30.0));
+        let now = now_ns();
+        assert_eq!(rtts(now).1, Some(20.0));
+        assert_eq!(rtts(now + 2 * RTT_STALE_NS), (None, None));
     }
 
     #[test]

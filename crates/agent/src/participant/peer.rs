@@ -19,6 +19,9 @@ pub(super) const AUDIBLE_NS: u64 = 1_000_000_000;
 /// Lanes by which nothing came for so long are dead: neither audio nor one of four probes.
 pub(super) const LANE_DEAD_NS: u64 = 2_000_000_000;
 
+/// A round trip that no reply has confirmed for so long is none any more. As in the page.
+pub(super) const RTT_STALE_NS: u64 = 3_000_000_000;
+
 /// This end's mix of one peer; kept while it is away, and when it returns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Strip {
@@ -43,7 +46,7 @@ impl Strip {
     /// Below the least gain there is silence, from which it is the next.
     pub(super) fn make_louder(&mut self, step_db: f32) {
         let db = 20.0 * self.gain.max(1e-9).log10();
-        let db = if db < LEAST_GAIN_DB {
+        let db = if db < LEAST_GAIN_DB && step_db > 0.0 {
             LEAST_GAIN_DB
         } else {
             db + step_db
@@ -99,8 +102,34 @@ pub(super) struct Peer {
     pub(super) hearing: Hearing,
     pub(super) stats: Option<StreamStats>,
     pub(super) peaks: [f32; 2],
-    /// Of the lanes' last probes, and when their replies came, ns.
-    pub(super) rtt_ns: HashMap<usize, (u64, u64)>,
+    /// Of its lanes.
+    pub(super) rtts: RoundTrips,
+}
+
+/// Of each lane's last probe, and when its reply came, ns.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrips(HashMap<usize, (u64, u64)>);
+
+impl RoundTrips {
+    pub(super) fn add(&mut self, lane: usize, sent_ns: u64, now_ns: u64) {
+        let rtt_ns = now_ns.saturating_sub(sent_ns);
+        self.0.insert(lane, (rtt_ns, now_ns));
+    }
+
+    /// Those of other lanes are forgotten.
+    pub(super) fn keep(&mut self, is_open: impl Fn(usize) -> bool) {
+        self.0.retain(|&lane, _| is_open(lane));
+    }
+
+    /// Of the quickest that answers.
+    pub(super) fn least_ns(&self, now_ns: u64) -> Option<u64> {
+        let fresh = (self.0.values()).filter(|(_, at)| is_within(Some(*at), RTT_STALE_NS, now_ns));
+        fresh.map(|&(rtt_ns, _)| rtt_ns).min()
+    }
+
+    pub(super) fn least_ms(&self, now_ns: u64) -> Option<f64> {
+        self.least_ns(now_ns).map(|rtt_ns| rtt_ns as f64 / 1e6)
+    }
 }
 
 /// By which a peer's audio comes.
@@ -150,13 +179,6 @@ impl Peer {
         if let Some(direct) = &mut self.direct {
             direct.say_again(is_alive, now_ns);
         }
-    }
-
-    /// Of the quickest lane that answers.
-    pub(super) fn rtt_ms(&self, now_ns: u64) -> Option<f64> {
-        let answers =
-            (self.rtt_ns.values()).filter(|(_, at)| is_within(Some(*at), LANE_DEAD_NS, now_ns));
-        (answers.map(|&(rtt_ns, _)| rtt_ns).min()).map(|rtt_ns| rtt_ns as f64 / 1e6)
     }
 
     fn is_alive(&self, now_ns: u64) -> bool {

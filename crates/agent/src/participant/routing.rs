@@ -168,7 +168,7 @@ impl Network {
         let stats = self.mix.as_ref().map(|mix| mix.stats).unwrap_or_default();
         let buffered_frames = stats.buffered_frames.unwrap_or_default();
         let buffered_ms = buffered_frames * 1_000 / u64::from(self.config.choice.rate.hz());
-        let rtt_ns = self.relay_rtt_ns.values().min().copied().unwrap_or(0);
+        let rtt_ns = self.relay_rtts.least_ns(now).unwrap_or(0);
         let seen = MixObservation {
             elapsed_ms,
             played_frames: stats.jitter.played_frames,

@@ -119,7 +119,7 @@ impl Network {
                 }
                 None => None,
             },
-            rtt_ms: self.relay_rtt_ns.values().min().map(|&ns| ns as f64 / 1e6),
+            rtt_ms: self.relay_rtts.least_ms(now),
             listeners: self.listeners,
             dropped_packets: relay.map_or(0, |relay| relay.dropped.get()),
             statistics: self.statistics.clone(),
@@ -163,7 +163,7 @@ impl Network {
                 is_heard_directly: peer.by_lanes.is_heard(now),
                 is_relayed: peer.by_relay.is_heard(now),
                 is_mixed: self.mixing.is_mixed(peer.stream),
-                rtt_ms: peer.rtt_ms(now),
+                rtt_ms: peer.rtts.least_ms(now),
                 mouth_to_ear: mouth_to_ear.map(|m| MouthToEarStatus {
                     known_ms: m.known_ms,
                     error_ms: m.error_ms,
