@@ -190,6 +190,8 @@ pub struct PeerStatus {
     pub sent: Option<SentStatus>,
     /// Whether it captures anything, by its own report; `None` while it does not report.
     pub captures: Option<bool>,
+    /// How we hear it, over the last 4 s; `None` before that is known, and while the owner mutes it.
+    pub hearing: Option<HeardStatus>,
     /// How it hears us, by its own report.
     pub heard: Option<HeardStatus>,
 }
@@ -205,10 +207,10 @@ pub struct MouthToEarStatus {
     pub is_whole: bool,
 }
 
-/// How a peer hears us.
+/// How a peer hears us, or we hear it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HeardStatus {
-    /// It hears us in the server's mix: loss, lateness and buffer are those of the mix.
+    /// It is heard in the server's mix: loss, lateness and buffer are those of the mix.
     pub is_mixed: bool,
     /// 0 to 1, of the frames that it played, the server's mixer included; `None` where it played none.
     pub concealed_share: Option<f64>,

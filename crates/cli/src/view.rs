@@ -38,7 +38,7 @@ M, X          as the room's owner: mute for everyone; X twice: remove them
 sent as       what goes there directly; ↓ less than you chose: too slow a way
 buffer        sound waiting to be played / aimed at; –: see the mix's row
 lost, late    datagrams that did not come, or came after their turn
-concealed     sound made up in place of what was missing
+concealed     of the last 4 s, sound made up in place of what was missing
 mouth to ear  from their microphone to your ear, measured by both clocks;
               ≥ where a sound card does not tell its share";
 
@@ -435,7 +435,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
             (
                 format!("{} dBFS, ", decibel(peer.peaks[0].max(peer.peaks[1]))),
                 format!(
-                    "{}, buffer {} ms, {} lost, {} late, {} concealed",
+                    "{}, buffer {} ms, {} lost, {} late, {} concealed in the last 4 s",
                     formats(peer),
                     figures.buffer,
                     peer.lost_packets,
@@ -495,8 +495,8 @@ impl Figures {
         let ways: Vec<_> = (ways.iter().filter(|(is, _)| *is))
             .map(|(_, way)| *way)
             .collect();
-        let frames = peer.played_frames + peer.concealed_frames;
         let has_no_stream = is_in_mix(peer) || only_listens(peer);
+        let concealed_share = (peer.hearing).and_then(|hearing| hearing.concealed_share);
         Self {
             path: if !ways.is_empty() {
                 ways.join("+")
@@ -514,10 +514,10 @@ impl Figures {
                     ms(peer.target_frames)
                 )
             },
-            concealed: match frames {
-                _ if has_no_stream => "–".into(),
-                0 => "?".into(),
-                all => format!("{:.2} %", peer.concealed_frames as f64 * 100.0 / all as f64),
+            concealed: match concealed_share {
+                _ if has_no_stream || peer.is_muted_by_owner => "–".into(),
+                None => "?".into(),
+                Some(share) => format!("{:.2} %", 100.0 * share),
             },
             delay: match peer.mouth_to_ear {
                 _ if only_listens(peer) => "–".into(),
@@ -574,7 +574,7 @@ fn meter(peak: f32, cells: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use antiphon_agent::status::MouthToEarStatus;
+    use antiphon_agent::status::{HeardStatus, MouthToEarStatus};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -688,6 +688,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_made_up_is_of_the_last_seconds_and_not_of_who_is_muted() {
+        let mut status = busy();
+        (
+            status.peers[0].played_frames,
+            status.peers[0].concealed_frames,
+        ) = (1 << 30, 1);
+        let concealed = |status: &Status| Figures::of(&status.peers[0], status).concealed;
+        assert_eq!(concealed(&status), "10.00 %");
+        status.peers[0].is_muted_by_owner = true;
+        assert_eq!(concealed(&status), "–");
+        status.peers[0] = PeerStatus::default();
+        assert_eq!(concealed(&status), "?");
+    }
+
+    #[test]
     fn a_path_is_the_way_that_sound_comes_and_not_one_that_is_open() {
         let mut status = status();
         let path = |status: &Status| Figures::of(&status.peers[0], status).path;
@@ -735,7 +750,13 @@ mod tests {
         (peer.name, peer.gain, peer.is_solo) = ("Arpeggio".into(), 0.016, true);
         (peer.is_heard_directly, peer.is_relayed) = (true, true);
         (peer.buffer_frames, peer.target_frames) = (Some(1_234), 2_345);
-        (peer.played_frames, peer.concealed_frames) = (900, 100);
+        peer.hearing = Some(HeardStatus {
+            is_mixed: false,
+            concealed_share: Some(0.1),
+            lost_share: None,
+            late_share: None,
+            buffer_frames: None,
+        });
         peer.format = Some("s24");
         peer.sent = Some(SentStatus {
             format: "opus",

@@ -643,7 +643,7 @@ impl Network {
                 if self.id.as_ref() == Some(&id) {
                     self.status.is_muted_by_owner = muted;
                 } else if let Some(at) = find(&mut self.peers, &id) {
-                    self.peers[at].is_muted_by_owner = muted;
+                    self.peers[at].set_muted_by_owner(muted);
                     self.apply_strips();
                 }
             }
@@ -782,7 +782,7 @@ impl Network {
             }
             // A server that was restarted numbers anew.
             (peer.number, peer.name, peer.is_present) = (Some(number), name, present);
-            peer.is_muted_by_owner = muted;
+            peer.set_muted_by_owner(muted);
             peer.missed_since_ns = None;
             self.apply_strips();
             return;
@@ -1684,6 +1684,39 @@ mod tests {
         left.expect("it leaves");
         let ended = status.borrow().ended.clone().expect("it is over");
         assert!(ended.contains("44100 Hz"), "{ended}");
+    }
+
+    #[test]
+    fn what_a_mute_for_all_leaves_out_is_not_counted_as_made_up() {
+        let (mut network, ..) = network(Path::Relay);
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        let stats = |played_frames, concealed_frames| StreamStats {
+            jitter: JitterCounts {
+                played_frames,
+                concealed_frames,
+                ..JitterCounts::default()
+            },
+            format: Some(StreamFormat::Samples(SampleFormat::S16)),
+            ..StreamStats::default()
+        };
+        let now = now_ns() + 1_000_000_000;
+        let concealed = |network: &mut Network, played, made_up| {
+            let hearing = &mut network.peers[0].hearing;
+            hearing.observe(stats(played, made_up), now + played * 1_000_000);
+            network.tell(now + played * 1_000_000);
+            let hearing = network.status.peers[0].hearing;
+            hearing.and_then(|hearing| hearing.concealed_share)
+        };
+        let mute = |network: &mut Network, muted| {
+            hear(network, json!({"type": "muted", "id": "a", "muted": muted}));
+        };
+        assert_eq!(concealed(&mut network, 0, 0), None, "not known yet");
+        assert_eq!(concealed(&mut network, 75, 25), Some(0.25));
+        mute(&mut network, true);
+        assert_eq!(concealed(&mut network, 76, 1_025), None);
+        mute(&mut network, false);
+        assert_eq!(concealed(&mut network, 77, 1_025), None);
+        assert_eq!(concealed(&mut network, 177, 1_025), Some(0.0));
     }
 
     #[test]

@@ -181,6 +181,13 @@ impl Peer {
         }
     }
 
+    /// What was heard before it is heard again, silence above all, says nothing of how it is heard then.
+    pub(super) fn set_muted_by_owner(&mut self, is_muted: bool) {
+        if std::mem::replace(&mut self.is_muted_by_owner, is_muted) && !is_muted {
+            self.hearing = Hearing::default();
+        }
+    }
+
     fn is_alive(&self, now_ns: u64) -> bool {
         is_within(self.direct_ns, LANE_DEAD_NS, now_ns)
     }

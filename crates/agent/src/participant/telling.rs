@@ -125,6 +125,12 @@ impl Network {
             statistics: self.statistics.clone(),
             sent: sends_to_relay.then(|| SentStatus::of(&self.relay_listener, main)),
         };
+        // What a mute leaves out is not made up in place of something.
+        let hearings: Vec<_> = (self.peers.iter())
+            .map(|peer| self.hears(peer, 0, now).filter(|_| !peer.is_muted_by_owner))
+            .map(|heard| heard.as_ref().map(heard_status))
+            .collect();
+        let mut hearings = hearings.into_iter();
         let mut peers = Vec::new();
         for peer in &mut self.peers {
             let strip = self.strips.get(&peer.id).copied().unwrap_or_default();
@@ -147,13 +153,8 @@ impl Network {
                     now,
                 )
             });
-            let heard = peer.reports.heard(now).map(|heard| HeardStatus {
-                is_mixed: heard.is_mixed,
-                concealed_share: concealed_share(&heard),
-                lost_share: share(heard.lost_packets, &heard),
-                late_share: share(heard.late_packets, &heard),
-                buffer_frames: heard.buffer_frames,
-            });
+            let heard = peer.reports.heard(now).as_ref().map(heard_status);
+            let hearing = hearings.next().flatten();
             peers.push(PeerStatus {
                 id: peer.id.clone(),
                 name: peer.name.clone(),
@@ -171,6 +172,7 @@ impl Network {
                 }),
                 sent: peer.sent(main),
                 captures: peer.reports.captures(now),
+                hearing,
                 heard,
                 ..described(strip, peer.stats, std::mem::take(&mut peer.peaks))
             });
@@ -181,10 +183,21 @@ impl Network {
                 name: "the server's mix".into(),
                 is_present: true,
                 is_mixed: self.mixing.is_heard(),
+                hearing: mix.hearing.report(0, now).as_ref().map(heard_status),
                 ..described(strip, Some(mix.stats), std::mem::take(&mut mix.peaks))
             });
         }
         self.status.peers = peers;
+    }
+}
+
+fn heard_status(heard: &HeardReport) -> HeardStatus {
+    HeardStatus {
+        is_mixed: heard.is_mixed,
+        concealed_share: concealed_share(heard),
+        lost_share: share(heard.lost_packets, heard),
+        late_share: share(heard.late_packets, heard),
+        buffer_frames: heard.buffer_frames,
     }
 }
 
