@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { ownFigures, peerFigures } from "../../src/main/ui/figures";
 import { REPORT_PERIOD_MS } from "../../src/shared/heard";
-import type { Stats } from "../../src/shared/stats";
+import type { PeerStats, Stats } from "../../src/shared/stats";
 
 it("says over which time each figure of a way was counted", () => {
   const explanation = peerFigures(null, null, null, null).find(
@@ -16,4 +16,13 @@ it("says that what was not sent in time is counted since the sound began, which 
   const stats = { sampleRateHz: 48_000, channels: 1, sender } as unknown as Stats;
   const figure = ownFigures(stats).find(({ label }) => label === "Not sent in time");
   expect(figure).toMatchObject({ value: "10.0\u202fms", note: "since the sound began" });
+});
+
+it("shows of who only listens nothing about their sound", () => {
+  const labels = (receivedPackets: number) => {
+    const peer = { receivedPackets, lanes: [], driftErrorPpm: null } as unknown as PeerStats;
+    return peerFigures(peer, null, null, null).map(({ label }) => label);
+  };
+  expect(labels(0)).toEqual(["Round trip", "Direct", "By server", "Lanes", "They get"]);
+  expect(labels(1)).toContain("Concealed");
 });

@@ -1,6 +1,15 @@
 /** A peer's numbers: what they are now, and how each was measured. */
 
-import { type Accessor, createMemo, createSignal, createUniqueId, For, Index, Show } from "solid-js";
+import {
+  type Accessor,
+  createMemo,
+  createSignal,
+  createUniqueId,
+  For,
+  Index,
+  type JSX,
+  Show,
+} from "solid-js";
 import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
 import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
@@ -28,15 +37,28 @@ interface Figure {
   explanation: string;
 }
 
-/** @param props.from how the sentence about distance calls them */
-export function PeerFigures(props: { id: string; name: string; from: "them" | "yourself" }) {
+/** What a strip shows at a glance; the others wait below. */
+const KEY_FIGURES = ["Delay", "Buffer", "Concealed"];
+
+/**
+ * @param props.from how the sentence about distance calls them
+ * @param props.isSilenced by the owner: what is missing then is not judged
+ * @param props.children choices beside the figures that wait
+ */
+export function PeerFigures(props: {
+  id: string;
+  name: string;
+  from: "them" | "yourself";
+  isSilenced: boolean;
+  children: JSX.Element;
+}) {
   const view = useView();
   const reading = createMemo(() => {
     const stats = view.stats();
     const peer = peerOf(stats, props.id);
     return stats && peer ? { stats, peer } : null;
   });
-  const recent = createRecent(reading);
+  const recent = createRecent(reading, () => props.isSilenced);
   const isMixed = createMemo(() => reading()?.peer.path === "mix");
   const summary = createMemo<Verdict>(() => {
     const { tone, text } = verdict(
@@ -60,24 +82,39 @@ export function PeerFigures(props: { id: string; name: string; from: "them" | "y
   const ways = createRecentWays(reading);
   const figures = createMemo(() =>
     peerFigures(reading()?.peer ?? null, reading()?.stats ?? null, recent(), ways()).filter(
-      // Of oneself there is one clock only.
-      ({ label }) => props.from === "them" || label !== "Clocks",
+      // Of oneself there is one clock only, and what one sends oneself is said beside.
+      ({ label }) => props.from === "them" || (label !== "Clocks" && label !== "They get"),
     ),
   );
+  const isKey = ({ label }: Figure) => KEY_FIGURES.includes(label);
+  const moreId = createUniqueId();
   return (
     <div class="figures">
-      <p class={`verdict ${summary().tone}`}>{summary().text}</p>
-      <Show when={incoming()}>{(found) => <Advice text={found().text} advice={found().advice} />}</Show>
+      <Show when={!props.isSilenced}>
+        <p class={`verdict ${summary().tone}`}>{summary().text}</p>
+        <Show when={incoming()}>{(found) => <Advice text={found().text} advice={found().advice} />}</Show>
+      </Show>
       <Show when={props.from === "them" && isHeard(view.state())}>
         <HeardByThem reading={reading} name={props.name} />
       </Show>
       <Show when={distance()}>
         <p class="hint">{distance()}</p>
       </Show>
-      <FigureList figures={figures} about={props.name} />
-      <Show when={delay()}>
-        {(known) => <Waterfall delay={known()} about={props.name} isOpen={isOpen()} setOpen={setOpen} />}
-      </Show>
+      <FigureGrid figures={() => figures().filter(isKey)} />
+      <details class="disclosure">
+        <summary aria-describedby={moreId}>Buffer, path and more numbers</summary>
+        <span class="visually-hidden" id={moreId}>
+          for {props.name}
+        </span>
+        <div class="figures">
+          {props.children}
+          <FigureGrid figures={() => figures().filter((figure) => !isKey(figure))} />
+          <Explanations figures={figures} about={props.name} />
+          <Show when={delay()}>
+            {(known) => <Waterfall delay={known()} about={props.name} isOpen={isOpen()} setOpen={setOpen} />}
+          </Show>
+        </div>
+      </details>
     </div>
   );
 }
@@ -226,58 +263,71 @@ export function OwnFigures() {
   const figures = createMemo(() => ownFigures(view.stats()));
   return (
     <div class="figures">
-      <FigureList figures={figures} about="your side" />
+      <FigureGrid figures={figures} />
+      <Explanations figures={figures} about="your side" />
     </div>
   );
 }
 
 /** Rows are kept by their place: only the text in them changes. */
-function FigureList(props: { figures: Accessor<Figure[]>; about: string }) {
-  const labels = createMemo<string[]>((before) => {
-    const now = props.figures().map((figure) => figure.label);
-    return before.length === now.length ? before : now;
+function createLabels(figures: Accessor<Figure[]>): Accessor<string[]> {
+  return createMemo<string[]>((before) => {
+    const now = figures().map(({ label }) => label);
+    return before.join() === now.join() ? before : now;
   }, []);
-  const id = createUniqueId();
+}
+
+function FigureGrid(props: { figures: Accessor<Figure[]> }) {
+  const labels = createLabels(props.figures);
   return (
-    <>
-      <dl class="figure-grid">
-        <For each={labels()}>
-          {(label, i) => (
-            <div>
-              <dt>{label}</dt>
-              <dd>
-                <span class="figure">{props.figures()[i()]?.value}</span>
-                <span class="figure-note">{props.figures()[i()]?.note}</span>
-              </dd>
-            </div>
-          )}
-        </For>
-      </dl>
-      <details class="disclosure">
-        <summary aria-describedby={id}>What these numbers mean</summary>
-        <span class="visually-hidden" id={id}>
-          for {props.about}
-        </span>
-        <dl class="explanations">
-          <For each={labels()}>
-            {(label, i) => (
-              <>
-                <dt>{label}</dt>
-                <dd>{props.figures()[i()]?.explanation}</dd>
-              </>
-            )}
-          </For>
-        </dl>
-      </details>
-    </>
+    <dl class="figure-grid">
+      <For each={labels()}>
+        {(label, i) => (
+          <div>
+            <dt>{label}</dt>
+            <dd>
+              <span class="figure">{props.figures()[i()]?.value}</span>
+              <span class="figure-note">{props.figures()[i()]?.note}</span>
+            </dd>
+          </div>
+        )}
+      </For>
+    </dl>
   );
 }
 
-function createRecent(reading: Reading): Accessor<RecentStream | null> {
+function Explanations(props: { figures: Accessor<Figure[]>; about: string }) {
+  const labels = createLabels(props.figures);
+  const id = createUniqueId();
+  return (
+    <details class="disclosure">
+      <summary aria-describedby={id}>What these numbers mean</summary>
+      <span class="visually-hidden" id={id}>
+        for {props.about}
+      </span>
+      <dl class="explanations">
+        <For each={labels()}>
+          {(label, i) => (
+            <>
+              <dt>{label}</dt>
+              <dd>{props.figures()[i()]?.explanation}</dd>
+            </>
+          )}
+        </For>
+      </dl>
+    </details>
+  );
+}
+
+function createRecent(reading: Reading, isSilenced: () => boolean): Accessor<RecentStream | null> {
   let window = new RecentWindow();
   let wasMixed = false;
   return createMemo(() => {
     const now = reading();
+    if (isSilenced()) {
+      window = new RecentWindow();
+      return null;
+    }
     const stream = now && heardIn(now.stats, now.peer);
     const isMixed = now?.peer.path === "mix";
     // Two streams' counts do not compare.
@@ -332,6 +382,8 @@ function estimatedDelayMs(
   return bufferMs === null || rttMs === null || peer?.path === "mix" ? null : bufferMs + rttMs / 2;
 }
 
+const OF_THEIR_SOUND = ["Delay", "Buffer", "Lost", "Late", "Concealed", "Clocks", "Format"];
+
 export function peerFigures(
   peer: PeerStats | null,
   stats: Stats | null,
@@ -352,7 +404,10 @@ export function peerFigures(
   const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
   const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
   const hearing = peer?.hearing?.isMixed ? peer.hearing : null;
-  return [
+  // Who only listens has none of these.
+  const isNothing = ({ label, value }: Figure) =>
+    !receiving && value === UNKNOWN && OF_THEIR_SOUND.includes(label);
+  const figures = [
     measured
       ? {
           label: "Delay",
@@ -459,6 +514,7 @@ export function peerFigures(
         "What you send to this player. If the way to them backs up, it steps down from what you chose, and up again once it stays clear. If they report lost packets, each carries a cheap copy of the one before, which is heard where that was lost (Opus packets are sent twice instead).",
     },
   ];
+  return figures.filter((figure) => !isNothing(figure));
 }
 
 /** Notes that are there, after one another. */

@@ -63,7 +63,13 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
   const participant = createRow(() => props.participants(), id);
   const name = createMemo(() => participantName(participant()));
   const soloElsewhere = createMemo(() => !participant().solo && props.participants().some((p) => p.solo));
-  const silent = () => participant().muted || participant().mutedByOwner || soloElsewhere();
+  const silenced = () => {
+    const { muted, mutedByOwner, gain } = participant();
+    if (mutedByOwner) return `Muted for everyone${state().isOwner ? "" : " by the owner"}`;
+    if (muted) return "Muted for you";
+    if (soloElsewhere()) return "Silent: another has solo";
+    return gain === 0 ? "Silent: the gain is all the way down" : "";
+  };
   const isMixed = createMemo(() => peerOf(stats(), id)?.path === "mix");
   const gone = () => !participant().present && !participant().isLoop;
   const headingId = createUniqueId();
@@ -89,7 +95,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
                   : "No direct way to them is open, and the server is gone. They are heard again when it is back."}
           </p>
         </Show>
-        <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silent()} />
+        <Meter read={(levels) => levels.participant(id)} channels={2} dimmed={silenced() !== ""} />
         {/* The server's mix does not tell. */}
         <Show when={!isMixed()}>
           <PeakWords read={(levels) => levels.participant(id)} class="visually-hidden" />
@@ -114,18 +120,20 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
             >
               Solo
             </button>
-            <p class="silenced">
-              {participant().mutedByOwner
-                ? `Muted for everyone${state().isOwner ? "" : " by the owner"}`
-                : participant().muted
-                  ? "Muted for you"
-                  : soloElsewhere()
-                    ? "Silent: another has solo"
-                    : ""}
-            </p>
+            <p class="silenced">{silenced()}</p>
           </div>
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
           <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
+          <Show when={state().isOwner && !participant().isLoop}>
+            <Moderation participant={participant()} name={name()} />
+          </Show>
+        </div>
+        <PeerFigures
+          id={id}
+          name={name()}
+          from={participant().isLoop ? "yourself" : "them"}
+          isSilenced={participant().mutedByOwner}
+        >
           <BufferChoice
             name={name()}
             buffer={participant().buffer}
@@ -139,11 +147,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
               onChoice={(pin) => studio.setPin(id, pin)}
             />
           </Show>
-          <Show when={state().isOwner && !participant().isLoop}>
-            <Moderation participant={participant()} name={name()} />
-          </Show>
-        </div>
-        <PeerFigures id={id} name={name()} from={participant().isLoop ? "yourself" : "them"} />
+        </PeerFigures>
       </section>
     </li>
   );
