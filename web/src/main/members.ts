@@ -244,10 +244,11 @@ export class Members {
     );
   }
 
-  /** Those whose names look alike are told apart by their numbers in the room, which are the same for everyone. */
+  /** Those whose names look alike, oneself among them, are told apart by their numbers in the room, which are the same for everyone. */
   #shownName({ name, number }: Member): string {
     const look = (of: string) => of.normalize("NFKC").toLowerCase();
-    const isShared = this.all.filter((member) => look(member.name) === look(name)).length > 1;
+    const names = [this.#store.state.settings.name, ...this.all.map((member) => member.name)];
+    const isShared = names.filter((other) => look(other) === look(name)).length > 1;
     return isShared && number !== null ? `${name} ${number}` : name;
   }
 

@@ -6,7 +6,6 @@ import type { Members } from "./members";
 import type { Entry, StudioState } from "./model";
 import type { OwnDevices } from "./own-devices";
 import type { PeerSignal } from "./peer-signal";
-import { DEFAULT_NAME } from "./remembered";
 import type { RunningSound } from "./running-sound";
 import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
 import type { Store } from "./store";
@@ -17,6 +16,8 @@ export class Room {
   readonly #devices: OwnDevices;
   readonly #members: Members;
   readonly #beginsWithLoop: boolean;
+  /** Of those who were muted for everyone by oneself when they left. */
+  readonly #mutedNames = new Set<string>();
   readonly #secret = newSecret();
   #signalling: Signalling | null = null;
   /** Counts who wants in and who goes: by that somebody who waited for microphone or sound finds that the room was left meanwhile. */
@@ -51,7 +52,7 @@ export class Room {
 
   /** What the others call one. */
   get ownName(): string {
-    return this.#store.state.settings.name || DEFAULT_NAME;
+    return this.#store.state.settings.name;
   }
 
   // ---- Coming and going ----
@@ -143,6 +144,7 @@ export class Room {
     this.#signalling?.leave();
     this.#signalling = null;
     this.#members.removeAll();
+    this.#mutedNames.clear();
     this.#setMutedByOwner(false);
     this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
   }
@@ -249,6 +251,7 @@ export class Room {
         break;
       case "joined":
         this.#members.meet(message.participant, false);
+        this.#muteAgain(message.participant.id);
         break;
       case "away":
         this.#members.update(message.id, { present: false });
@@ -261,6 +264,7 @@ export class Room {
         this.#members.rename(message.id, message.name);
         break;
       case "left":
+        this.#keepMuted(message.id);
         this.#members.remove(message.id);
         break;
       case "owner":
@@ -285,6 +289,21 @@ export class Room {
         this.#handleServerError(message.code, message.message);
         break;
     }
+  }
+
+  /** Whom one has muted for everyone does not get out of it by loading the page anew. */
+  #keepMuted(id: string): void {
+    const member = this.#members.get(id);
+    if (this.#store.state.isOwner && member?.participant.mutedByOwner) this.#mutedNames.add(member.name);
+  }
+
+  #muteAgain(id: string): void {
+    const member = this.#members.get(id);
+    if (member === undefined || !this.#store.state.isOwner) return;
+    const isBack = this.#members.all.some(
+      ({ name, participant }) => name === member.name && !participant.present && participant.mutedByOwner,
+    );
+    if (this.#mutedNames.delete(member.name) || isBack) this.moderate(id, "mute");
   }
 
   async #handleWelcome(welcome: Welcome): Promise<void> {

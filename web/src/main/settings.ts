@@ -4,6 +4,7 @@ import { PINS, type Pin } from "../shared/engine";
 import { MAX_TARGET_FRAMES } from "../shared/messages";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
 import { QUANTA, type Settings } from "./model";
+import { DEFAULT_NAME } from "./remembered";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
@@ -44,6 +45,10 @@ export function loadSettings(search: string): { settings: Settings; automation: 
   const asked = new URLSearchParams(search);
   const stored = readStored();
   const settings = { ...DEFAULTS, ...pick(stored), ...pick(Object.fromEntries(asked)) };
+  if (settings.name === "") {
+    settings.name = givenName();
+    if (!asked.has("name")) storeSettings({ name: settings.name });
+  }
   const rateHz = Number(asked.get("rate"));
   return {
     settings,
@@ -55,6 +60,11 @@ export function loadSettings(search: string): { settings: Settings; automation: 
       rateHz: [44_100, 48_000, 88_200, 96_000].includes(rateHz) ? rateHz : 48_000,
     },
   };
+}
+
+/** For who says none, so that all call them the same. */
+export function givenName(): string {
+  return `${DEFAULT_NAME} ${10 + Math.floor(90 * Math.random())}`;
 }
 
 /** As it is seen, without control characters and halves of others, and at most 64 of what the server counts, code points. */

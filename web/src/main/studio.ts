@@ -15,7 +15,7 @@ import { OwnDevices } from "./own-devices";
 import { Room } from "./room";
 import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
-import { type Automation, nameOf, storeSettings } from "./settings";
+import { type Automation, givenName, nameOf, storeSettings } from "./settings";
 import { Store } from "./store";
 import { Taking } from "./taking";
 import { Tracing } from "./tracing";
@@ -96,7 +96,7 @@ export class Studio implements StudioApi {
   }
 
   async change(asked: Partial<Settings>): Promise<void> {
-    const settings = asked.name === undefined ? asked : { ...asked, name: nameOf(asked.name) };
+    const settings = asked.name === undefined ? asked : { ...asked, name: nameOf(asked.name) || givenName() };
     const before = this.state.settings;
     const after = { ...before, ...settings };
     this.#store.set({ settings: after });

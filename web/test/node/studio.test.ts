@@ -597,6 +597,31 @@ it("tells those of one name apart by their numbers in the room", async () => {
   expect(names()).toEqual(["Musician", "Ann", "Bob"]);
 });
 
+it("tells who has one's own name apart from oneself, as the others do", async () => {
+  const studio = newStudio();
+  await studio.change({ name: "Ann" });
+  await enter(studio, [participant(2, "ann"), participant(3, "Bob")]);
+  expect(studio.state.participants.map(({ name }) => name)).toEqual(["ann 2", "Bob"]);
+});
+
+it("mutes whom the owner had muted for everyone, and who has loaded the page anew, again", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Ann"), participant(3, "Bob")]);
+  await serverSays({ type: "muted", id: "id 2", muted: true });
+  const orders = () => Socket.last?.said.filter(({ type }) => type === "moderate");
+  await serverSays({ type: "left", id: "id 2" });
+  await serverSays({ type: "left", id: "id 3" });
+  await serverSays({ type: "joined", participant: participant(4, "Bob") });
+  expect(orders()).toEqual([]);
+  await serverSays({ type: "joined", participant: participant(5, "Ann") });
+  expect(orders()).toEqual([{ type: "moderate", to: "id 5", action: "mute" }]);
+  // One whose page ended without a word is still waited for when it is back.
+  await serverSays({ type: "muted", id: "id 5", muted: true });
+  await serverSays({ type: "away", id: "id 5" });
+  await serverSays({ type: "joined", participant: participant(6, "Ann") });
+  expect(orders()).toHaveLength(2);
+});
+
 it("shows names as they are seen, and tells those that look alike apart", async () => {
   const studio = newStudio();
   const names = () => studio.state.participants.map(({ name }) => name);
@@ -1418,15 +1443,30 @@ it.each([
     "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann\u200d \u2764\ufe0f",
     "\u{1f469}\u{1f3fd}\u200d\u{1f3a4} Ann \u2764\ufe0f",
   ],
-  ["\u200b", "Musician"],
-  ["\t", "Musician"],
+  ["\u200b", /^Musician [1-9]\d$/],
+  ["\t", /^Musician [1-9]\d$/],
 ])("makes of the name %j one that the server takes", async (typed, name) => {
+  const expected = typeof name === "string" ? name : expect.stringMatching(name);
   const studio = newStudio();
   await studio.change({ name: typed });
-  expect(studio.stats().name).toBe(name);
+  expect(studio.stats().name).toEqual(expected);
   const stored = JSON.stringify({ name: typed });
   vi.stubGlobal("localStorage", { getItem: () => stored, setItem: () => {} });
-  expect(newStudio().stats().name).toBe(name);
+  expect(newStudio().stats().name).toEqual(expected);
+});
+
+it("gives who says no name one that stays, as the others see it", () => {
+  const kept = new Map<string, string>();
+  const storage = {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  };
+  vi.stubGlobal("localStorage", storage);
+  const { name } = loadSettings("").settings;
+  expect(name).toMatch(/^Musician [1-9]\d$/);
+  expect(loadSettings("").settings.name).toBe(name);
+  expect(loadSettings("?name=Ann").settings.name).toBe("Ann");
+  expect(loadSettings("").settings.name).toBe(name);
 });
 
 const CHROME = "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0 Safari/537.36";

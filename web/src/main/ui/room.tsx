@@ -90,7 +90,7 @@ function OwnStrip(props: { alone: boolean }) {
   return (
     <section class="own card" aria-labelledby="own-heading">
       <div class="strip-head">
-        <h2 id="own-heading">{view.state().settings.name || "You"}</h2>
+        <h2 id="own-heading">{view.state().settings.name}</h2>
         <p class="you">{view.state().isOwner ? "you, owner" : "you"}</p>
       </div>
       <Show

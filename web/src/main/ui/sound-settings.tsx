@@ -52,6 +52,7 @@ export function NameField() {
         maxlength="128" // twice what is kept of a name: here those beyond the basic plane count as two
         placeholder="As the others know you"
         value={settings().name}
+        onFocus={(event) => event.currentTarget.select()}
         onKeyDown={(event) => {
           // Without a word that nobody will hear one.
           if (view.state().microphone !== "on") enterLeaves(event);
