@@ -238,8 +238,6 @@ struct Network {
     output_peaks: [f32; 2],
     /// From when a quantum comes until its first frame is heard; `None`: unknown.
     output_ns: Option<i64>,
-    /// What there was to say before anything happened; said while there is no other news.
-    at_start: Option<String>,
     /// Since when there is news.
     noticed_ns: u64,
     status: Status,
@@ -272,7 +270,9 @@ async fn network(
         signalling,
     ));
     let mut network = Network::new(config, far, relay_events, direct_events, to_server);
-    (network.status.notice, network.at_start) = (notice.clone(), notice);
+    if let Some(notice) = notice {
+        network.notice(notice);
+    }
     let (mut from_relay, mut from_lanes) = (Vec::new(), Vec::new());
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -379,7 +379,6 @@ impl Network {
             rendered_frames: 0,
             output_peaks: [0.0; 2],
             output_ns: None,
-            at_start: None,
             noticed_ns: 0,
             status,
             config,
@@ -1416,17 +1415,16 @@ mod tests {
     #[test]
     fn news_goes_after_a_while_and_hides_no_refusal() {
         let (mut network, ..) = network(Path::Relay);
-        network.at_start = Some("it is slow here".into());
         network.handle_direct(DirectEvent::Notice("no answer from STUN".into()));
         network.faults.set_refused(Some("no such port".into()));
         let now = now_ns();
         for (after_ns, notice) in [
-            (0, "no answer from STUN"),
-            (NOTICE_NS - 1_000_000_000, "no answer from STUN"),
-            (NOTICE_NS, "it is slow here"),
+            (0, Some("no answer from STUN")),
+            (NOTICE_NS - 1_000_000_000, Some("no answer from STUN")),
+            (NOTICE_NS, None),
         ] {
             network.tell(now + after_ns);
-            assert_eq!(network.status.notice.as_deref(), Some(notice));
+            assert_eq!(network.status.notice.as_deref(), notice);
             assert_eq!(network.status.refused.as_deref(), Some("no such port"));
         }
         network.faults.set_refused(None);

@@ -98,7 +98,7 @@ impl Network {
         status.has_no_output = self.faults.no_output.load(Ordering::Relaxed);
         status.refused = self.faults.refused();
         if !is_within(Some(self.noticed_ns), NOTICE_NS, now) {
-            status.notice.clone_from(&self.at_start);
+            status.notice = None;
         }
         status.overrun_frames = self.faults.lost_capture_frames.load(Ordering::Relaxed)
             + self.outgoing.samples.sender.stats().overrun_frames;
