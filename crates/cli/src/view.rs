@@ -12,7 +12,6 @@ use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 
@@ -20,12 +19,16 @@ use ratatui::{DefaultTerminal, Frame};
 const LEAST_DB: f32 = -60.0;
 /// Of one's own meters.
 const METER_CELLS: usize = 20;
-/// From so many columns on there is room for all figures; a terminal has 80 at first.
+const SMALL_METER_CELLS: usize = 8;
+/// From so many columns on there is room for all figures; a terminal has 80 at first. Below the other only for what one plays by.
 const WIDE: u16 = 120;
+const SMALL: u16 = 70;
+/// Below so many lines frames take too much.
+const LOW: u16 = 12;
 /// One press of a key.
 const GAIN_STEP_DB: f32 = 1.0;
 const PAN_STEP: f32 = 0.1;
-const HELP: &str = "↑↓ choose · ←→ gain · m mute · s solo · space mute me · ? all keys · q leave";
+const HELP: &str = "? keys · q leave · ↑↓ choose · ←→ gain · m mute · s solo · space mute me";
 const LONG_HELP: &str = "\
 up, down      choose somebody
 left, right   quieter, louder, by 1 dB; 0: gain 0 dB again
@@ -165,45 +168,71 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>, status: &Status) {
+        let area = frame.area();
+        let is_small = area.width < SMALL || area.height < LOW;
+        let block = |title| match is_small {
+            true => Block::new(),
+            false => Block::bordered().title(title),
+        };
+        let frames = if is_small { 0 } else { 2 };
+        let lines_of = |words: &str| lines_of(words, area.width.saturating_sub(frames));
+        let (sound, server) = (sound_words(status), server_words(status));
         let news = news(status).collect::<Vec<_>>().join(" · ");
-        let news_lines = lines_of(&news, frame.area().width.saturating_sub(2));
+        let heights = if self.shows_help {
+            // It is as long as a terminal is high.
+            [1, 1, 2, 0]
+        } else if is_small {
+            let least = [lines_of(&sound), lines_of(&server), 2];
+            // One musician at least, below the titles, and the last line.
+            let left = area.height.saturating_sub(least.iter().sum::<u16>() + 3);
+            let wanted = if news.is_empty() { 0 } else { lines_of(&news) };
+            [least[0], least[1], 2, wanted.min(left)]
+        } else {
+            [lines_of(&sound), lines_of(&server), 2, lines_of(&news)]
+        };
         let [head, room, foot] = Layout::vertical([
-            Constraint::Length(6 + news_lines),
-            Constraint::Min(3),
+            Constraint::Length(frames + heights.iter().sum::<u16>()),
+            Constraint::Fill(1),
             Constraint::Length(1),
         ])
-        .areas(frame.area());
+        .areas(area);
         let input = status.input_peaks.iter().copied().fold(0.0, f32::max);
         let output = status.output_peaks[0].max(status.output_peaks[1]);
         let own = match own_words(status) {
             "" if status.is_owner => "the room is yours",
             words => words,
         };
-        let lines = [
-            sound_words(status),
-            server_words(status),
-            format!("you   {} {own}", meter(input, METER_CELLS)),
-            format!("mix   {}", meter(output, METER_CELLS)),
-        ];
-        let border = Block::bordered().title("Antiphon");
-        let inside = border.inner(head);
-        let [figures, below] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(0)]).areas(inside);
+        let cells = if is_small {
+            SMALL_METER_CELLS
+        } else {
+            METER_CELLS
+        };
+        let meters = format!(
+            "you   {} {own}\nmix   {}",
+            meter(input, cells),
+            meter(output, cells)
+        );
+        let border = block("Antiphon");
+        let parts = Layout::vertical(heights.map(Constraint::Length)).areas(border.inner(head));
         frame.render_widget(border, head);
-        frame.render_widget(Paragraph::new(lines.map(Line::raw).to_vec()), figures);
-        let news = Paragraph::new(news).wrap(Wrap { trim: true });
-        frame.render_widget(news, below);
+        for (words, part) in [sound, server, meters, news]
+            .into_iter()
+            .zip::<[Rect; 4]>(parts)
+        {
+            frame.render_widget(Paragraph::new(words).wrap(Wrap { trim: true }), part);
+        }
         if self.shows_help {
-            let help = Paragraph::new(LONG_HELP).block(Block::bordered().title("Keys and figures"));
+            let help = Paragraph::new(LONG_HELP).block(block("Keys and figures"));
             frame.render_widget(help, room);
         } else if status.peers.is_empty() {
             let words = match status.signalling {
                 Signalling::Online => "Nobody else is here yet. Others come in by the same link.",
                 Signalling::Connecting => "",
             };
-            frame.render_widget(Paragraph::new(words).block(Block::bordered()), room);
+            let words = Paragraph::new(words).wrap(Wrap { trim: true });
+            frame.render_widget(words.block(block("")), room);
         } else {
-            self.draw_peers(frame, room, status);
+            self.draw_peers(frame, room, block(""), status);
         }
         let removing = (status.peers.iter())
             .find(|peer| self.removing.as_ref() == Some(&peer.id))
@@ -212,24 +241,26 @@ impl View {
         frame.render_widget(Paragraph::new(words), foot);
     }
 
-    fn draw_peers(&self, frame: &mut Frame<'_>, area: Rect, status: &Status) {
+    fn draw_peers(&self, frame: &mut Frame<'_>, area: Rect, block: Block<'_>, status: &Status) {
         let columns: &[Column] = if area.width >= WIDE {
             &WIDE_COLUMNS
-        } else {
+        } else if area.width >= SMALL {
             &NARROW_COLUMNS
+        } else {
+            &SMALL_COLUMNS
         };
         let cells = |peer| {
             let figures = Figures::of(peer, status);
             Row::new(columns.iter().map(move |(_, _, cell)| cell(peer, &figures)))
         };
         let widths = columns.iter().map(|&(_, width, _)| match width {
-            0 => Constraint::Fill(1),
+            0 => Constraint::Min(12),
             _ => Constraint::Length(width),
         });
         let table = Table::new(status.peers.iter().map(cells), widths)
             .header(Row::new(columns.iter().map(|&(title, _, _)| title)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-            .block(Block::bordered());
+            .block(block);
         // Scrolls until the chosen one is to be seen.
         let row = self.row.min(status.peers.len() - 1);
         let mut state = TableState::default().with_selected(row);
@@ -265,6 +296,13 @@ fn lines_of(words: &str, width: u16) -> u16 {
 /// Its title, its width (0: what is left), and what stands in it.
 type Column = (&'static str, u16, fn(&PeerStatus, &Figures) -> String);
 
+/// Of 40 columns.
+const SMALL_COLUMNS: [Column; 4] = [
+    ("", 0, |peer, _| placed_name(peer)),
+    ("dBFS", 9, |peer, _| level(peer, 4)),
+    ("gain dB", 8, |peer, _| gain(peer)),
+    ("to ear", 8, |_, figures| figures.delay.replace(' ', "")),
+];
 /// Inside of 80 columns with a border.
 const NARROW_COLUMNS: [Column; 7] = [
     ("", 0, |peer, _| placed_name(peer)),
@@ -287,8 +325,8 @@ const WIDE_COLUMNS: [Column; 10] = [
         })
     }),
     ("buffer ms", 11, |_, figures| figures.buffer.clone()),
-    ("lost", 6, |peer, _| peer.lost_packets.to_string()),
-    ("late", 6, |peer, _| peer.late_packets.to_string()),
+    ("lost", 6, |peer, _| count(peer.lost_packets)),
+    ("late", 6, |peer, _| count(peer.late_packets)),
     ("concealed", 9, |_, figures| figures.concealed.clone()),
     ("mouth to ear ms", 15, |_, figures| figures.delay.clone()),
 ];
@@ -313,11 +351,11 @@ fn pan_words(pan: f32) -> String {
 
 fn level(peer: &PeerStatus, cells: usize) -> String {
     if peer.is_muted_by_owner {
-        "muted for all".into()
+        ["muted for all", "muted all"][usize::from(cells < 8)].into()
     } else if peer.is_muted {
         "muted".into()
     } else if only_listens(peer) {
-        "only listens".into()
+        ["only listens", "listens"][usize::from(cells < 8)].into()
     } else {
         meter(peer.peaks[0].max(peer.peaks[1]), cells)
     }
@@ -481,12 +519,8 @@ struct Figures {
 
 impl Figures {
     fn of(peer: &PeerStatus, status: &Status) -> Self {
-        let ms = |frames: u64| {
-            format!(
-                "{:.1}",
-                frames as f64 * 1e3 / f64::from(status.sample_rate_hz.max(1))
-            )
-        };
+        let ms =
+            |frames: u64| ms_words(frames as f64 * 1e3 / f64::from(status.sample_rate_hz.max(1)));
         let ways = [
             (peer.is_heard_directly, "direct"),
             (peer.is_relayed, "relay"),
@@ -522,8 +556,10 @@ impl Figures {
             delay: match peer.mouth_to_ear {
                 _ if only_listens(peer) => "–".into(),
                 None => "?".into(),
-                Some(m) if m.is_whole => format!("{:.1} ±{:.1}", m.known_ms, m.error_ms),
-                Some(m) => format!("≥ {:.1}", m.known_ms),
+                Some(m) if m.is_whole => {
+                    format!("{} ±{}", ms_words(m.known_ms), ms_words(m.error_ms))
+                }
+                Some(m) => format!("≥ {}", ms_words(m.known_ms)),
             },
         }
     }
@@ -553,6 +589,24 @@ fn format_words(format: &str, opus_bps: Option<u32>) -> String {
         ("opus", Some(bps)) => format!("Opus {}", bps / 1_000),
         ("opus", None) => "Opus".into(),
         (samples, _) => format!("{} bits", &samples[1..]),
+    }
+}
+
+/// A tenth matters only of what is short.
+fn ms_words(ms: f64) -> String {
+    if ms < 99.95 {
+        format!("{ms:.1}")
+    } else {
+        format!("{ms:.0}")
+    }
+}
+
+/// In 6 columns.
+fn count(number: u64) -> String {
+    match number {
+        ..100_000 => number.to_string(),
+        100_000..1_000_000 => format!("{}k", number / 1_000),
+        _ => format!("{:.1}M", number as f64 / 1e6),
     }
 }
 
@@ -852,10 +906,66 @@ mod tests {
     }
 
     #[test]
+    fn a_small_terminal_shows_who_is_there_how_loud_and_how_to_leave() {
+        let mut status = busy();
+        status.notice =
+            Some("the network thread has no real-time priority: it is not allowed".into());
+        (status.peers[0].peaks, status.peers[0].gain) = ([0.25; 2], 0.5);
+        for width in [40, 50, 60, 80, 120] {
+            for height in [9, 24] {
+                let screen = screen(&View::default(), &status, width, height);
+                for words in ["Arpeggio", "-12", "-6 solo", "? keys · q leave", "45.6"] {
+                    assert!(
+                        screen.contains(words),
+                        "{width} x {height}, {words}:\n{screen}"
+                    );
+                }
+                let has_frames = width >= 70 && height >= 12;
+                assert_eq!(screen.contains('│'), has_frames, "{screen}");
+            }
+            let quiet = screen(&View::default(), &self::status(), width, 9);
+            for name in ["ANN", "BOB"] {
+                assert!(quiet.contains(name), "{quiet}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_figures_are_not_cut_in_the_middle() {
+        let mut status = busy();
+        let peer = &mut status.peers[0];
+        (peer.buffer_frames, peer.target_frames) = (Some(5_784), 6_250);
+        (peer.lost_packets, peer.late_packets) = (1_234_567, 999_999);
+        peer.mouth_to_ear = Some(MouthToEarStatus {
+            known_ms: 1_234.5,
+            error_ms: 123.4,
+            is_whole: true,
+        });
+        let narrow = screen(&View::default(), &status, 80, 24);
+        assert!(
+            narrow.contains(" 120/130   10.00 %   1234 ±123"),
+            "{narrow}"
+        );
+        let wide = screen(&View::default(), &status, 120, 24);
+        assert!(wide.contains(" 1.2M   999k   10.00 % "), "{wide}");
+        assert_eq!([0, 99_999, 100_000].map(count), ["0", "99999", "100k"]);
+        status.relay.trouble = Some(
+            format!(
+                "the server's relay does not answer on UDP 443: {}",
+                "word ".repeat(8)
+            ) + "timed out",
+        );
+        let said = screen(&View::default(), &status, 80, 24);
+        assert!(said.contains("timed out"), "{said}");
+    }
+
+    #[test]
     fn help_is_whole_and_says_the_way_back() {
         let mut view = View::default();
         view.handle_key(KeyCode::Char('?'), &status());
-        let screen = screen(&view, &busy(), 80, 24);
+        let mut busy = busy();
+        busy.notice = Some("it is slow here, for there is no priority ".repeat(5));
+        let screen = screen(&view, &busy, 80, 24);
         for line in LONG_HELP.lines() {
             assert!(screen.contains(line), "{line}:\n{screen}");
         }
