@@ -564,6 +564,7 @@ pub(crate) fn stop_by_signal() -> Result<Arc<AtomicBool>, Failure> {
             let second = crate::serve::signal();
             told.store(true, Ordering::Release);
             second.await;
+            crate::view::give_back();
             std::process::exit(130);
         });
     });

@@ -1,6 +1,7 @@
 //! What `antiphon join` shows in a terminal.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -9,11 +10,14 @@ use antiphon_agent::participant::{Order, Participant};
 use antiphon_agent::relay::RelayStatistics;
 use antiphon_agent::signalling::Moderation;
 use antiphon_agent::status::{PeerStatus, SentStatus, Signalling, Status};
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::crossterm::{cursor, execute};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::{DefaultTerminal, Frame, Terminal};
 
 /// The meter's left end, dBFS.
 const LEAST_DB: f32 = -60.0;
@@ -36,7 +40,7 @@ left, right   quieter, louder, by 1 dB; 0: gain 0 dB again
 m, s          mute them here; solo: hear only those
 space         mute yourself: you send silence
 M, X          as the room's owner: mute for everyone; X twice: remove them
-?; q, Ctrl-C  back to the room; leave it
+?; q, Ctrl-C  back to the room; leave it. Ctrl-Z: stop for a while
 
 sent as       what goes there directly; ↓ less than you chose: too slow a way
 buffer        sound waiting to be played / aimed at; –: see the mix's row
@@ -58,7 +62,13 @@ pub(crate) fn show(
     // On a thread of its own: reading a terminal that was closed never ends.
     let (say, told) = mpsc::channel();
     thread::spawn(move || while say.send(event::read()).is_ok() {});
+    heed_stop();
     let result = loop {
+        if IS_STOPPED.swap(false, Ordering::AcqRel)
+            && let Err(error) = stop_for_a_while(&mut terminal)
+        {
+            break Err(error);
+        }
         let status = participant.status.borrow().clone();
         if participant.has_ended() || is_over() {
             break Ok(());
@@ -78,21 +88,90 @@ pub(crate) fn show(
         if is_leave(key) {
             break Ok(());
         }
+        if is_control(key, 'z') {
+            stop();
+        }
         if let Some(order) = view.handle_key(key, &status) {
             // A full queue: the key is pressed again.
             let _ = participant.orders.try_send(order);
         }
     };
-    if ratatui::try_restore().is_err() {
+    if restore().is_err() {
         // It was closed: its destructor would complain there, and panic because that fails.
         std::mem::forget(terminal);
     }
     result
 }
 
+/// Before the process ends at once. A terminal that takes nothing is not waited for.
+pub(crate) fn give_back() {
+    if !terminal::is_raw_mode_enabled().is_ok_and(|is_up| is_up) {
+        return;
+    }
+    let (say, told) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = restore();
+        let _ = say.send(());
+    });
+    let _ = told.recv_timeout(Duration::from_millis(200));
+}
+
+fn restore() -> io::Result<()> {
+    ratatui::try_restore()?;
+    execute!(io::stdout(), cursor::Show)
+}
+
+/// Somebody wants the program stopped, as a shell does for Ctrl-Z.
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// From now on that waits until the terminal has been given back. Not where whoever started us ignores it.
+fn heed_stop() {
+    #[cfg(unix)]
+    {
+        extern "C" fn note(_: libc::c_int) {
+            IS_STOPPED.store(true, Ordering::Release);
+        }
+        // SAFETY: what the handler does is allowed in one.
+        unsafe {
+            let before = libc::signal(libc::SIGTSTP, note as *const () as libc::sighandler_t);
+            if before == libc::SIG_IGN {
+                libc::signal(libc::SIGTSTP, before);
+            }
+        }
+    }
+}
+
+fn stop() {
+    // SAFETY: it is ignored, handled, or stops this process.
+    #[cfg(unix)]
+    unsafe {
+        libc::raise(libc::SIGTSTP);
+    }
+}
+
+/// Until somebody has it go on.
+fn stop_for_a_while(terminal: &mut DefaultTerminal) -> io::Result<()> {
+    restore()?;
+    // SAFETY: there is a default.
+    #[cfg(unix)]
+    unsafe {
+        libc::signal(libc::SIGTSTP, libc::SIG_DFL);
+    }
+    stop();
+    heed_stop();
+    terminal::enable_raw_mode()?;
+    execute!(io::stdout(), EnterAlternateScreen)?;
+    // A new one draws everything. Clearing the old one would ask the terminal, whose answers another thread reads.
+    *terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+    Ok(())
+}
+
 fn is_leave(key: KeyEvent) -> bool {
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    plain(key) == KeyCode::Char('q') || (is_control && key.code == KeyCode::Char('c'))
+    plain(key) == KeyCode::Char('q') || is_control(key, 'c')
+}
+
+fn is_control(key: KeyEvent, letter: char) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char(letter)
 }
 
 /// A key that is pressed by itself, or with Shift. With another it means something else, to the terminal or to the user's fingers.
@@ -629,7 +708,6 @@ fn meter(peak: f32, cells: usize) -> String {
 #[cfg(test)]
 mod tests {
     use antiphon_agent::status::{HeardStatus, MouthToEarStatus};
-    use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;

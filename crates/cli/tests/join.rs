@@ -142,6 +142,107 @@ fn a_closed_terminal_ends_it_unless_that_is_ignored_and_a_second_signal_ends_it_
     signal(&server, "-CONT");
 }
 
+/// Of what a terminal is told: to enter, and to leave, the screen that programs have for themselves.
+#[cfg(target_os = "linux")]
+const SCREEN: [&str; 2] = ["\u{1b}[?1049h", "\u{1b}[?1049l"];
+
+/// Somebody at a terminal, who joins with a view.
+#[cfg(target_os = "linux")]
+struct Seat {
+    ours: std::fs::File,
+    theirs: std::fs::File,
+    shown: std::sync::Arc<std::sync::Mutex<String>>,
+    process: Process,
+}
+
+#[cfg(target_os = "linux")]
+impl Seat {
+    fn join(link: &str) -> Self {
+        use std::io::Read;
+        let (ours, theirs) = terminal();
+        let mut command = antiphon(&["join", "--tone=440", link]);
+        // SAFETY: between fork and exec nothing is done but to take the terminal as one's own.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let end = || theirs.try_clone().expect("the terminal");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn();
+        let process = Process(child.expect("it starts"));
+        let shown = std::sync::Arc::<std::sync::Mutex<String>>::default();
+        let (mut reader, all) = (ours.try_clone().expect("the terminal"), shown.clone());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(length @ 1..) = reader.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..length]);
+                all.lock().expect("no panic").push_str(&text);
+            }
+        });
+        let seat = Self {
+            ours,
+            theirs,
+            shown,
+            process,
+        };
+        seat.wait_for(SCREEN[0], 1);
+        wait_until(|| seat.is_raw());
+        seat
+    }
+
+    fn wait_for(&self, words: &str, times: usize) {
+        wait_until(|| self.shown.lock().expect("no panic").matches(words).count() >= times);
+    }
+
+    fn is_raw(&self) -> bool {
+        let mut mode = std::mem::MaybeUninit::<libc::termios>::uninit();
+        let terminal = std::os::fd::AsRawFd::as_raw_fd(&self.theirs);
+        // SAFETY: the descriptor is open; it is written where it answers 0.
+        let mode = unsafe {
+            assert_eq!(libc::tcgetattr(terminal, mode.as_mut_ptr()), 0);
+            mode.assume_init()
+        };
+        mode.c_lflag & libc::ICANON == 0
+    }
+
+    fn signal(&self, name: &str) {
+        let told = Command::new("kill")
+            .args([name, &self.process.0.id().to_string()])
+            .status();
+        assert!(told.expect("kill runs").success());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_is_given_back_while_it_is_stopped_and_at_a_second_signal() {
+    let (server, link) = serve();
+    let mut seat = Seat::join(&link);
+    // Stopped and gone on with, by the key and by somebody else; the system does not stop who has no shell.
+    std::io::Write::write_all(&mut seat.ours, b"\x1a").expect("it is read");
+    seat.wait_for(SCREEN[1], 1);
+    seat.wait_for(SCREEN[0], 2);
+    wait_until(|| seat.is_raw());
+    seat.signal("-TSTP");
+    seat.wait_for(SCREEN[1], 2);
+    seat.wait_for(SCREEN[0], 3);
+    wait_until(|| seat.is_raw());
+
+    // It would have left in time otherwise.
+    let stopped = Command::new("kill")
+        .args(["-STOP", &server.0.id().to_string()])
+        .status();
+    assert!(stopped.expect("kill runs").success());
+    seat.signal("-TERM");
+    std::thread::sleep(Duration::from_millis(10));
+    seat.signal("-TERM");
+    assert_eq!(seat.process.0.wait().expect("it ends").code(), Some(130));
+    seat.wait_for(SCREEN[1], 3);
+    assert!(!seat.is_raw());
+}
+
 /// What was heard of `samples` that were sent, and how many frames were made up in place of lost ones.
 fn play_and_hear(path: &str) -> (Vec<i32>, Vec<i32>, u64) {
     let folder = tempfile::tempdir().expect("a folder");
