@@ -323,8 +323,9 @@ impl Join {
         };
         let passphrase = passphrase(self.passphrase.as_deref())?;
         let stop = stop_by_signal()?;
+        let json = self.json.as_deref().map(Report::create).transpose()?;
         if let Some(bots) = self.bots {
-            return self.run_bots(link, passphrase, bots as usize, &stop);
+            return self.run_bots(link, passphrase, bots as usize, &stop, json);
         }
         let (device, choice) = self.device()?;
         let duplex_config = DuplexConfig {
@@ -372,10 +373,7 @@ impl Join {
         let last = status.borrow().clone();
         let left = participant.leave();
         let sounded = running.stop();
-        if let Some(path) = &self.json {
-            write_json(path, &last)
-                .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
-        }
+        let written = json.map_or(Ok(()), |json| json.write(&last));
         // Made by this run, and of nothing: it would be in the way of the next.
         if let Some(recording) = self
             .output
@@ -392,7 +390,7 @@ impl Join {
             let why = last.offline.unwrap_or_else(|| "no answer yet".to_owned());
             return Err(Failure::running(format!("never got into the room: {why}")));
         }
-        Ok(())
+        written
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -406,6 +404,7 @@ impl Join {
         passphrase: Option<String>,
         bots: usize,
         stop: &Arc<AtomicBool>,
+        json: Option<Report>,
     ) -> Result<(), Failure> {
         let path = match self.path {
             PathChoice::Auto | PathChoice::Relay => Path::Relay,
@@ -434,10 +433,7 @@ impl Join {
         })
         .map_err(Failure::running)?;
         let has_begun = summary.seconds > 0.0;
-        if let Some(path) = &self.json {
-            write_json(path, &summary)
-                .map_err(|error| Failure::running(format!("{}: {error}", path.display())))?;
-        }
+        let written = json.map_or(Ok(()), |json| json.write(&summary));
         if !has_begun || summary.refused == all {
             let why = summary
                 .trouble
@@ -449,7 +445,7 @@ impl Join {
             };
             return Err(Failure::running(format!("{whom}: {why}")));
         }
-        Ok(())
+        written
     }
 
     /// What is sent of a device's sound.
@@ -540,10 +536,31 @@ fn bots_line(summary: &BotsSummary) -> String {
     line
 }
 
-fn write_json(path: &std::path::Path, figures: &impl Serialize) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    serde_json::to_writer_pretty(&mut file, figures)?;
-    writeln!(file)
+/// Where all figures are written at the end.
+struct Report {
+    path: PathBuf,
+    file: File,
+}
+
+impl Report {
+    /// Nobody plays for an hour to hear then that it cannot be written. What is there stays until it is.
+    fn create(path: &std::path::Path) -> Result<Self, Failure> {
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        let path = path.to_owned();
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, figures: &impl Serialize) -> Result<(), Failure> {
+        // What is no file cannot be made shorter.
+        let _ = self.file.set_len(0);
+        let written =
+            serde_json::to_writer_pretty(&mut self.file, figures).map_err(io::Error::from);
+        written
+            .and_then(|()| writeln!(self.file))
+            .map_err(|error| Failure::running(format!("{}: {error}", self.path.display())))
+    }
 }
 
 /// Set at the first SIGINT or SIGTERM, or when the terminal is closed; a SIGINT or SIGTERM after that ends the process at once.
@@ -631,6 +648,21 @@ fn print_lines(participant: &Participant, is_over: impl Fn() -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_is_begun_before_and_replaces_what_was_there_only_at_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("figures.json");
+        std::fs::write(&path, "of the last time, and longer than it is now").expect("written");
+        let report = Report::create(&path).expect("it can be written");
+        let read = || std::fs::read_to_string(&path).expect("it is there");
+        assert!(read().starts_with("of the last time"));
+        report.write(&7).expect("written");
+        assert_eq!(read(), "7\n");
+        let nowhere = folder.path().join("missing").join("figures.json");
+        let failure = Report::create(&nowhere).err().expect("nowhere");
+        assert!(failure.code == 2 && failure.message.contains("figures.json"));
+    }
 
     #[test]
     fn a_passphrase_of_blanks_is_none_and_one_that_is_too_long_a_mistake() {
