@@ -429,14 +429,14 @@ impl Lane {
             *self.trouble.borrow_mut() = connected.as_ref().err().map(|why| printable(why));
             if let Ok(session) = connected {
                 self.sessions.borrow_mut()[self.index] = Some(session.clone());
-                let _ = self.events.try_send(RelayEvent::Changed);
+                self.tell_changed().await;
                 let opened = Instant::now();
                 self.serve(&session).await;
                 self.sessions.borrow_mut()[self.index] = None;
                 if self.control.get() == Some(self.index) {
                     self.control.set(None);
                 }
-                let _ = self.events.try_send(RelayEvent::Changed);
+                self.tell_changed().await;
                 let code = session.close_reason().and_then(|error| close_code(&error));
                 if code.is_some_and(|code| FINAL_CODES.contains(&code)) {
                     return;
@@ -448,6 +448,11 @@ impl Lane {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LAST_RETRY);
         }
+    }
+
+    /// Unlike a datagram this must not be lost where the queue is full. Who reads it waits for no session.
+    async fn tell_changed(&self) {
+        let _ = self.events.send(RelayEvent::Changed).await;
     }
 
     async fn connect(&self) -> Result<Session, String> {
@@ -588,6 +593,27 @@ pub(crate) mod tests {
             sessions: 1,
         };
         (server, config)
+    }
+
+    #[tokio::test]
+    async fn that_a_session_is_open_is_told_though_datagrams_fill_the_queue() {
+        let (mut server, config) = server();
+        let telling = async {
+            let socket = endpoint(config.server).expect("a socket");
+            let (events, mut told) = mpsc::channel(1);
+            let datagram = || RelayEvent::Datagram(0, Bytes::new());
+            events.try_send(datagram()).expect("room");
+            let relay = Relay::open(&socket, &config, Listen::default(), events).expect("a relay");
+            let _session = accept(&mut server).await;
+            while !relay.is_open() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(matches!(told.recv().await, Some(RelayEvent::Datagram(..))));
+            let next = timeout(PATIENCE, told.recv()).await;
+            assert!(matches!(next, Ok(Some(RelayEvent::Changed))), "{next:?}");
+        };
+        LocalSet::new().run_until(telling).await;
     }
 
     #[tokio::test]

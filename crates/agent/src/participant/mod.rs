@@ -723,7 +723,7 @@ impl Network {
     /// `is_new`: the server does not know the old token any more. Otherwise sessions that are open stay, until they end.
     fn set_relay(&mut self, relay: Option<RelayAddress>, server: IpAddr, is_new: bool) {
         let Some(address) = relay.filter(|_| self.config.path != Path::Direct) else {
-            self.relay = None;
+            self.forget_relay();
             return;
         };
         let config = RelayConfig {
@@ -744,8 +744,7 @@ impl Network {
             return;
         }
         // The old ones end first.
-        self.relay = None;
-        self.listeners = None;
+        self.forget_relay();
         let endpoint = match self.endpoint.take() {
             Some((bound, endpoint)) if bound.is_ipv4() == server.is_ipv4() => Ok(endpoint),
             _ => relay::endpoint(server),
@@ -761,6 +760,14 @@ impl Network {
             Ok(relay) => self.relay = Some((config, relay)),
             Err(why) => self.notice(format!("no way through the server: {why}")),
         }
+    }
+
+    /// Another one knows nothing of what this one did.
+    fn forget_relay(&mut self) {
+        self.relay = None;
+        (self.listeners, self.statistics, self.statistics_before) = (None, None, None);
+        (self.relay_ns, self.relay_dropped_before) = (None, 0);
+        self.relay_rtts = RoundTrips::default();
     }
 
     /// `resumed`: the server has known us all the time.
@@ -1715,6 +1722,30 @@ mod tests {
         mute(&mut network, false);
         assert_eq!(concealed(&mut network, 77, 1_025), None);
         assert_eq!(concealed(&mut network, 177, 1_025), Some(0.0));
+    }
+
+    #[test]
+    fn of_a_relay_that_is_gone_nothing_is_left() {
+        let (mut network, ..) = network(Path::Auto);
+        let now = now_ns();
+        (network.listeners, network.relay_ns) = (Some(1), Some(now));
+        network.statistics = Some(RelayStatistics::default());
+        network.statistics_before = Some(RelayStatistics::default());
+        network.relay_dropped_before = 9;
+        network.relay_rtts.add(0, now, now);
+        hear(&mut network, json!({"type": "relay", "relay": null}));
+        assert_eq!((network.listeners, network.relay_ns), (None, None));
+        assert_eq!(
+            (&network.statistics, &network.statistics_before),
+            (&None, &None)
+        );
+        assert_eq!(
+            (
+                network.relay_dropped_before,
+                network.relay_rtts.least_ns(now)
+            ),
+            (0, None)
+        );
     }
 
     #[test]
