@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
-use tokio_tungstenite::tungstenite::{Message, protocol::WebSocketConfig};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout, timeout_at};
+use tokio_tungstenite::tungstenite::{
+    self, Message, handshake::client::Response, protocol::WebSocketConfig,
+};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::link::RoomLink;
@@ -25,8 +27,8 @@ const MAX_MESSAGE_BYTES: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between attempts at two of its addresses. RFC 8305, section 8.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// The server pings every 10 s: one that is silent for longer is gone.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(25);
+/// A server that is silent for so long is gone, as for the page. It is asked for a sign of life three times within that.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first retry is at once; then after so long, doubled each time up to the last. A server that was restarted has everybody
 /// back within 3 s.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -383,7 +385,15 @@ pub async fn run(
     loop {
         let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
             Err(_) => End::Broken(unreachable(&link, "the server does not answer")),
-            Ok(Err(error)) => End::Broken(unreachable(&link, &explained(&error))),
+            Ok(Err(error)) => {
+                let why = unreachable(&link, &explained(&error, link.is_secure));
+                // Whoever was in knows that it is there: what stands before a server that is started again may say so, too.
+                if is_elsewhere(&error) && !hello.returning {
+                    End::Final(why)
+                } else {
+                    End::Broken(why)
+                }
+            }
             Ok(Ok((socket, address))) => {
                 server = Some(address);
                 let mut welcomed = false;
@@ -424,15 +434,55 @@ fn unreachable(link: &RoomLink, why: &str) -> String {
     format!("{}:{}: {why}", link.host, link.port)
 }
 
+/// Where the server listens is another one, so that a room's link is wrong.
+fn is_elsewhere(error: &io::Error) -> bool {
+    refusal(error).is_some_and(|response| response.status() == 404)
+}
+
+/// What was said instead of opening a WebSocket.
+fn refusal(error: &io::Error) -> Option<&Response> {
+    match error.get_ref()?.downcast_ref()? {
+        tungstenite::Error::Http(response) => Some(response),
+        _ => None,
+    }
+}
+
 /// What a user may do about it, where that is known.
-fn explained(error: &io::Error) -> String {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+fn explained(error: &io::Error, is_secure: bool) -> String {
+    if let Some(response) = refusal(error) {
+        let place = response.headers().get("location");
+        return match (response.status().as_u16(), place.map(|to| to.to_str())) {
+            (404, _) => "there is no Antiphon server there: is the link whole?".into(),
+            (300..400, Some(Ok(to))) => {
+                let to = printable(to);
+                format!("it is elsewhere, at {to}: take the link that a browser shows in the room")
+            }
+            (429, _) => "it has too many connections from this address".into(),
+            (status, _) => {
+                format!("it answers HTTP {status}: is an Antiphon server there, and does it run?")
+            }
+        };
+    }
+    let inner = error.get_ref();
+    let tls = inner.and_then(|inner| inner.downcast_ref());
+    let is_cut_off = match inner.and_then(|inner| inner.downcast_ref()) {
+        Some(tungstenite::Error::Io(error)) => error.kind() == io::ErrorKind::ConnectionReset,
+        Some(tungstenite::Error::Protocol(_)) => true,
+        _ => false,
+    };
     match (error.kind(), tls) {
         (io::ErrorKind::ConnectionRefused, _) => {
             "nothing listens there: does the server run, and is this its port?".into()
         }
         (_, Some(rustls::Error::InvalidMessage(_))) => {
             "no HTTPS there: does the room's link begin with http://?".into()
+        }
+        (_, Some(rustls::Error::InvalidCertificate(why))) => format!(
+            "this machine does not trust the server's certificate ({why}): is the name in the link right? One that you made \
+             yourself is to be added to this machine's, or named by SSL_CERT_FILE"
+        ),
+        _ if is_cut_off && !is_secure => {
+            "no plain HTTP there: does the room's link begin with https://?".into()
         }
         _ => error.to_string(),
     }
@@ -521,9 +571,17 @@ async fn talk(
         first["passphrase"] = passphrase.as_str().into();
     }
     let mut heard_at = Instant::now();
-    if let Err(end) = say(&mut socket, first.to_string(), heard_at + silence).await {
+    if let Err(end) = say(
+        &mut socket,
+        Message::text(first.to_string()),
+        heard_at + silence,
+    )
+    .await
+    {
         return end;
     }
+    let mut pings = interval_at(Instant::now() + silence / 3, silence / 3);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             // What is said to it meanwhile proves nothing.
@@ -565,11 +623,17 @@ async fn talk(
                     return End::Left;
                 }
             }
+            _ = pings.tick() => {
+                let ping = Message::Ping(Default::default());
+                if let Err(end) = say(&mut socket, ping, heard_at + silence).await {
+                    return end;
+                }
+            }
             message = outgoing.recv(), if *welcomed => {
                 let Some(message) = message else { return End::Left };
                 let leaves = matches!(message, ToServer::Leave {});
                 let Ok(text) = serde_json::to_string(&message) else { continue };
-                if let Err(end) = say(&mut socket, text, heard_at + silence).await {
+                if let Err(end) = say(&mut socket, Message::text(text), heard_at + silence).await {
                     return end;
                 }
                 if leaves {
@@ -584,8 +648,8 @@ async fn talk(
 }
 
 /// `deadline`: a server that takes nothing more is not heard meanwhile, either, and may be gone.
-async fn say(socket: &mut Socket, text: String, deadline: Instant) -> Result<(), End> {
-    match timeout_at(deadline, socket.send(Message::text(text))).await {
+async fn say(socket: &mut Socket, message: Message, deadline: Instant) -> Result<(), End> {
+    match timeout_at(deadline, socket.send(message)).await {
         Err(_) => Err(silent()),
         Ok(sent) => sent.map_err(|error| End::Broken(error.to_string())),
     }
@@ -689,6 +753,102 @@ pub(crate) mod tests {
             () = serving => {}
             ((), ()) = async { tokio::join!(talking, listening) } => panic!("it gave up"),
         }
+    }
+
+    /// What a participant is told first where each connection gets this answer, or an alert for none; then the whole link.
+    async fn told_where(answer: &[u8], hello: Hello) -> (SignallingEvent, RoomLink) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (listener, link) = room().await;
+        let (_to_server, outgoing) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(16);
+        let serving = async {
+            loop {
+                let (mut tcp, _) = listener.accept().await.expect("a connection");
+                let _ = tcp.read(&mut [0; 2_048]).await;
+                tcp.write_all(answer).await.expect("it is there");
+            }
+        };
+        let all = async {
+            tokio::select! {
+                () = serving => unreachable!("it never ends"),
+                () = async {
+                    run(link.clone(), hello, outgoing, events).await;
+                    std::future::pending().await
+                } => unreachable!(),
+                event = told.recv() => event.expect("an event"),
+            }
+        };
+        let event = timeout(SILENCE_TIMEOUT, all).await;
+        (event.expect("it is told"), link)
+    }
+
+    #[tokio::test]
+    async fn who_has_a_wrong_link_is_told_so() {
+        let offline = async |answer: &[u8]| match told_where(answer, hello()).await.0 {
+            SignallingEvent::Offline(why) => why,
+            event => panic!("{event:?}"),
+        };
+        let missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        let (event, link) = told_where(missing, hello()).await;
+        let expected = format!(
+            "127.0.0.1:{}: there is no Antiphon server there: is the link whole?",
+            link.port
+        );
+        assert!(matches!(event, SignallingEvent::Ended(why) if why == expected));
+        let returning = Hello {
+            returning: true,
+            ..hello()
+        };
+        let event = told_where(missing, returning).await.0;
+        assert!(
+            matches!(event, SignallingEvent::Offline(_)),
+            "it was there: {event:?}"
+        );
+        let moved = b"HTTP/1.1 301 Moved\r\nlocation: https://b/r\r\ncontent-length: 0\r\n\r\n";
+        assert!(
+            offline(moved)
+                .await
+                .contains("it is elsewhere, at https://b/r")
+        );
+        let gateway = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n";
+        assert!(offline(gateway).await.contains("HTTP 502"));
+        // As a server of HTTPS answers HTTP.
+        let alert = b"\x15\x03\x03\x00\x02\x02\x46";
+        let said = [offline(alert).await, offline(b"").await];
+        assert!(said.iter().all(|why| why.contains("https://?")), "{said:?}");
+        let untrusted = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
+        let why = explained(&io::Error::other(untrusted), true);
+        assert!(
+            why.contains("does not trust") && why.contains("SSL_CERT_FILE"),
+            "{why}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_only_answers_pings_is_there() {
+        const SILENCE: Duration = Duration::from_millis(300);
+        let (here, there) = tokio::io::duplex(1 << 16);
+        let wire: Box<dyn Wire> = Box::new(here);
+        let (near, far) = tokio::join!(
+            client_async_with_config("ws://localhost/", wire, None),
+            accept_async(there)
+        );
+        let mut far = far.expect("a WebSocket");
+        let (_to_server, mut outgoing) = mpsc::channel(1);
+        let (events, _told) = mpsc::channel(16);
+        let (mut hello, mut welcomed) = (hello(), false);
+        let talking = talk(
+            near.expect("a WebSocket").0,
+            IpAddr::from([127, 0, 0, 1]),
+            &mut hello,
+            &mut outgoing,
+            &events,
+            &mut welcomed,
+            SILENCE,
+        );
+        let answering = async { while let Some(Ok(_)) = far.next().await {} };
+        let both = async { tokio::join!(talking, answering) };
+        assert!(timeout(4 * SILENCE, both).await.is_err(), "it goes on");
     }
 
     #[tokio::test]
