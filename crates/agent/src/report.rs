@@ -84,7 +84,7 @@ impl Hearing {
         let (end, new) = self.readings.back()?;
         new.format?;
         let period_ms = (end - begin) / 1_000_000;
-        if period_ms == 0 || now_ns - end > STALE_NS {
+        if period_ms == 0 || now_ns.saturating_sub(*end) > STALE_NS {
             return None;
         }
         let grown = |of: fn(&StreamStats) -> u64| {
