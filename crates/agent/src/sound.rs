@@ -149,10 +149,34 @@ pub struct Running {
     thread: Option<thread::JoinHandle<Result<(), String>>>,
 }
 
+/// What has a device's rate changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateSource {
+    /// What was asked for.
+    Asked,
+    /// The take that is played.
+    Take,
+    /// The JACK server, or PipeWire.
+    Server,
+}
+
+impl RateSource {
+    /// What a user does to have the room's rate, Hz.
+    pub fn advice(self, hz: u32) -> String {
+        match self {
+            Self::Asked => format!("join with --rate {hz}"),
+            Self::Take => format!("convert the file to {hz} Hz"),
+            Self::Server => format!("set the sound system to {hz} Hz"),
+        }
+    }
+}
+
 /// A sound input and output, about to run.
 pub trait Device: Send {
     /// Frames per second.
     fn rate(&self) -> SampleRate;
+    /// What has that changed.
+    fn rate_source(&self) -> RateSource;
     /// Channels captured, 1 to 8.
     fn input_channels(&self) -> usize;
     /// Channels played, 1 to 8.

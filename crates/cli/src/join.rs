@@ -333,12 +333,14 @@ impl Join {
             input_channels: device.input_channels(),
             output_channels: device.output_channels(),
         };
+        let rate_source = device.rate_source();
         let (duplex, far, sleeper) = duplex::pair(duplex_config).map_err(Failure::running)?;
         let config = ParticipantConfig {
             link,
             name: self.name.clone(),
             passphrase,
             choice,
+            rate_source,
             target: self.buffer.0,
             budget: self.buffer.1,
             path: match self.path {

@@ -38,6 +38,7 @@ use crate::signalling::{
     self, FromServer, Hello, IceServer, Moderation, RelayAddress, RemoteParticipant, Secret,
     SignallingEvent, ToServer, Welcome,
 };
+use crate::sound::RateSource;
 use crate::status::{Signalling, Status};
 use crate::wake::Sleeper;
 use peer::{Peer, RoundTrips, Strip, Way};
@@ -107,6 +108,8 @@ pub struct ParticipantConfig {
     pub passphrase: Option<String>,
     /// What is sent. Its rate is the sound card's; the room's too, or nothing is heard. Its channels are those captured.
     pub choice: Choice,
+    /// What has the sound's rate changed, where the room has another.
+    pub rate_source: RateSource,
     /// Of every jitter buffer.
     pub target: Target,
     /// Share of frames that an automatic target may have concealed.
@@ -115,7 +118,7 @@ pub struct ParticipantConfig {
     pub path: Path,
     /// Sessions with the relay, 1 to 4.
     pub sessions: usize,
-    /// Lanes to each peer, 1 to 8; `None`: two, and more where these back up.
+    /// Lanes to each peer, 1 to 16; `None`: two, and more where these back up.
     pub lanes: Option<usize>,
 }
 
@@ -679,9 +682,10 @@ impl Network {
     fn handle_welcome(&mut self, welcome: Welcome, address: IpAddr) {
         if welcome.sample_rate_hz != self.config.choice.rate.hz() {
             self.status.ended = Some(format!(
-                "this room's sample rate is {} Hz, but the sound here is at {} Hz: set the sound card to the room's rate",
+                "this room's sample rate is {} Hz, but the sound here is at {} Hz: {}",
                 welcome.sample_rate_hz,
-                self.config.choice.rate.hz()
+                self.config.choice.rate.hz(),
+                self.config.rate_source.advice(welcome.sample_rate_hz)
             ));
             return;
         }
@@ -971,6 +975,7 @@ mod tests {
                 adapts: true,
                 copies: Copies::Auto,
             },
+            rate_source: RateSource::Asked,
             target: Target::Auto,
             budget: 0.001,
             path,
@@ -1688,7 +1693,10 @@ mod tests {
         let left = LocalSet::new().run_until(both).await;
         left.expect("it leaves");
         let ended = status.borrow().ended.clone().expect("it is over");
-        assert!(ended.contains("44100 Hz"), "{ended}");
+        assert!(
+            ended.ends_with("48000 Hz: join with --rate 44100"),
+            "{ended}"
+        );
     }
 
     #[test]

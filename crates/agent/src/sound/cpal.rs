@@ -16,7 +16,7 @@ use cpal::{
 };
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::{CardConfig, Device, PRIORITY};
+use super::{CardConfig, Device, PRIORITY, RateSource};
 use crate::clock;
 use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 use crate::priority;
@@ -208,6 +208,10 @@ impl End {
 impl Device for CpalDevice {
     fn rate(&self) -> SampleRate {
         self.card.rate
+    }
+
+    fn rate_source(&self) -> RateSource {
+        RateSource::Asked
     }
 
     fn input_channels(&self) -> usize {

@@ -10,7 +10,7 @@ use antiphon_core::SampleRate;
 use antiphon_core::wire::MAX_CHANNELS;
 use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
 
-use super::{Device, PRIORITY};
+use super::{Device, PRIORITY, RateSource};
 use crate::clock::{frames_ns, now_ns};
 use crate::duplex::{DeviceDelays, Duplex, MAX_QUANTUM_FRAMES};
 use crate::priority;
@@ -235,6 +235,13 @@ impl Device for FileDevice {
         self.rate
     }
 
+    fn rate_source(&self) -> RateSource {
+        match self.input {
+            Input::Take { .. } => RateSource::Take,
+            Input::Tone(_) | Input::Silence => RateSource::Asked,
+        }
+    }
+
     fn input_channels(&self) -> usize {
         match self.input {
             Input::Take { channels, .. } => channels,
@@ -394,6 +401,8 @@ mod tests {
         assert_eq!(out, [0.2, 0.3, 0.0, 0.0, -0.2, -0.3, 0.0, 0.0]);
         take(true).capture(1, &mut out);
         assert_eq!(out, [0.2, 0.3, 0.1, 0.2, -0.2, -0.3, -0.1, -0.2]);
+        assert_eq!(take(false).rate_source(), RateSource::Take);
+        assert_eq!(device(Input::Silence).rate_source(), RateSource::Asked);
         assert!(take(false).has_ended(48_003) && !take(false).has_ended(48_002));
         assert!(!take(true).has_ended(u64::MAX / 2));
     }

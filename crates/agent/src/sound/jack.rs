@@ -8,7 +8,7 @@ use std::time::Duration;
 use antiphon_core::SampleRate;
 use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
 
-use super::{CardConfig, Device};
+use super::{CardConfig, Device, RateSource};
 use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 
 /// Ports of a running JACK server.
@@ -95,6 +95,10 @@ impl JackDevice {
 impl Device for JackDevice {
     fn rate(&self) -> SampleRate {
         self.rate
+    }
+
+    fn rate_source(&self) -> RateSource {
+        RateSource::Server
     }
 
     fn input_channels(&self) -> usize {
