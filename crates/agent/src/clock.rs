@@ -68,7 +68,7 @@ impl Recent {
     }
 }
 
-/// Probes that are remembered: 30 s of two a second, on eight lanes.
+/// Probes that are remembered, of two a second on each way: 80 s of two lanes and the relay, 14 s of sixteen lanes and the relay.
 const MAX_PROBES: usize = 480;
 /// Clocks may run apart by so much: twice the tolerance that RFC 5905 assumes of one clock (PHI, 15 ppm).
 const SKEW: f64 = 30e-6;
