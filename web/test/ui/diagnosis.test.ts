@@ -24,6 +24,7 @@ describe("a diagnosis", () => {
     expect(diagnose(clean)).toBeNull();
     expect(diagnose({ ...clean, concealedShare: null, lostShare: null, lateShare: null })).toBeNull();
     expect(diagnose({ ...gaps, concealedShare: 0.005, overrunFrames: 100 })).toBeNull();
+    expect(diagnose({ ...clean, outputUnderruns: 2 })).toBeNull();
   });
 
   it.each<[Partial<Way>, string, string]>([
@@ -44,7 +45,8 @@ describe("a diagnosis", () => {
       "downlink",
       "Your connection has trouble receiving: it is the same with everyone.",
     ],
-    [{ outputUnderruns: 2 }, "output", "Your computer is too busy to play without gaps."],
+    [{ outputUnderruns: 3 }, "output", "Your computer is too busy to play without gaps."],
+    [{ outputUnderruns: 2 }, "path", "Packets from Bob to you get lost on the way."],
     [{ outputUnderruns: null }, "path", "Packets from Bob to you get lost on the way."],
     [{ isMixed: true }, "downlink", "The server's mix reaches you with gaps."],
     [{ isMixed: true, lostShare: 0, lateShare: 0.02 }, "downlink", "The server's mix reaches you with gaps."],
@@ -61,7 +63,7 @@ describe("a diagnosis", () => {
       text: "Your connection cannot carry all that it sends.",
       advice: "A network cable instead of Wi-Fi at your end helps most; fewer channels or bits help too.",
     });
-    expect(diagnose({ ...way, outputUnderruns: 1 })?.text).toBe(
+    expect(diagnose({ ...way, outputUnderruns: 3 })?.text).toBe(
       "Bob's computer is too busy to play without gaps.",
     );
   });

@@ -7,6 +7,8 @@ import { type Unheard, whyUnheard } from "./own-words";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
 export const AUDIBLE_SHARE = 0.006;
+/** Times an output may run dry in a report's 4 s: at 10 ms each, as a browser's ordinary output has it, as large a share. */
+export const AUDIBLE_UNDERRUNS = 3;
 
 /** One way of the sound, over its last seconds. Shares are 0 to 1, null where nothing was to be counted. */
 export interface Way {
@@ -20,7 +22,7 @@ export interface Way {
   overrunFrames: number;
   /** Datagrams that the sender dropped because every lane had a backlog. */
   droppedPackets: number;
-  /** Times the listener's own output ran dry; null where its browser does not tell. */
+  /** Times the listener's own output ran dry, which no share counts; null where its browser does not tell. */
   outputUnderruns: number | null;
   /** By the server's mix: what came lost or late is of the last part of the way, from there. */
   isMixed: boolean;
@@ -47,7 +49,7 @@ export function diagnose(way: Way): Diagnosis | null {
   const listener = way.to ?? "you";
   const ofSender = possessive(way.from);
   const ofListener = possessive(way.to);
-  if (way.outputUnderruns !== null && way.outputUnderruns > 0) {
+  if ((way.outputUnderruns ?? 0) >= AUDIBLE_UNDERRUNS) {
     return {
       where: "output",
       text: `${capital(ofListener)} computer is too busy to play without gaps.`,

@@ -283,7 +283,9 @@ function createRecent(reading: Reading): Accessor<RecentStream | null> {
     // Two streams' counts do not compare.
     if (!stream || isMixed !== wasMixed) window = new RecentWindow();
     wasMixed = isMixed;
-    return now && stream && window.add(now.stats.timeMs, stream);
+    return (
+      now && stream && window.add(now.stats.timeMs, { ...stream, outputUnderruns: now.stats.outputUnderruns })
+    );
   });
 }
 
