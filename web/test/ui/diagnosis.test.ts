@@ -68,6 +68,22 @@ describe("a diagnosis", () => {
     );
   });
 
+  it.each<[Partial<Way>, string, string]>([
+    [
+      { outputUnderruns: 3 },
+      "Close other programs. If that does not help, leave and choose a larger block under Advanced.",
+      "Ask Bob to close other programs and, if that does not help, to leave and choose a larger block under Advanced.",
+    ],
+    [
+      { lateShare: 0.03 },
+      "Set Buffer to Safe, here: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.",
+      "Ask Bob to set Buffer to Safe for you: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.",
+    ],
+  ])("advises what the one who hears %o can do on this page", (change, ofMe, ofBob) => {
+    expect(diagnose({ ...gaps, ...change })?.advice).toBe(ofMe);
+    expect(diagnose({ ...gaps, ...change, from: null, to: "Bob" })?.advice).toBe(ofBob);
+  });
+
   it("does not take somebody for oneself because of a name", () => {
     expect(diagnose({ ...gaps, from: "you", overrunFrames: 512 })?.text).toBe(
       "You's computer is too busy: it loses sound before sending it.",

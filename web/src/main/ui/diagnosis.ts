@@ -53,7 +53,10 @@ export function diagnose(way: Way): Diagnosis | null {
     return {
       where: "output",
       text: `${capital(ofListener)} computer is too busy to play without gaps.`,
-      advice: `Close other programs on ${ofListener} computer, or choose a larger quantum there.`,
+      advice:
+        way.to === null
+          ? "Close other programs. If that does not help, leave and choose a larger block under Advanced."
+          : `Ask ${way.to} to close other programs and, if that does not help, to leave and choose a larger block under Advanced.`,
     };
   }
   if ((way.concealedShare ?? 0) < AUDIBLE_SHARE) return null;
@@ -104,7 +107,7 @@ export function diagnose(way: Way): Diagnosis | null {
     return {
       where: "path",
       text: `Packets from ${sender} to ${listener} take very different times.`,
-      advice: `A larger buffer in ${ofListener} sound settings helps, at the price of delay; so does a cable instead of Wi-Fi at either end.`,
+      advice: `${way.to === null ? "Set Buffer to Safe, here" : `Ask ${way.to} to set Buffer to Safe for you`}: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.`,
     };
   }
   return {
