@@ -216,15 +216,8 @@ export class Room {
     this.#store.set({ signalling });
     if (signalling === "connecting") this.#sound.current?.holdRelay();
     if (signalling === "online") this.#store.end("server-gone", "not-ordered");
-    else if (signalling === "connecting" && this.#store.state.phase === "joined") {
-      this.#store.raise({
-        id: "server-gone",
-        severity: "warning",
-        title: "The server does not answer.",
-        remedy:
-          "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
-      });
-    } else if (this.#store.state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
+    // In the room, a line of the page says it: a card would push everyone's controls away.
+    else if (this.#store.state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
       // It is found at each try, and may have been dismissed.
       this.#trouble = trouble;
       this.#store.raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });

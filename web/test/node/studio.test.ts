@@ -1230,15 +1230,22 @@ it("forgets the numbers of a server that was restarted, before it takes those of
 
 it("says again what happens again, though it was dismissed", async () => {
   const studio = newStudio();
+  const welcome = { ...welcomed, participants: [] };
   await enter(studio, []);
   for (let n = 0; n < 2; n++) {
-    Socket.last?.onclose?.();
-    expect(problems(studio)).toEqual(["server-gone"]);
-    studio.dismiss("server-gone");
-    Socket.last?.onclose?.();
+    await serverSays({ type: "locked", locked: true, passphrase: "byrd" });
+    await serverSays(welcome);
+    expect(problems(studio)).toEqual(["unlocked"]);
+    studio.dismiss("unlocked");
     expect(problems(studio)).toEqual([]);
-    await serverSays({ ...welcomed, participants: [] });
   }
+});
+
+it("puts no card above those who play while the server is gone: a line of the page says it", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(1, "Ann")]);
+  Socket.last?.onclose?.();
+  expect(studio.state).toMatchObject({ signalling: "connecting", problems: [] });
 });
 
 it("says once at the door why that stays closed, until somebody wants in again", async () => {

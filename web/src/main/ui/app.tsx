@@ -90,16 +90,14 @@ function RoomPage() {
 /** Sound needs no server once it flows: say so, or people leave while they could play. */
 function Signalling() {
   const view = useView();
-  const words = createMemo(() => {
+  const isGone = createMemo(() => {
     const { signalling, phase } = view.state();
-    if (phase !== "joined" || signalling === "online") return "";
-    return signalling === "connecting"
-      ? "Reconnecting to the server; what comes directly goes on"
-      : "No server; what comes directly goes on, new players cannot come in";
+    return phase === "joined" && signalling !== "online";
   });
   return (
     <p class="signalling" role="status">
-      {words()}
+      {isGone() &&
+        "The server does not answer. You go on playing with those you reach directly; the page keeps trying."}
     </p>
   );
 }
