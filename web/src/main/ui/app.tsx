@@ -8,6 +8,7 @@ import { Announcer, announce } from "./announcer";
 import { Home } from "./home";
 import { Icon } from "./icon";
 import { keepFocus } from "./keep-focus";
+import { createLasting } from "./lasting";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
 import { ownChanges, whyUnheard } from "./own-words";
@@ -87,6 +88,9 @@ function RoomPage() {
   );
 }
 
+/** Of a moment nobody needs to know, nor who is removed, whose connection ends just before the room. */
+const GONE_MS = 1_000;
+
 /** Sound needs no server once it flows: say so, or people leave while they could play. */
 function Signalling() {
   const view = useView();
@@ -94,9 +98,10 @@ function Signalling() {
     const { signalling, phase } = view.state();
     return phase === "joined" && signalling !== "online";
   });
+  const isLong = createLasting(isGone, GONE_MS);
   return (
     <p class="signalling" role="status">
-      {isGone() &&
+      {isLong() &&
         "The server does not answer. You go on playing with those you reach directly; the page keeps trying."}
     </p>
   );

@@ -1,19 +1,10 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
-import {
-  createEffect,
-  createMemo,
-  createSignal,
-  createUniqueId,
-  Match,
-  on,
-  onCleanup,
-  Show,
-  Switch,
-} from "solid-js";
+import { createEffect, createMemo, createUniqueId, Match, on, Show, Switch } from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
+import { createLasting } from "./lasting";
 import { LoopBack } from "./loop-back";
 import { MicrophoneButton } from "./microphone-button";
 import { unheardWords } from "./own-words";
@@ -35,15 +26,7 @@ export function Lobby() {
     false,
   );
   const joining = createMemo(() => view.state().phase === "joining");
-  const [isLong, setLong] = createSignal(false);
-  createEffect(() => {
-    if (!joining()) return;
-    const timer = setTimeout(setLong, LONG_JOIN_MS, true);
-    onCleanup(() => {
-      clearTimeout(timer);
-      setLong(false);
-    });
-  });
+  const isLong = createLasting(joining, LONG_JOIN_MS);
   /** Though the words of that be dismissed. */
   const held = createMemo<boolean>(
     (before) => joining() && (before || isLong() || view.problems().some(({ id }) => id === "server-gone")),
