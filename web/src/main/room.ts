@@ -144,7 +144,7 @@ export class Room {
     this.#signalling = null;
     this.#members.removeAll();
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
+    this.#store.end("server-gone", "not-ordered", "ice", "unlocked", "not-owner");
   }
 
   /** In a room by joining it anew: the lanes end with the worker that has them. */
@@ -258,6 +258,7 @@ export class Room {
         break;
       case "owner":
         this.#members.setOwner(message.id);
+        if (message.id === this.#members.selfId) this.#store.end("not-owner");
         break;
       case "muted":
         if (message.id === this.#members.selfId) this.#setMutedByOwner(message.muted);
@@ -310,7 +311,10 @@ export class Room {
     if (isFirst) this.#devices.adviseLaunch();
     else this.#sound.current?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
+    const hadRoom = !isFirst && this.#store.state.isOwner;
     this.#members.setOwner(welcome.owner);
+    if (this.#store.state.isOwner) this.#store.end("not-owner");
+    else if (hadRoom) this.#sayOwnedBy(welcome.owner);
     const { locked } = welcome;
     this.#store.set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
@@ -325,6 +329,18 @@ export class Room {
       title: "This room was locked, and is open now.",
       remedy:
         "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
+    });
+  }
+
+  /** A server that was restarted, or that one was away from for long, gives the room to who is there first. */
+  #sayOwnedBy(id: string): void {
+    const name = this.#members.get(id)?.participant.name ?? "Somebody else";
+    this.#store.raise({
+      id: "not-owner",
+      severity: "warning",
+      title: `${name} owns the room now, no longer you.`,
+      remedy:
+        "The server has started anew, or you were away from it for too long, and they were there first. Ask them to lock the room, or to mute or remove somebody.",
     });
   }
 

@@ -1314,6 +1314,28 @@ it("says that a room is open which was locked before the server started anew", a
   expect(problems(studio), "one finds it so").toEqual([]);
 });
 
+it("says whose the room is now that was one's own before the server started anew", async () => {
+  const studio = newStudio();
+  const welcome = { ...welcomed, participants: [participant(1, "Béla")] };
+  await enter(studio, [participant(1, "Béla")], { owner: "id 1" });
+  await serverSays({ ...welcome, owner: "id 1" });
+  expect(problems(studio), "it was not one's own").toEqual([]);
+  await serverSays({ type: "owner", id: "id 9" });
+  for (const back of [{ type: "owner", id: "id 9" }, welcome]) {
+    await serverSays({ ...welcome, owner: "id 1" });
+    expect(studio.state.problems).toMatchObject([{ title: "Béla owns the room now, no longer you." }]);
+    studio.dismiss("not-owner");
+    await serverSays(back);
+  }
+  await serverSays({ ...welcome, owner: "id 1" });
+  expect(problems(studio)).toEqual(["not-owner"]);
+  await serverSays(welcome);
+  expect(problems(studio)).toEqual([]);
+  studio.leave();
+  await enter(studio, [participant(1, "Béla")], { owner: "id 1" });
+  expect(problems(studio), "one finds it so").toEqual([]);
+});
+
 it("says that what the owner wanted did not reach the server", async () => {
   const studio = newStudio();
   await enter(studio, [participant(2, "Ann")]);
