@@ -176,6 +176,10 @@ function Headphones() {
 function MicrophoneStep() {
   const view = useView();
   const microphone = () => view.state().microphone;
+  /** Why, above. */
+  const isSaid = createMemo(() =>
+    view.problems().some(({ id }) => id === "microphone" || id === "microphone-ended"),
+  );
   return (
     <div class="microphone-step">
       <p role="status">
@@ -187,6 +191,7 @@ function MicrophoneStep() {
           <Match when={microphone() === "asking"}>
             Answer the browser's question: it is near the address bar. Choose “Allow”.
           </Match>
+          <Match when={isSaid()}>Nobody will hear you.</Match>
           <Match when={true}>Nobody will hear you: {unheardWords[microphone()]}</Match>
         </Switch>
       </p>

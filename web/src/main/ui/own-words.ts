@@ -8,7 +8,7 @@ export const unheardWords: Record<StudioState["microphone"], string> = {
   asking: "the browser asks first whether this page may.",
   on: "",
   refused: "the browser blocks the microphone.",
-  none: "there is no such microphone.",
+  none: "the microphone was not found.",
   busy: "the microphone is in use elsewhere, or does not answer.",
   failed: "the microphone could not be opened.",
   mismatched: "the browser records at another rate than the room's.",
