@@ -326,7 +326,7 @@ export class Room {
     this.#store.raise({
       id: "unlocked",
       severity: "warning",
-      title: "This room was locked, and is open now.",
+      title: "This room was locked, and is unlocked now.",
       remedy:
         "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
     });

@@ -546,7 +546,7 @@ it("says when the owner lets one be heard again, and that one owns the room, but
   await serverSays({ type: "locked", locked: true, passphrase: "byrd" });
   expect(said.splice(0)).toEqual(["The passphrase is changed."]);
   await serverSays({ type: "locked", locked: false, passphrase: null });
-  expect(said.splice(0)).toEqual(["The room is open again."]);
+  expect(said.splice(0)).toEqual(["The room is unlocked."]);
   await serverSays({ type: "muted", id: "id 9", muted: true });
   await refuse("passphrase");
   expect(studio.state).toMatchObject({ phase: "lobby", mutedByOwner: false, problems: [] });

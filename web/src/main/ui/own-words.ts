@@ -37,7 +37,7 @@ export function ownChanges(before: Own | undefined, now: Own): string[] {
   if (before?.phase !== "joined" || now.phase !== "joined") return [];
   const sentences: string[] = [];
   if (now.locked !== before.locked)
-    sentences.push(now.locked ? "The room is locked." : "The room is open again.");
+    sentences.push(now.locked ? "The room is locked." : "The room is unlocked.");
   else if (now.roomPassphrase !== before.roomPassphrase) sentences.push("The passphrase is changed.");
   if (before.mutedByOwner && !now.mutedByOwner) sentences.push("The owner lets you be heard again.");
   // Whoever unmutes oneself is told by what does it.
