@@ -17,11 +17,11 @@ const FORMATS = [
   ["32", "32 bit (float)"],
   ["opus", "Opus (compressed)"],
 ] as const;
-const CHANNELS = upTo(8);
-const LANES = upTo(16);
+const STEREO = 2;
 
-function upTo(most: number): number[] {
-  return Array.from({ length: most }, (_, n) => n + 1);
+/** As options of a choice. */
+function numbers(least: number, most: number): [value: string, label: string][] {
+  return Array.from({ length: most - least + 1 }, (_, n) => [String(least + n), String(least + n)]);
 }
 
 function useSettings() {
@@ -146,13 +146,10 @@ export function AdvancedFields() {
       </p>
       <div class="fields">
         <Choice
-          label="Channels"
-          hint="How many inputs of your interface you send."
-          value={String(settings().channels)}
-          options={CHANNELS.map((n) => [
-            String(n),
-            n === 1 ? "1 (mono)" : n === 2 ? "2 (stereo)" : String(n),
-          ])}
+          label="More channels"
+          hint="For an interface with more than two inputs: how many of them you send."
+          value={String(Math.max(STEREO, settings().channels))}
+          options={[[String(STEREO), "No, mono or stereo"], ...numbers(STEREO + 1, 8)]}
           onChoice={(value) => change({ channels: Number(value) })}
         />
         <Choice
@@ -218,7 +215,7 @@ export function AdvancedFields() {
           label="Lanes"
           hint="Parallel connections to each player. More get through a lossy network better."
           value={String(settings().lanes)}
-          options={[["auto", "Automatic"], ...LANES.map((n): [string, string] => [String(n), String(n)])]}
+          options={[["auto", "Automatic"], ...numbers(1, 16)]}
           onChoice={(value) => change({ lanes: value === "auto" ? "auto" : Number(value) })}
         />
       </div>
