@@ -106,11 +106,11 @@ describe("how they hear you", () => {
 
   it("is said in a sentence", () => {
     const words = (change: Partial<HeardStats>) => plain(heardWords("Bob", { ...heard, ...change }, 48_000));
-    expect(words({})).toBe("Bob hears you: 0.2 % concealed, 8.0 ms buffer");
+    expect(words({})).toBe("Bob hears you: 0.2 % filled in, 8.0 ms buffer");
     expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
-    expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % concealed, 5.3 ms buffer");
+    expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % filled in, 5.3 ms buffer");
     expect(words({ isMixed: true })).toBe(
-      "Bob hears you in the server's mix: 0.2 % concealed, 8.0 ms buffer",
+      "Bob hears you in the server's mix: 0.2 % filled in, 8.0 ms buffer",
     );
     expect(words({ concealedShare: null })).toBe("Bob does not hear you yet");
   });

@@ -171,7 +171,7 @@ export function AdvancedFields() {
           />
         </Show>
         <Choice
-          label="When the way is slow"
+          label="If the connection is too slow"
           hint="To a player whose connection cannot carry this format, you send a cheaper one until it can."
           value={settings().adapt}
           options={[
@@ -181,7 +181,7 @@ export function AdvancedFields() {
           onChoice={(value) => change({ adapt: value as Settings["adapt"] })}
         />
         <Choice
-          label="Copies"
+          label="Lost-packet insurance"
           hint="Each packet carries a cheap copy of the one before, heard if that is lost: for a quarter more upload, and a packet more delay where some are lost. Opus is sent twice instead."
           value={settings().copies}
           options={[
@@ -199,7 +199,7 @@ export function AdvancedFields() {
           onChoice={(value) => change({ packet: Number(value) })}
         />
         <Choice
-          label="Quantum"
+          label="Block size"
           hint={
             playing()
               ? "Sound the browser computes at a time. To change it, leave the room and check your sound."
