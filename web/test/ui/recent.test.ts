@@ -40,6 +40,11 @@ describe("the last ten seconds", () => {
     const window = new RecentWindow();
     expect(play(window, 0, 3, () => ({}))?.seconds).toBe(3);
     expect(play(window, 3.5, 60, () => ({}))?.seconds).toBe(10);
+    // Where readings do not come to the tenth second sharp.
+    expect(play(window, 60.2, 80, () => ({}))?.seconds).toBe(10);
+    expect(
+      window.add(80_400, { ...zero, receivedPackets: 30_150, playedFrames: 80.4 * 48_000 })?.seconds,
+    ).toBe(10);
   });
 
   it("count what happened within them only", () => {
@@ -145,7 +150,7 @@ describe("the verdict", () => {
   it("names how long it was clean", () => {
     expect(verdict({ ...clean, seconds: 3.02 })).toEqual({
       tone: "good",
-      text: "Clean: no gaps in the last 3 s",
+      text: "Clean: no gaps in the last 3\u202fs",
     });
   });
 });

@@ -2,6 +2,7 @@
 
 import { share } from "../../shared/heard";
 import { AUDIBLE_SHARE, AUDIBLE_UNDERRUNS } from "./diagnosis";
+import { THIN } from "./format";
 
 export interface StreamCounters {
   receivedPackets: number;
@@ -15,7 +16,7 @@ export interface StreamCounters {
 }
 
 export interface RecentStream {
-  /** How long this window really is. */
+  /** How long this window really is, but for the part of a reading that it may be longer than ten. */
   seconds: number;
   lostPackets: number;
   latePackets: number;
@@ -70,7 +71,7 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
   const outputFrames = since("playedFrames") + concealedFrames;
   const buffers = readings.map((r) => r.counters.bufferFrames).filter((frames) => frames !== null);
   return {
-    seconds: (to.timeMs - from.timeMs) / 1000,
+    seconds: Math.min(WINDOW_MS, to.timeMs - from.timeMs) / 1000,
     lostPackets,
     latePackets,
     concealedFrames,
@@ -97,7 +98,7 @@ export function verdict(recent: RecentStream | null, captures: boolean | null = 
       text: recent?.hasReceived ? "No sound at the moment" : "No sound received yet",
     };
   }
-  const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
+  const period = `the last ${Math.max(1, Math.round(recent.seconds))}${THIN}s`;
   const { concealedFrames, concealedShare, outputUnderruns } = recent;
   if (concealedFrames === 0 && outputUnderruns === 0)
     return { tone: "good", text: `Clean: no gaps in ${period}` };
