@@ -4,6 +4,7 @@ import { createMemo, createUniqueId, For, Index, type JSX, Show } from "solid-js
 import { MAX_TARGET_FRAMES } from "../../shared/messages";
 import { OPUS_KBPS } from "../../shared/rungs";
 import { QUANTA, type Settings } from "../model";
+import { MAX_NAME_CHARACTERS } from "../settings";
 import { deviceOptions } from "./device-options";
 import { formatMs, formatRate, framesToMs } from "./format";
 import { useView } from "./view";
@@ -49,7 +50,7 @@ export function NameField() {
         name="name"
         type="text"
         autocomplete="nickname"
-        maxlength="128" // twice what is kept of a name: here those beyond the basic plane count as two
+        maxlength={MAX_NAME_CHARACTERS} // more would be cut off without a word; here those beyond the basic plane count as two
         placeholder="As the others know you"
         value={settings().name}
         onKeyDown={(event) => {
