@@ -105,7 +105,7 @@ export function microphoneProblem(error: unknown): Problem {
   const words: Record<MicrophoneFault, [title: string, remedy: string]> = {
     refused: [
       "This page may not use the microphone.",
-      "Open the sign beside the page's address and allow the microphone there, or in the system's privacy settings. Then try again.",
+      "Click the icon beside the page's address and allow the microphone there, or in the system's privacy settings. Then try again.",
     ],
     none:
       errorName(error) === "OverconstrainedError"

@@ -46,7 +46,7 @@ function RoomPage() {
   return (
     <div class="page" ref={(page) => keepFocus(page)}>
       <a class="skip" href="#main">
-        Skip to the room
+        {phase() === "joined" ? "Skip to the room" : "Skip to content"}
       </a>
       <header class="bar" classList={{ pinned: phase() === "joined" }}>
         <Wordmark playing={phase() === "joined"} />

@@ -28,8 +28,8 @@ export function Lobby() {
   const joining = createMemo(() => view.state().phase === "joining");
   const isLong = createLasting(joining, LONG_JOIN_MS);
   /** Though the words of that be dismissed. */
-  const held = createMemo<boolean>(
-    (before) => joining() && (before || isLong() || view.problems().some(({ id }) => id === "server-gone")),
+  const isServerGone = createMemo<boolean>(
+    (before) => joining() && (before || view.problems().some(({ id }) => id === "server-gone")),
     false,
   );
   const muted = createMemo(() => microphone() === "on" && view.state().selfMuted);
@@ -93,9 +93,9 @@ export function Lobby() {
           {joining() ? "Joining…" : microphone() === "on" ? "Join" : "Join and only listen"}
           <Icon name="arrow-right" />
         </button>
-        <Show when={held()}>
+        <Show when={isLong() || isServerGone()}>
           <button type="button" class="button" onClick={() => view.studio.stopJoining()}>
-            Do not wait
+            Cancel
           </button>
         </Show>
         {/* As one was in the room. */}
@@ -107,6 +107,7 @@ export function Lobby() {
         </Show>
         <p class="hint" role="status">
           <Switch>
+            <Match when={isServerGone()}>Waiting for the server…</Match>
             <Match when={joining()}>Opening the door…</Match>
             <Match when={muted()}>You are muted: nobody will hear you before you unmute yourself.</Match>
             <Match when={microphone() === "on"}>The others hear you as soon as you are in.</Match>
