@@ -108,6 +108,9 @@ describe("how they hear you", () => {
     const words = (change: Partial<HeardStats>) => plain(heardWords("Bob", { ...heard, ...change }, 48_000));
     expect(words({})).toBe("Bob hears you: 0.2 % filled in, 8.0 ms buffer");
     expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
+    expect(words({ concealedShare: 0, outputUnderruns: 3 })).toBe(
+      "Bob hears you: 0 % filled in, 8.0 ms buffer",
+    );
     expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % filled in, 5.3 ms buffer");
     expect(words({ isMixed: true })).toBe(
       "Bob hears you in the server's mix: 0.2 % filled in, 8.0 ms buffer",

@@ -125,9 +125,10 @@ export function isHeard(state: Unheard): boolean {
 /** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % filled in, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */
 export function heardWords(name: string, heard: HeardStats, sampleRateHz: number | null): string {
   const buffer = `${formatMs(framesToMs(heard.bufferFrames ?? heard.targetFrames, sampleRateHz))} buffer`;
-  const { concealedShare } = heard;
+  const { concealedShare, outputUnderruns } = heard;
   if (concealedShare === null) return `${name} does not hear you yet`;
-  const quality = concealedShare === 0 ? "no gaps" : `${formatShare(concealedShare)} filled in`;
+  const quality =
+    concealedShare === 0 && !outputUnderruns ? "no gaps" : `${formatShare(concealedShare)} filled in`;
   return `${name} hears you${heard.isMixed ? " in the server's mix" : ""}: ${quality}, ${buffer}`;
 }
 
