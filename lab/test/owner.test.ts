@@ -58,7 +58,7 @@ it.for<BrowserName>(["chromium", "firefox"])(
       await untilShown(first, "you, owner");
       await second.open(full.roomUrl(room, "B", parameters));
       await untilShown(second, "The server answers, but does not let you in.");
-      await press(second, "Do not wait");
+      await press(second, "Cancel");
       await untilShown(second, "Join");
       expect(await second.evaluate(() => document.body.textContent)).not.toContain("does not let you in");
       // There is room again.

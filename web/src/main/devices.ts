@@ -80,10 +80,12 @@ export function rateProblem(rateHz: number): Problem {
   };
 }
 
+/** By name: Firefox's OverconstrainedError is no DOMException. */
+const errorName = (error: unknown) => (error instanceof Object && "name" in error ? error.name : "");
+
 /** Why a microphone could not be opened. */
 export function microphoneFault(error: unknown): MicrophoneFault {
-  // By name: Firefox's OverconstrainedError is no DOMException.
-  switch (error instanceof Object && "name" in error ? error.name : "") {
+  switch (errorName(error)) {
     case "NotAllowedError":
     case "SecurityError":
       return "refused";
@@ -103,9 +105,12 @@ export function microphoneProblem(error: unknown): Problem {
   const words: Record<MicrophoneFault, [title: string, remedy: string]> = {
     refused: [
       "This page may not use the microphone.",
-      "Open the sign beside the page's address and allow the microphone there, or in the system's privacy settings. Then try again.",
+      "Click the icon beside the page's address and allow the microphone there, or in the system's privacy settings. Then try again.",
     ],
-    none: ["There is no such microphone.", "Plug one in or choose another, then try again."],
+    none:
+      errorName(error) === "OverconstrainedError"
+        ? ["The microphone that you chose was not found.", "Plug it in or choose another, then try again."]
+        : ["No microphone was found.", "Plug one in, then try again."],
     busy: [
       "The microphone does not open.",
       "You have allowed it, but most likely another program holds it: close that program, or choose another microphone. Then try again; if that does not help, unplug it and plug it in again.",

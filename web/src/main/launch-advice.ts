@@ -29,11 +29,16 @@ export class LaunchAdvice {
     this.#store.raise({
       id: "launcher",
       severity: "advice",
-      title: `This browser ${inputMs === null ? "probably runs" : "runs"} with its ordinary, slow sound settings.`,
-      remedy:
-        "Started with short sound buffers, it answers sooner. The antiphon program does that; whoever runs this server has it:",
-      command: `antiphon open ${browser}${link}`,
-      otherwise: { summary: "Without the program", ...startByHand(link, userAgent, brands()) },
+      title: `Less delay ${inputMs === null ? "may be" : "is"} possible on this computer.`,
+      remedy: "A browser that is started with short sound buffers answers sooner.",
+      how: [
+        startByHand(link, userAgent, brands()),
+        {
+          remedy: "Where the antiphon program is installed, it does the same:",
+          command: `antiphon open ${browser}${link}`,
+          what: "command",
+        },
+      ],
     });
   }
 }

@@ -14,10 +14,8 @@ export interface Problem {
   title: string;
   /** One or two sentences: what to do. */
   remedy: string;
-  /** A command to copy, if that is the remedy. */
-  command?: string;
-  /** The same for those who cannot do that. */
-  otherwise?: ByHand & { summary: string };
+  /** Ways to do it that take some reading: they are shown, and the remedy with them, to those who want to know. */
+  how?: ByHand[];
   /** A button, if the page can do it itself. */
   action?: { label: string; run: () => void };
 }

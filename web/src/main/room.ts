@@ -146,7 +146,7 @@ export class Room {
     this.#members.removeAll();
     this.#mutedNames.clear();
     this.#setMutedByOwner(false);
-    this.#store.end("server-gone", "not-ordered", "ice", "unlocked");
+    this.#store.end("server-gone", "not-ordered", "ice", "unlocked", "not-owner");
   }
 
   /** In a room by joining it anew: the lanes end with the worker that has them. */
@@ -218,15 +218,8 @@ export class Room {
     this.#store.set({ signalling });
     if (signalling === "connecting") this.#sound.current?.holdRelay();
     if (signalling === "online") this.#store.end("server-gone", "not-ordered");
-    else if (signalling === "connecting" && this.#store.state.phase === "joined") {
-      this.#store.raise({
-        id: "server-gone",
-        severity: "warning",
-        title: "The server does not answer.",
-        remedy:
-          "You go on playing with those you are directly connected to; sound through the server waits, and others cannot join meanwhile. The page keeps trying by itself.",
-      });
-    } else if (this.#store.state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
+    // In the room, a line of the page says it: a card would push everyone's controls away.
+    else if (this.#store.state.phase === "joining" && trouble !== undefined && trouble !== this.#trouble) {
       // It is found at each try, and may have been dismissed.
       this.#trouble = trouble;
       this.#store.raise({ id: "server-gone", severity: "error", ...closedDoorWords[trouble] });
@@ -269,6 +262,7 @@ export class Room {
         break;
       case "owner":
         this.#members.setOwner(message.id);
+        if (message.id === this.#members.selfId) this.#store.end("not-owner");
         break;
       case "muted":
         if (message.id === this.#members.selfId) this.#setMutedByOwner(message.muted);
@@ -336,7 +330,10 @@ export class Room {
     if (isFirst) this.#devices.adviseLaunch();
     else this.#sound.current?.doubtLanes();
     // First who owns the room: whoever comes in is told of changes from then on.
+    const hadRoom = !isFirst && this.#store.state.isOwner;
     this.#members.setOwner(welcome.owner);
+    if (this.#store.state.isOwner) this.#store.end("not-owner");
+    else if (hadRoom) this.#sayOwnedBy(welcome.owner);
     const { locked } = welcome;
     this.#store.set({ phase: "joined", locked, roomPassphrase: this.#passphrase, passphrase: "none" });
     this.#setMutedByOwner(welcome.muted);
@@ -348,9 +345,21 @@ export class Room {
     this.#store.raise({
       id: "unlocked",
       severity: "warning",
-      title: "This room was locked, and is open now.",
+      title: "This room was locked, and is unlocked now.",
       remedy:
         "The server has started anew, and somebody without the passphrase was back first. Look who is here; the room's owner can lock it again.",
+    });
+  }
+
+  /** A server that was restarted, or that one was away from for long, gives the room to who is there first. */
+  #sayOwnedBy(id: string): void {
+    const name = this.#members.get(id)?.participant.name ?? "Somebody else";
+    this.#store.raise({
+      id: "not-owner",
+      severity: "warning",
+      title: `${name} owns the room now, no longer you.`,
+      remedy:
+        "The server has started anew, or you were away from it for too long, and they were there first. Ask them to lock the room, or to mute or remove somebody.",
     });
   }
 

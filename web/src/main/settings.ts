@@ -9,7 +9,7 @@ import { DEFAULT_NAME } from "./remembered";
 const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
 /** The server's limit (docs/protocol.md). */
-const MAX_NAME_CHARACTERS = 64;
+export const MAX_NAME_CHARACTERS = 64;
 /** What is not seen, or turns what follows round; but within an emoji it is part of that. */
 const UNSEEN =
   /(\p{ExtPict}(?:\p{EMod}|\ufe0f)?(?:\u200d\p{ExtPict}(?:\p{EMod}|\ufe0f)?)*)|[\p{Cf}\p{DI}\u2800]/gu;

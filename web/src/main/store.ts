@@ -2,10 +2,13 @@
 
 import type { Problem, StudioState } from "./model";
 
+/** Of advice that was dismissed. */
+const KEY = "antiphon.unwanted";
+
 export class Store {
   #state: StudioState;
   readonly #listeners = new Set<() => void>();
-  readonly #dismissed = new Set<string>();
+  readonly #dismissed = new Set(readUnwanted());
 
   constructor(state: StudioState) {
     this.#state = state;
@@ -45,6 +48,26 @@ export class Store {
 
   dismiss(problemId: string): void {
     this.#dismissed.add(problemId);
+    // What is wrong may be worse the next time; advice is the same.
+    if (this.#state.problems.some(({ id, severity }) => id === problemId && severity === "advice"))
+      storeUnwanted(problemId);
     this.clear(problemId);
+  }
+}
+
+function readUnwanted(): string[] {
+  try {
+    const stored: unknown = JSON.parse(localStorage.getItem(KEY) ?? "[]");
+    return Array.isArray(stored) ? stored : [];
+  } catch {
+    return [];
+  }
+}
+
+function storeUnwanted(problemId: string): void {
+  try {
+    localStorage.setItem(KEY, JSON.stringify([...readUnwanted(), problemId]));
+  } catch {
+    // A browser that keeps nothing: it holds for this visit.
   }
 }

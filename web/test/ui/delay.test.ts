@@ -72,12 +72,12 @@ describe("mouth to ear", () => {
   it("is as far away as sound comes in it, and at least so far where a stage is unknown", () => {
     const delay = mouthToEar(far, output, now);
     const atLeast = mouthToEar({ ...far, input: null }, output, now);
-    expect(distanceWords("them", delay, 5)).toBe("Like hearing them from 8 m away.");
+    expect(distanceWords("them", delay, 5)).toBe("Like hearing them from 8\u202fm away.");
     expect(distanceWords("them", atLeast, 5)).toBe(
-      "Like hearing them from at least 8 m away, not counting what a sound card adds.",
+      "Like hearing them from at least 8\u202fm away, not counting what a sound card adds.",
     );
     expect(distanceWords("yourself", null, 5)).toBe(
-      "Like hearing yourself from 2 m away, not counting both sound cards.",
+      "Like hearing yourself from 2\u202fm away, not counting both sound cards.",
     );
     expect(distanceWords("them", null, null)).toBeNull();
   });

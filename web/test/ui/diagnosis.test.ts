@@ -24,6 +24,7 @@ describe("a diagnosis", () => {
     expect(diagnose(clean)).toBeNull();
     expect(diagnose({ ...clean, concealedShare: null, lostShare: null, lateShare: null })).toBeNull();
     expect(diagnose({ ...gaps, concealedShare: 0.005, overrunFrames: 100 })).toBeNull();
+    expect(diagnose({ ...clean, outputUnderruns: 2 })).toBeNull();
   });
 
   it.each<[Partial<Way>, string, string]>([
@@ -44,7 +45,8 @@ describe("a diagnosis", () => {
       "downlink",
       "Your connection has trouble receiving: it is the same with everyone.",
     ],
-    [{ outputUnderruns: 2 }, "output", "Your computer is too busy to play without gaps."],
+    [{ outputUnderruns: 3 }, "output", "Your computer is too busy to play without gaps."],
+    [{ outputUnderruns: 2 }, "path", "Packets from Bob to you get lost on the way."],
     [{ outputUnderruns: null }, "path", "Packets from Bob to you get lost on the way."],
     [{ isMixed: true }, "downlink", "The server's mix reaches you with gaps."],
     [{ isMixed: true, lostShare: 0, lateShare: 0.02 }, "downlink", "The server's mix reaches you with gaps."],
@@ -61,9 +63,25 @@ describe("a diagnosis", () => {
       text: "Your connection cannot carry all that it sends.",
       advice: "A network cable instead of Wi-Fi at your end helps most; fewer channels or bits help too.",
     });
-    expect(diagnose({ ...way, outputUnderruns: 1 })?.text).toBe(
+    expect(diagnose({ ...way, outputUnderruns: 3 })?.text).toBe(
       "Bob's computer is too busy to play without gaps.",
     );
+  });
+
+  it.each<[Partial<Way>, string, string]>([
+    [
+      { outputUnderruns: 3 },
+      "Close other programs. If that does not help, leave and choose a larger block under Advanced.",
+      "Ask Bob to close other programs and, if that does not help, to leave and choose a larger block under Advanced.",
+    ],
+    [
+      { lateShare: 0.03 },
+      "Set Buffer to Safe, here: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.",
+      "Ask Bob to set Buffer to Safe for you: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.",
+    ],
+  ])("advises what the one who hears %o can do on this page", (change, ofMe, ofBob) => {
+    expect(diagnose({ ...gaps, ...change })?.advice).toBe(ofMe);
+    expect(diagnose({ ...gaps, ...change, from: null, to: "Bob" })?.advice).toBe(ofBob);
   });
 
   it("does not take somebody for oneself because of a name", () => {
@@ -88,11 +106,14 @@ describe("how they hear you", () => {
 
   it("is said in a sentence", () => {
     const words = (change: Partial<HeardStats>) => plain(heardWords("Bob", { ...heard, ...change }, 48_000));
-    expect(words({})).toBe("Bob hears you: 0.2 % concealed, 8.0 ms buffer");
+    expect(words({})).toBe("Bob hears you: 0.2 % filled in, 8.0 ms buffer");
     expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
-    expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % concealed, 5.3 ms buffer");
+    expect(words({ concealedShare: 0, outputUnderruns: 3 })).toBe(
+      "Bob hears you: 0 % filled in, 8.0 ms buffer",
+    );
+    expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % filled in, 5.3 ms buffer");
     expect(words({ isMixed: true })).toBe(
-      "Bob hears you in the server's mix: 0.2 % concealed, 8.0 ms buffer",
+      "Bob hears you in the server's mix: 0.2 % filled in, 8.0 ms buffer",
     );
     expect(words({ concealedShare: null })).toBe("Bob does not hear you yet");
   });

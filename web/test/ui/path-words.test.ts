@@ -14,15 +14,15 @@ const lane = (state: LaneStats["state"]): LaneStats => ({
 
 describe("a path in words", () => {
   it.each<[PeerStats["path"], PeerStats["pin"], LaneStats["state"][], string]>([
-    [null, "auto", [], "Nothing comes at the moment."],
-    ["direct", "auto", ["open"], "Comes directly."],
-    ["both", "auto", ["open"], "Comes both directly and through the server."],
-    ["relay", "auto", ["closed", "open"], "Comes through the server."],
-    ["relay", "auto", ["connecting"], "Comes through the server: no direct way is open."],
-    ["relay", "relay", [], "Comes through the server."],
-    ["relay", "direct", [], "Comes through the server, until the chosen path carries it."],
-    ["mix", "auto", [], "Comes mixed by the server, which does not tell its level."],
-    ["mix", "relay", [], "Comes mixed by the server, until the chosen path carries it."],
+    [null, "auto", [], "Nothing arrives at the moment."],
+    ["direct", "auto", ["open"], "Arrives directly."],
+    ["both", "auto", ["open"], "Arrives both directly and through the server."],
+    ["relay", "auto", ["closed", "open"], "Arrives through the server."],
+    ["relay", "auto", ["connecting"], "Arrives through the server: no direct way is open."],
+    ["relay", "relay", [], "Arrives through the server."],
+    ["relay", "direct", [], "Arrives through the server, until the chosen path carries it."],
+    ["mix", "auto", [], "Arrives mixed by the server, which does not tell its level."],
+    ["mix", "relay", [], "Arrives mixed by the server, until the chosen path carries it."],
   ])("%s, chosen %s, lanes %o", (path, pin, states, words) => {
     expect(pathWords({ path, pin, lanes: states.map(lane) })).toBe(words);
   });

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { AUDIBLE_UNDERRUNS } from "../../src/main/ui/diagnosis";
 import { type RecentStream, RecentWindow, type StreamCounters, verdict } from "../../src/main/ui/recent";
 
 const zero: StreamCounters = {
@@ -8,6 +9,7 @@ const zero: StreamCounters = {
   playedFrames: 0,
   concealedFrames: 0,
   bufferFrames: null,
+  outputUnderruns: null,
 };
 
 /** A stream of 375 packets of 128 frames a second, read twice a second. */
@@ -38,6 +40,11 @@ describe("the last ten seconds", () => {
     const window = new RecentWindow();
     expect(play(window, 0, 3, () => ({}))?.seconds).toBe(3);
     expect(play(window, 3.5, 60, () => ({}))?.seconds).toBe(10);
+    // Where readings do not come to the tenth second sharp.
+    expect(play(window, 60.2, 80, () => ({}))?.seconds).toBe(10);
+    expect(
+      window.add(80_400, { ...zero, receivedPackets: 30_150, playedFrames: 80.4 * 48_000 })?.seconds,
+    ).toBe(10);
   });
 
   it("count what happened within them only", () => {
@@ -88,6 +95,13 @@ describe("the last ten seconds", () => {
     expect(window.add(10_500, zero)).toBeNull();
   });
 
+  it("count how often the output ran dry within them", () => {
+    const dry = (s: number) => ({ outputUnderruns: 7 + Math.min(s, 4) });
+    const window = new RecentWindow();
+    expect(play(window, 0, 10, dry)?.outputUnderruns).toBe(4);
+    expect(play(window, 10.5, 20, dry)?.outputUnderruns).toBe(0);
+  });
+
   it("keep the fullest the buffer was", () => {
     const recent = play(new RecentWindow(), 0, 4, (s) => ({
       bufferFrames: s === 2 ? 1500 : s === 1 ? null : 400,
@@ -106,6 +120,7 @@ describe("the verdict", () => {
     lateShare: 0,
     concealedShare: 0,
     hasReceived: true,
+    outputUnderruns: 0,
     fullestFrames: 512,
   };
 
@@ -127,10 +142,15 @@ describe("the verdict", () => {
     expect(verdict({ ...clean, concealedShare: null })).toEqual(pause);
   });
 
+  it("is not clean where the output ran dry, though all came", () => {
+    expect(verdict({ ...clean, outputUnderruns: 1 }).tone).toBe("fair");
+    expect(verdict({ ...clean, outputUnderruns: AUDIBLE_UNDERRUNS }).tone).toBe("poor");
+  });
+
   it("names how long it was clean", () => {
     expect(verdict({ ...clean, seconds: 3.02 })).toEqual({
       tone: "good",
-      text: "Clean: no gaps in the last 3 s",
+      text: "Clean: no gaps in the last 3\u202fs",
     });
   });
 });

@@ -8,6 +8,7 @@ import { Announcer, announce } from "./announcer";
 import { Home } from "./home";
 import { Icon } from "./icon";
 import { keepFocus } from "./keep-focus";
+import { createLasting } from "./lasting";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
 import { ownChanges, whyUnheard } from "./own-words";
@@ -45,7 +46,7 @@ function RoomPage() {
   return (
     <div class="page" ref={(page) => keepFocus(page)}>
       <a class="skip" href="#main">
-        Skip to the room
+        {phase() === "joined" ? "Skip to the room" : "Skip to content"}
       </a>
       <header class="bar" classList={{ pinned: phase() === "joined" }}>
         <Wordmark playing={phase() === "joined"} />
@@ -87,19 +88,21 @@ function RoomPage() {
   );
 }
 
+/** Of a moment nobody needs to know, nor who is removed, whose connection ends just before the room. */
+const GONE_MS = 1_000;
+
 /** Sound needs no server once it flows: say so, or people leave while they could play. */
 function Signalling() {
   const view = useView();
-  const words = createMemo(() => {
+  const isGone = createMemo(() => {
     const { signalling, phase } = view.state();
-    if (phase !== "joined" || signalling === "online") return "";
-    return signalling === "connecting"
-      ? "Reconnecting to the server; what comes directly goes on"
-      : "No server; what comes directly goes on, new players cannot come in";
+    return phase === "joined" && signalling !== "online";
   });
+  const isLong = createLasting(isGone, GONE_MS);
   return (
     <p class="signalling" role="status">
-      {words()}
+      {isLong() &&
+        "The server does not answer. You go on playing with those you reach directly; the page keeps trying."}
     </p>
   );
 }

@@ -1,7 +1,7 @@
 /** The measured delay and its stages, in words. */
 
 import type { DelayStage, MouthToEar } from "../../shared/stats";
-import { formatMs, metresOfAir, msFigure } from "./format";
+import { formatMs, metresOfAir, THIN } from "./format";
 
 /** Clocks this far off say nothing yet: they are still being compared, or a machine stands still. */
 const SETTLED_ERROR_MS = 10;
@@ -48,13 +48,13 @@ export function delayFigure(delay: MouthToEar): string {
 
 /** How good the figure is: "± 0.6 ms, mouth to ear". */
 export function delayNote(delay: MouthToEar): string {
-  return `± ${msFigure(delay.errorMs)} ms, mouth to ear`;
+  return `±${THIN}${formatMs(delay.errorMs)}, mouth to ear`;
 }
 
 /** What of the error loop-backs leave open; null where there was none. */
 export function loopBackNote({ devicesErrorMs }: MouthToEar): string | null {
   return devicesErrorMs > 0
-    ? `± ${msFigure(devicesErrorMs)} ms is what loop-backs leave open: how exactly they measure and, unless a browser speaks of the loudspeaker only, how much is loudspeaker and how much microphone.`
+    ? `±${THIN}${formatMs(devicesErrorMs)} is what loop-backs leave open: how exactly they measure and, unless a browser speaks of the loudspeaker only, how much is loudspeaker and how much microphone.`
     : null;
 }
 
@@ -69,11 +69,11 @@ export function distanceWords(
 ): string | null {
   const ms = delay?.knownMs ?? estimateMs;
   if (ms === null) return null;
-  const metres = Math.max(1, Math.round(metresOfAir(ms)));
-  if (delay === null) return `Like hearing ${from} from ${metres} m away, not counting both sound cards.`;
+  const distance = `${Math.max(1, Math.round(metresOfAir(ms)))}${THIN}m`;
+  if (delay === null) return `Like hearing ${from} from ${distance} away, not counting both sound cards.`;
   return delay.ms === null
-    ? `Like hearing ${from} from at least ${metres} m away, not counting what a sound card adds.`
-    : `Like hearing ${from} from ${metres} m away.`;
+    ? `Like hearing ${from} from at least ${distance} away, not counting what a sound card adds.`
+    : `Like hearing ${from} from ${distance} away.`;
 }
 
 /**

@@ -7,6 +7,8 @@ import { type Unheard, whyUnheard } from "./own-words";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
 export const AUDIBLE_SHARE = 0.006;
+/** Times an output may run dry in a report's 4 s: at 10 ms each, as a browser's ordinary output has it, as large a share. */
+export const AUDIBLE_UNDERRUNS = 3;
 
 /** One way of the sound, over its last seconds. Shares are 0 to 1, null where nothing was to be counted. */
 export interface Way {
@@ -20,7 +22,7 @@ export interface Way {
   overrunFrames: number;
   /** Datagrams that the sender dropped because every lane had a backlog. */
   droppedPackets: number;
-  /** Times the listener's own output ran dry; null where its browser does not tell. */
+  /** Times the listener's own output ran dry, which no share counts; null where its browser does not tell. */
   outputUnderruns: number | null;
   /** By the server's mix: what came lost or late is of the last part of the way, from there. */
   isMixed: boolean;
@@ -47,11 +49,14 @@ export function diagnose(way: Way): Diagnosis | null {
   const listener = way.to ?? "you";
   const ofSender = possessive(way.from);
   const ofListener = possessive(way.to);
-  if (way.outputUnderruns !== null && way.outputUnderruns > 0) {
+  if ((way.outputUnderruns ?? 0) >= AUDIBLE_UNDERRUNS) {
     return {
       where: "output",
       text: `${capital(ofListener)} computer is too busy to play without gaps.`,
-      advice: `Close other programs on ${ofListener} computer, or choose a larger quantum there.`,
+      advice:
+        way.to === null
+          ? "Close other programs. If that does not help, leave and choose a larger block under Advanced."
+          : `Ask ${way.to} to close other programs and, if that does not help, to leave and choose a larger block under Advanced.`,
     };
   }
   if ((way.concealedShare ?? 0) < AUDIBLE_SHARE) return null;
@@ -102,7 +107,7 @@ export function diagnose(way: Way): Diagnosis | null {
     return {
       where: "path",
       text: `Packets from ${sender} to ${listener} take very different times.`,
-      advice: `A larger buffer in ${ofListener} sound settings helps, at the price of delay; so does a cable instead of Wi-Fi at either end.`,
+      advice: `${way.to === null ? "Set Buffer to Safe, here" : `Ask ${way.to} to set Buffer to Safe for you`}: fewer gaps, more delay. A cable instead of Wi-Fi at either end helps, too.`,
     };
   }
   return {
@@ -117,12 +122,13 @@ export function isHeard(state: Unheard): boolean {
   return whyUnheard(state) === null;
 }
 
-/** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % concealed, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */
+/** How a peer hears this page, in a sentence: "Bob hears you: 0.2 % filled in, 8.0 ms buffer". In the server's mix the buffer is that of the mix. */
 export function heardWords(name: string, heard: HeardStats, sampleRateHz: number | null): string {
   const buffer = `${formatMs(framesToMs(heard.bufferFrames ?? heard.targetFrames, sampleRateHz))} buffer`;
-  const { concealedShare } = heard;
+  const { concealedShare, outputUnderruns } = heard;
   if (concealedShare === null) return `${name} does not hear you yet`;
-  const quality = concealedShare === 0 ? "no gaps" : `${formatShare(concealedShare)} concealed`;
+  const quality =
+    concealedShare === 0 && !outputUnderruns ? "no gaps" : `${formatShare(concealedShare)} filled in`;
   return `${name} hears you${heard.isMixed ? " in the server's mix" : ""}: ${quality}, ${buffer}`;
 }
 

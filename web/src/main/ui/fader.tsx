@@ -38,7 +38,7 @@ export function PanFader(props: { name: string; pan: number; onPan: (pan: number
       position={Math.round((props.pan * 100) / PAN_STEP) * PAN_STEP}
       shown={formatPan(props.pan)}
       spoken={formatPan(props.pan)}
-      neutral="Centre"
+      neutral="centre"
       onPosition={(position) => props.onPan(position / 100)}
       onNeutral={() => props.onPan(0)}
     />
@@ -55,7 +55,7 @@ interface SliderProps {
   position: number;
   shown: string;
   spoken: string;
-  /** What the way back is called. */
+  /** What position 0 is called. */
   neutral: string;
   onPosition: (position: number) => void;
   onNeutral: () => void;
@@ -63,6 +63,7 @@ interface SliderProps {
 
 function Slider(props: SliderProps): JSX.Element {
   const id = createUniqueId();
+  let input!: HTMLInputElement;
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !["0", "Delete", "Backspace"].includes(event.key))
       return;
@@ -80,6 +81,7 @@ function Slider(props: SliderProps): JSX.Element {
         {props.shown}
       </output>
       <input
+        ref={input}
         id={id}
         type="range"
         min={props.min}
@@ -93,11 +95,17 @@ function Slider(props: SliderProps): JSX.Element {
       />
       <button
         type="button"
-        class="button quiet reset"
-        aria-label={`${props.neutral}: reset ${props.label.toLowerCase()} of ${props.of}`}
-        onClick={() => props.onNeutral()}
+        class="button reset"
+        // In its place even while it is not needed, so that nothing moves.
+        style={{ visibility: props.position === 0 ? "hidden" : "visible" }}
+        aria-label={`Reset ${props.label.toLowerCase()} of ${props.of} to ${props.neutral}`}
+        onClick={() => {
+          props.onNeutral();
+          // It goes, and would take the focus with it.
+          input.focus();
+        }}
       >
-        {props.neutral}
+        Reset
       </button>
     </div>
   );

@@ -333,7 +333,9 @@ function createRecent(reading: Reading, isSilenced: () => boolean): Accessor<Rec
     // Two streams' counts do not compare.
     if (!stream || isMixed !== wasMixed) window = new RecentWindow();
     wasMixed = isMixed;
-    return now && stream && window.add(now.stats.timeMs, stream);
+    return (
+      now && stream && window.add(now.stats.timeMs, { ...stream, outputUnderruns: now.stats.outputUnderruns })
+    );
   });
 }
 

@@ -5,7 +5,7 @@ import type { SentStats } from "../../shared/stats";
 
 export const UNKNOWN = "–";
 const MINUS = "\u2212";
-const THIN = "\u202f"; // narrow no-break space, between a figure and its unit
+export const THIN = "\u202f"; // narrow no-break space, between a figure and its unit
 
 /** "−3.0 dB", "+6.0 dB", "0.0 dB", "−∞ dB". */
 export function formatDb(db: number, unit = "dB"): string {

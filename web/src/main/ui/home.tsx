@@ -73,7 +73,7 @@ function Refusal(props: { of: RoomReference }) {
     <span>
       <Show when={props.of.kind === "empty"}>Paste the link you were sent first.</Show>
       <Show when={props.of.kind === "unreadable"}>
-        This is no link to a room. It ends in /r/ and 16 to 64 letters, digits, - and _.
+        That is not a room link. Paste the whole link: it has /r/ and a long name at its end.
       </Show>
       <Show when={elsewhere()}>
         {(found) => (

@@ -10,7 +10,7 @@ export type LevelState = HeardState | "coming";
 export const levelWords: Record<LevelState, string> = {
   nothing: "No sound at all. Is it switched on, and the right input?",
   quiet: "No sound yet. Play or speak.",
-  heard: "We hear you.",
+  heard: "Your sound comes in.",
   coming: "Sound comes in.",
   resting: "Quiet now.",
   clipping: "Too loud: it clips. Turn the input down.",

@@ -1,19 +1,10 @@
 /** Before the door: a name, a microphone that works, and then in. */
 
-import {
-  createEffect,
-  createMemo,
-  createSignal,
-  createUniqueId,
-  Match,
-  on,
-  onCleanup,
-  Show,
-  Switch,
-} from "solid-js";
+import { createEffect, createMemo, createUniqueId, Match, on, Show, Switch } from "solid-js";
 import { doorWords, type Stopped } from "../door";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
+import { createLasting } from "./lasting";
 import { LoopBack } from "./loop-back";
 import { MicrophoneButton } from "./microphone-button";
 import { unheardWords } from "./own-words";
@@ -35,18 +26,10 @@ export function Lobby() {
     false,
   );
   const joining = createMemo(() => view.state().phase === "joining");
-  const [isLong, setLong] = createSignal(false);
-  createEffect(() => {
-    if (!joining()) return;
-    const timer = setTimeout(setLong, LONG_JOIN_MS, true);
-    onCleanup(() => {
-      clearTimeout(timer);
-      setLong(false);
-    });
-  });
+  const isLong = createLasting(joining, LONG_JOIN_MS);
   /** Though the words of that be dismissed. */
-  const held = createMemo<boolean>(
-    (before) => joining() && (before || isLong() || view.problems().some(({ id }) => id === "server-gone")),
+  const isServerGone = createMemo<boolean>(
+    (before) => joining() && (before || view.problems().some(({ id }) => id === "server-gone")),
     false,
   );
   const muted = createMemo(() => microphone() === "on" && view.state().selfMuted);
@@ -110,9 +93,9 @@ export function Lobby() {
           {joining() ? "Joining…" : microphone() === "on" ? "Join" : "Join and only listen"}
           <Icon name="arrow-right" />
         </button>
-        <Show when={held()}>
+        <Show when={isLong() || isServerGone()}>
           <button type="button" class="button" onClick={() => view.studio.stopJoining()}>
-            Do not wait
+            Cancel
           </button>
         </Show>
         {/* As one was in the room. */}
@@ -124,6 +107,7 @@ export function Lobby() {
         </Show>
         <p class="hint" role="status">
           <Switch>
+            <Match when={isServerGone()}>Waiting for the server…</Match>
             <Match when={joining()}>Opening the door…</Match>
             <Match when={muted()}>You are muted: nobody will hear you before you unmute yourself.</Match>
             <Match when={microphone() === "on"}>The others hear you as soon as you are in.</Match>
@@ -193,6 +177,10 @@ function Headphones() {
 function MicrophoneStep() {
   const view = useView();
   const microphone = () => view.state().microphone;
+  /** Why, above. */
+  const isSaid = createMemo(() =>
+    view.problems().some(({ id }) => id === "microphone" || id === "microphone-ended"),
+  );
   return (
     <div class="microphone-step">
       <p role="status">
@@ -204,6 +192,7 @@ function MicrophoneStep() {
           <Match when={microphone() === "asking"}>
             Answer the browser's question: it is near the address bar. Choose “Allow”.
           </Match>
+          <Match when={isSaid()}>Nobody will hear you.</Match>
           <Match when={true}>Nobody will hear you: {unheardWords[microphone()]}</Match>
         </Switch>
       </p>

@@ -148,7 +148,7 @@ export function Lock() {
           </button>
           <Show when={locked()}>
             <button type="button" class="button" onClick={() => view.studio.lock(null)}>
-              Open the room
+              Unlock the room
             </button>
           </Show>
           <p class="hint" id={`${id}-hint`}>

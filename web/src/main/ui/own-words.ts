@@ -8,7 +8,7 @@ export const unheardWords: Record<StudioState["microphone"], string> = {
   asking: "the browser asks first whether this page may.",
   on: "",
   refused: "the browser blocks the microphone.",
-  none: "there is no such microphone.",
+  none: "the microphone was not found.",
   busy: "the microphone is in use elsewhere, or does not answer.",
   failed: "the microphone could not be opened.",
   mismatched: "the browser records at another rate than the room's.",
@@ -37,7 +37,7 @@ export function ownChanges(before: Own | undefined, now: Own): string[] {
   if (before?.phase !== "joined" || now.phase !== "joined") return [];
   const sentences: string[] = [];
   if (now.locked !== before.locked)
-    sentences.push(now.locked ? "The room is locked." : "The room is open again.");
+    sentences.push(now.locked ? "The room is locked." : "The room is unlocked.");
   else if (now.roomPassphrase !== before.roomPassphrase) sentences.push("The passphrase is changed.");
   if (before.mutedByOwner && !now.mutedByOwner) sentences.push("The owner lets you be heard again.");
   // Whoever unmutes oneself is told by what does it.

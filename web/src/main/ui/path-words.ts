@@ -13,11 +13,11 @@ const ways: Record<Path, string> = {
 
 /** What is, and why, if it is not what one would expect. */
 export function pathWords({ path, pin, lanes }: Pick<PeerStats, "path" | "pin" | "lanes">): string {
-  if (path === null) return "Nothing comes at the moment.";
-  if (pin !== "auto" && path !== pin) return `Comes ${ways[path]}, until the chosen path carries it.`;
-  if (path === "mix") return `Comes ${ways.mix}, which does not tell its level.`;
+  if (path === null) return "Nothing arrives at the moment.";
+  if (pin !== "auto" && path !== pin) return `Arrives ${ways[path]}, until the chosen path carries it.`;
+  if (path === "mix") return `Arrives ${ways.mix}, which does not tell its level.`;
   const isWithoutDirect = pin === "auto" && path === "relay" && !lanes.some(({ state }) => state === "open");
-  return isWithoutDirect ? `Comes ${ways.relay}: no direct way is open.` : `Comes ${ways[path]}.`;
+  return isWithoutDirect ? `Arrives ${ways.relay}: no direct way is open.` : `Arrives ${ways[path]}.`;
 }
 
 /** For how long a path must have lasted before it is said: what flickers between two is not worth a word. */

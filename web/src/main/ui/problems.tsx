@@ -44,14 +44,19 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
           <span class="visually-hidden">{severityWords[problem().severity]}: </span>
           {problem().title}
         </p>
-        <p>{problem().remedy}</p>
-        <Show when={problem().command}>{(command) => <Command text={command()} what="command" />}</Show>
-        <Show when={problem().otherwise}>
-          {(otherwise) => (
-            <details class="disclosure">
-              <summary>{otherwise().summary}</summary>
-              <p>{otherwise().remedy}</p>
-              <Command text={otherwise().command} what={otherwise().what} />
+        <Show when={problem().how} fallback={<p>{problem().remedy}</p>}>
+          {(how) => (
+            <details class="disclosure" aria-live="off">
+              <summary>How</summary>
+              <p>{problem().remedy}</p>
+              <For each={how()}>
+                {(way) => (
+                  <>
+                    <p>{way.remedy}</p>
+                    <Command text={way.command} what={way.what} />
+                  </>
+                )}
+              </For>
             </details>
           )}
         </Show>
@@ -66,6 +71,7 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
       <button
         type="button"
         class="button quiet square"
+        aria-live="off"
         aria-label={`Dismiss: ${problem().title}`}
         onClick={() => view.dismiss(problem().id)}
       >

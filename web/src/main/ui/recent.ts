@@ -1,7 +1,8 @@
 /** What happened to a peer's stream in the last ten seconds, from counters that only count since joining. */
 
 import { share } from "../../shared/heard";
-import { AUDIBLE_SHARE } from "./diagnosis";
+import { AUDIBLE_SHARE, AUDIBLE_UNDERRUNS } from "./diagnosis";
+import { THIN } from "./format";
 
 export interface StreamCounters {
   receivedPackets: number;
@@ -10,10 +11,12 @@ export interface StreamCounters {
   playedFrames: number;
   concealedFrames: number;
   bufferFrames: number | null;
+  /** Of this page, whoever's the stream is; null where the browser does not tell. */
+  outputUnderruns: number | null;
 }
 
 export interface RecentStream {
-  /** How long this window really is. */
+  /** How long this window really is, but for the part of a reading that it may be longer than ten. */
   seconds: number;
   lostPackets: number;
   latePackets: number;
@@ -25,6 +28,7 @@ export interface RecentStream {
   concealedShare: number | null;
   /** Anything at all, since joining. */
   hasReceived: boolean;
+  outputUnderruns: number;
   /** The most that waited at any reading. Between two arrivals the buffer only empties; its fullest is what delays. */
   fullestFrames: number | null;
 }
@@ -58,7 +62,7 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
   const from = readings[0]!;
   const to = readings.at(-1)!;
   const since = (key: Exclude<keyof StreamCounters, "bufferFrames">) =>
-    Math.max(0, to.counters[key] - from.counters[key]);
+    Math.max(0, (to.counters[key] ?? 0) - (from.counters[key] ?? 0));
   // A packet counted as lost may still arrive: then the count falls, and nothing was lost in the window.
   const lostPackets = since("lostPackets");
   const latePackets = since("latePackets");
@@ -67,7 +71,7 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
   const outputFrames = since("playedFrames") + concealedFrames;
   const buffers = readings.map((r) => r.counters.bufferFrames).filter((frames) => frames !== null);
   return {
-    seconds: (to.timeMs - from.timeMs) / 1000,
+    seconds: Math.min(WINDOW_MS, to.timeMs - from.timeMs) / 1000,
     lostPackets,
     latePackets,
     concealedFrames,
@@ -75,6 +79,7 @@ function compare(readings: readonly { timeMs: number; counters: StreamCounters }
     lateShare: share(latePackets, expectedPackets),
     concealedShare: share(concealedFrames, outputFrames),
     hasReceived: to.counters.receivedPackets > 0,
+    outputUnderruns: since("outputUnderruns"),
     fullestFrames: buffers.length > 0 ? Math.max(...buffers) : null,
   };
 }
@@ -93,9 +98,11 @@ export function verdict(recent: RecentStream | null, captures: boolean | null = 
       text: recent?.hasReceived ? "No sound at the moment" : "No sound received yet",
     };
   }
-  const period = `the last ${Math.max(1, Math.round(recent.seconds))} s`;
-  if (recent.concealedFrames === 0) return { tone: "good", text: `Clean: no gaps in ${period}` };
-  return recent.concealedShare < AUDIBLE_SHARE
+  const period = `the last ${Math.max(1, Math.round(recent.seconds))}${THIN}s`;
+  const { concealedFrames, concealedShare, outputUnderruns } = recent;
+  if (concealedFrames === 0 && outputUnderruns === 0)
+    return { tone: "good", text: `Clean: no gaps in ${period}` };
+  return concealedShare < AUDIBLE_SHARE && outputUnderruns < AUDIBLE_UNDERRUNS
     ? { tone: "fair", text: `Nearly clean: a few short gaps in ${period}` }
     : { tone: "poor", text: `Gaps you can hear in ${period}` };
 }

@@ -144,8 +144,8 @@ function LoopToggle() {
         Hear yourself through the network
       </button>
       <p class="hint" id="loop-hint">
-        A test you can make alone: your sound makes the whole way and comes back as late as the others would
-        hear it. Put on headphones first, or it howls.
+        Test your own delay: your sound travels the whole way and comes back as late as the others would hear
+        it. Put on headphones first, or it howls.
       </p>
     </div>
   );

@@ -35,10 +35,10 @@ export function Shortcuts() {
     <>
       <button type="button" class="button quiet keyboard" onClick={() => dialog.showModal()}>
         <Icon name="keyboard" />
-        <span class="label">Keyboard</span>
+        <span class="label">Shortcuts</span>
       </button>
       <dialog ref={dialog} class="dialog" aria-labelledby="shortcuts-heading">
-        <h2 id="shortcuts-heading">Keyboard</h2>
+        <h2 id="shortcuts-heading">Shortcuts</h2>
         <dl class="keys">
           <dt>
             <kbd>M</kbd>

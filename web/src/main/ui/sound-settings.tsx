@@ -4,6 +4,7 @@ import { createMemo, createUniqueId, For, Index, type JSX, Show } from "solid-js
 import { MAX_TARGET_FRAMES } from "../../shared/messages";
 import { OPUS_KBPS } from "../../shared/rungs";
 import { QUANTA, type Settings } from "../model";
+import { MAX_NAME_CHARACTERS } from "../settings";
 import { deviceOptions } from "./device-options";
 import { formatMs, formatRate, framesToMs } from "./format";
 import { useView } from "./view";
@@ -17,11 +18,11 @@ const FORMATS = [
   ["32", "32 bit (float)"],
   ["opus", "Opus (compressed)"],
 ] as const;
-const CHANNELS = upTo(8);
-const LANES = upTo(16);
+const STEREO = 2;
 
-function upTo(most: number): number[] {
-  return Array.from({ length: most }, (_, n) => n + 1);
+/** As options of a choice. */
+function numbers(least: number, most: number): [value: string, label: string][] {
+  return Array.from({ length: most - least + 1 }, (_, n) => [String(least + n), String(least + n)]);
 }
 
 function useSettings() {
@@ -49,7 +50,7 @@ export function NameField() {
         name="name"
         type="text"
         autocomplete="nickname"
-        maxlength="128" // twice what is kept of a name: here those beyond the basic plane count as two
+        maxlength={MAX_NAME_CHARACTERS} // more would be cut off without a word; here those beyond the basic plane count as two
         placeholder="As the others know you"
         value={settings().name}
         onFocus={(event) => event.currentTarget.select()}
@@ -147,13 +148,10 @@ export function AdvancedFields() {
       </p>
       <div class="fields">
         <Choice
-          label="Channels"
-          hint="How many inputs of your interface you send."
-          value={String(settings().channels)}
-          options={CHANNELS.map((n) => [
-            String(n),
-            n === 1 ? "1 (mono)" : n === 2 ? "2 (stereo)" : String(n),
-          ])}
+          label="More channels"
+          hint="For an interface with more than two inputs: how many of them you send."
+          value={String(Math.max(STEREO, settings().channels))}
+          options={[[String(STEREO), "No, mono or stereo"], ...numbers(STEREO + 1, 8)]}
           onChoice={(value) => change({ channels: Number(value) })}
         />
         <Choice
@@ -175,7 +173,7 @@ export function AdvancedFields() {
           />
         </Show>
         <Choice
-          label="When the way is slow"
+          label="If the connection is too slow"
           hint="To a player whose connection cannot carry this format, you send a cheaper one until it can."
           value={settings().adapt}
           options={[
@@ -185,7 +183,7 @@ export function AdvancedFields() {
           onChoice={(value) => change({ adapt: value as Settings["adapt"] })}
         />
         <Choice
-          label="Copies"
+          label="Lost-packet insurance"
           hint="Each packet carries a cheap copy of the one before, heard if that is lost: for a quarter more upload, and a packet more delay where some are lost. Opus is sent twice instead."
           value={settings().copies}
           options={[
@@ -203,7 +201,7 @@ export function AdvancedFields() {
           onChoice={(value) => change({ packet: Number(value) })}
         />
         <Choice
-          label="Quantum"
+          label="Block size"
           hint={
             playing()
               ? "Sound the browser computes at a time. To change it, leave the room and check your sound."
@@ -219,7 +217,7 @@ export function AdvancedFields() {
           label="Lanes"
           hint="Parallel connections to each player. More get through a lossy network better."
           value={String(settings().lanes)}
-          options={[["auto", "Automatic"], ...LANES.map((n): [string, string] => [String(n), String(n)])]}
+          options={[["auto", "Automatic"], ...numbers(1, 16)]}
           onChoice={(value) => change({ lanes: value === "auto" ? "auto" : Number(value) })}
         />
       </div>
