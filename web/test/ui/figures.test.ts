@@ -24,5 +24,5 @@ it("shows of who only listens nothing about their sound", () => {
     return peerFigures(peer, null, null, null).map(({ label }) => label);
   };
   expect(labels(0)).toEqual(["Round trip", "Direct", "By server", "Lanes", "They get"]);
-  expect(labels(1)).toContain("Concealed");
+  expect(labels(1)).toContain("Filled in");
 });

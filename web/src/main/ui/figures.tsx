@@ -25,6 +25,7 @@ import {
   msFigure,
   plural,
   sentWords,
+  THIN,
   UNKNOWN,
 } from "./format";
 import { type RecentStream, RecentWindow, type Verdict, verdict } from "./recent";
@@ -38,7 +39,7 @@ interface Figure {
 }
 
 /** What a strip shows at a glance; the others wait below. */
-const KEY_FIGURES = ["Delay", "Buffer", "Concealed"];
+const KEY_FIGURES = ["Delay", "Buffer", "Filled in"];
 
 /**
  * @param props.from how the sentence about distance calls them
@@ -233,8 +234,8 @@ function Waterfall(props: {
       </ol>
       <p class="hint">
         {delayFigure(props.delay)} {delayNote(props.delay)}, as far as the browsers' own words are true. Of
-        the error, ± {msFigure(props.delay.offsetErrorMs)} ms is how well the two clocks are compared: the
-        network may be faster one way than the other.
+        the error, ± {msFigure(props.delay.offsetErrorMs)}
+        {THIN}ms is how well the two clocks are compared: the network may be faster one way than the other.
         <Show when={loopBackNote(props.delay)}>{(note) => <> {note()}</>}</Show>
       </p>
     </details>
@@ -384,7 +385,7 @@ function estimatedDelayMs(
   return bufferMs === null || rttMs === null || peer?.path === "mix" ? null : bufferMs + rttMs / 2;
 }
 
-const OF_THEIR_SOUND = ["Delay", "Buffer", "Lost", "Late", "Concealed", "Clocks", "Format"];
+const OF_THEIR_SOUND = ["Delay", "Buffer", "Lost", "Late", "Filled in", "Clocks", "Format"];
 
 export function peerFigures(
   peer: PeerStats | null,
@@ -402,7 +403,7 @@ export function peerFigures(
   const measured = settled(peer?.mouthToEar ?? null);
   const estimateMs = estimatedDelayMs(stats, peer, recent);
   const open = peer?.lanes.filter((lane) => lane.state === "open") ?? [];
-  const overSeconds = recent ? `in ${Math.round(recent.seconds)} s` : "";
+  const overSeconds = recent ? `in ${Math.round(recent.seconds)}${THIN}s` : "";
   const total = (count: number | undefined) => (receiving ? `${formatCount(count ?? null)} in all` : "");
   const concealedMs = recent ? framesToMs(recent.concealedFrames, rateHz) : null;
   const hearing = peer?.hearing?.isMixed ? peer.hearing : null;
@@ -477,7 +478,7 @@ export function peerFigures(
         "Counted: packets that came after their moment to be played had passed, as a share of the same.",
     },
     {
-      label: "Concealed",
+      label: "Filled in",
       value: formatShare((hearing ?? recent)?.concealedShare ?? null),
       note: hearing
         ? `by the server and here, in ${Math.round(hearing.periodMs / 1000)} s`
@@ -585,7 +586,7 @@ export function ownFigures(stats: Stats | null): Figure[] {
       explanation: "Sound that is collected before it is sent, from your settings and the sample rate.",
     },
     {
-      label: "Quantum",
+      label: "Block size",
       value: formatMs(framesToMs(quantum, rateHz)),
       note: quantum === null ? "" : plural(quantum, "frame"),
       explanation:
