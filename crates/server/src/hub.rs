@@ -20,7 +20,7 @@ use crate::{
     metrics::{DropReason, Metrics},
     outbox::{End, NotTaken, Outbox},
     rate::LineRate,
-    rooms::{Arrival, ConnectionId, Output, RoomStatus, Rooms},
+    rooms::{Arrival, ConnectionId, Moderated, Output, RoomStatus, Rooms},
     signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
 };
 
@@ -210,7 +210,12 @@ impl Hub {
                         media.tell(command);
                     }
                 }
-                Output::Moderated(what) => self.metrics.count_moderated(what),
+                Output::Moderated(room, what) => {
+                    self.metrics.count_moderated(what);
+                    if what == Moderated::LockedAgain {
+                        tracing::info!(?room, "somebody who returned has locked a room as before");
+                    }
+                }
                 Output::DroppedWhileAway => self.metrics.count_dropped(DropReason::PeerAway),
             }
         }

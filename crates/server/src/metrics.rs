@@ -216,7 +216,7 @@ impl Metrics {
         );
         registry.register(
             "moderated",
-            "What owners did in their rooms, by action",
+            "What owners did in their rooms, and those who returned to them, by action",
             metrics.moderated.clone(),
         );
         Self {
@@ -255,6 +255,7 @@ impl Metrics {
             Moderated::Removed => "remove",
             Moderated::Locked => "lock",
             Moderated::Unlocked => "unlock",
+            Moderated::LockedAgain => "relock",
         };
         self.moderated.get_or_create(&ByAction { action }).inc();
     }

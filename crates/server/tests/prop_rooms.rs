@@ -405,7 +405,7 @@ impl World {
                     self.views.remove(&connection).expect("closed twice");
                 }
                 Output::Media(command) => self.relay.handle(command),
-                Output::DroppedWhileAway | Output::Moderated(_) => {}
+                Output::DroppedWhileAway | Output::Moderated(..) => {}
             }
         }
     }
