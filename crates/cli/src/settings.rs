@@ -260,7 +260,7 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_participants_per_room: Option<usize>,
 
-    /// Connections of signalling from one address (an IPv6 /64 counts as one); an eighth as many may be opened a second. It may hold eight times as
+    /// Connections of signalling from one address (an IPv6 /64 counts as one, a /48 as four); an eighth as many may be opened a second. It may hold eight times as
     /// many connections to the web port in all, and at least 32, and four times as many sessions with the relay. Raise it if a whole school shares one address [default: 64]
     #[arg(
         long,

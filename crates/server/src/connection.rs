@@ -59,9 +59,6 @@ pub(crate) async fn upgrade(
         )
             .into_response();
     };
-    if hub.is_stopping() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
-    }
     if !is_own_origin(&headers, &uri, hub.config.public_origin.as_deref()) {
         hub.metrics.count_dropped(DropReason::ForeignOrigin);
         if hub.may_log() {
@@ -78,18 +75,23 @@ pub(crate) async fn upgrade(
             .into_response();
     }
     let address = client_address(peer.ip(), &headers, &hub.config.trusted_proxies);
-    let Some(connection) = hub.admit(address) else {
-        hub.metrics.count_dropped(DropReason::TooManyConnections);
-        if hub.may_log() {
-            tracing::warn!(
-                "refused a connection: its address has too many, or opens them too fast"
-            );
+    let connection = match hub.admit(address) {
+        Ok(connection) => connection,
+        Err(None) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
         }
-        return (
-            StatusCode::TOO_MANY_REQUESTS,
-            "too many connections from this address\n",
-        )
-            .into_response();
+        Err(Some(network)) => {
+            hub.metrics.count_dropped(DropReason::TooManyConnections);
+            if hub.may_log() {
+                tracing::warn!(
+                    %network,
+                    "refused a connection: its address has too many, or opens them too fast; is it a whole school, or a \
+                     proxy? See --max-connections-per-address, --trusted-proxy"
+                );
+            }
+            let why = "too many connections from this address\n";
+            return (StatusCode::TOO_MANY_REQUESTS, why).into_response();
+        }
     };
     upgrade
         .read_buffer_size(READ_BUFFER_BYTES)

@@ -14,10 +14,11 @@ use axum::extract::ws::Utf8Bytes;
 use tokio::{sync::Notify, time};
 
 use crate::{
-    admission::Admission,
+    admission::{Admission, site},
     config::Config,
     media::Media,
     metrics::{DropReason, Metrics},
+    network::Network,
     outbox::{End, NotTaken, Outbox},
     rate::LineRate,
     rooms::{Arrival, ConnectionId, Moderated, Output, RoomStatus, Rooms},
@@ -117,19 +118,20 @@ impl Hub {
         }
     }
 
-    /// Gives a connection its place, if its address may have one more.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
+    /// Gives a connection its place, or says what has too many; nothing has, if the server stops.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Option<Network>> {
         let mut state = self.lock();
-        if self.is_stopping() || !state.admission.handle_opened(address, self.now()) {
-            return None;
+        if self.is_stopping() {
+            return Err(None);
         }
+        state.admission.handle_opened(address, self.now())?;
         let id = ConnectionId(state.next_connection);
         state.next_connection += 1;
         state.open += 1;
         let outbox = Arc::new(Outbox::default());
         state.outboxes.insert(id, Arc::clone(&outbox));
         self.metrics.connections.set(state.open as i64);
-        Some(Connection {
+        Ok(Connection {
             id,
             outbox,
             hub: Arc::clone(self),
@@ -290,12 +292,27 @@ impl Connection {
             ice_servers: self.hub.config.ice.servers_for(hello.id, unix_now_s),
         };
         tracing::debug!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
-        let mut is_in = false;
-        self.hub
-            .with_rooms(|rooms, now| is_in = rooms.handle_hello(arrival, room, hello, now));
-        if is_in {
-            let welcome_seconds = &self.hub.metrics.welcome_seconds;
-            welcome_seconds.observe(read_at.elapsed().as_secs_f64());
+        let mut entered = Ok(());
+        let enter = |rooms: &mut Rooms, now| {
+            entered = rooms.handle_hello(arrival, room.clone(), hello, now);
+        };
+        self.hub.with_rooms(enter);
+        let code = match entered {
+            Ok(()) => {
+                let welcome_seconds = &self.hub.metrics.welcome_seconds;
+                welcome_seconds.observe(read_at.elapsed().as_secs_f64());
+                return;
+            }
+            Err(code) => code,
+        };
+        let flag = match code {
+            ErrorCode::RoomFull => "--max-participants-per-room",
+            ErrorCode::ServerFull => "--max-participants, --max-rooms",
+            _ => return,
+        };
+        if self.hub.may_log() {
+            let address = site(self.address);
+            tracing::warn!(?room, %address, ?code, "refused a participant: see {flag}");
         }
     }
 

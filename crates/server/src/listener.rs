@@ -18,7 +18,9 @@ use tokio::{
     time,
 };
 
-use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::LineRate};
+use crate::{
+    admission::Admission, hub::Hub, metrics::DropReason, network::Network, rate::LineRate,
+};
 
 /// Connections of an address, for each signalling connection that it may have: pages also load their files by some.
 const PER_SIGNALLING_CONNECTION: u32 = 8;
@@ -61,16 +63,16 @@ impl Listener {
         })
     }
 
-    /// The place of a connection that may come in.
-    fn admit(&self, address: IpAddr) -> Option<Place> {
+    /// The place of a connection that may come in, or what has too many.
+    fn admit(&self, address: IpAddr) -> Result<Place, Network> {
         let proxies = &self.hub.config.trusted_proxies;
         let admission = self.admission.as_ref();
         let admission = admission.filter(|_| !proxies.contains(&address.to_canonical()));
-        let is_admitted = admission.is_none_or(|admission| {
+        if let Some(admission) = admission {
             let mut admission = admission.lock().unwrap_or_else(PoisonError::into_inner);
-            admission.handle_opened(address, self.hub.now())
-        });
-        is_admitted.then(|| Place {
+            admission.handle_opened(address, self.hub.now())?;
+        }
+        Ok(Place {
             admission: admission.cloned(),
             address,
         })
@@ -91,15 +93,18 @@ impl AddrListener<Visit, Visitor> for Listener {
                     tracing::error!(%error, "cannot accept connections");
                 }
             })?;
-            if let Some(place) = self.admit(address.ip()) {
-                return Ok((Visit { stream, place }, Visitor(address)));
-            }
+            let network = match self.admit(address.ip()) {
+                Ok(place) => return Ok((Visit { stream, place }, Visitor(address))),
+                Err(network) => network,
+            };
             self.hub
                 .metrics
                 .count_dropped(DropReason::TooManyConnections);
             if self.lines.may_log(self.hub.now()) {
                 tracing::warn!(
-                    "refused to talk: an address has too many connections, or opens them too fast"
+                    %network,
+                    "refused to talk: an address has too many connections, or opens them too fast; see \
+                     --max-connections-per-address"
                 );
             }
         }

@@ -254,14 +254,14 @@ impl Rooms {
         self.relay = Some(offer);
     }
 
-    /// A connection says who it is: it joins or resumes (true), or is refused.
+    /// A connection says who it is: it joins or resumes, or is refused.
     pub fn handle_hello(
         &mut self,
         arrival: Arrival,
         room_name: RoomName,
         hello: Hello,
         now: Duration,
-    ) -> bool {
+    ) -> Result<(), ErrorCode> {
         let connection = arrival.connection;
         let resumed = self
             .rooms
@@ -271,7 +271,7 @@ impl Rooms {
             self.resume(connection, &room_name, &hello);
         } else if let Err((code, message)) = self.join(&arrival, &room_name, &hello, now) {
             self.refuse(connection, code, message);
-            return false;
+            return Err(code);
         }
         self.seats.insert(connection, (room_name.clone(), hello.id));
         let room = self.rooms.get_mut(&room_name).expect("it was entered");
@@ -334,7 +334,7 @@ impl Rooms {
                 });
             }
         }
-        true
+        Ok(())
     }
 
     fn join(

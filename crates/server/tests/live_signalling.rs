@@ -232,6 +232,12 @@ async fn a_new_connection_may_tell_everybody_no_more_than_the_one_before() {
 
 #[tokio::test]
 async fn rooms_and_the_server_can_be_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
     let server = Running::start(|config| {
         config.rooms.participants_per_room = 1;
         config.rooms.participants = 2;
@@ -256,6 +262,10 @@ async fn rooms_and_the_server_can_be_full() {
         ),
         (1, 1)
     );
+    // No more than a line a second.
+    let log = fs::read_to_string(log).expect("UTF-8");
+    assert!(log.contains("--max-participants-per-room"), "{log}");
+    assert!(log.contains("127.0.0.1") && !log.contains(ROOM), "{log}");
 }
 
 #[tokio::test]
@@ -420,10 +430,19 @@ async fn nor_can_those_who_are_let_in() {
 
 #[tokio::test]
 async fn an_address_has_its_share_of_connections() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
     let server = Running::start(|config| config.connections.per_address = 2).await;
     let (_first, _second) = (server.connect().await, server.connect().await);
     assert_eq!(server.try_connect(ROOM, None).await.err(), Some(429));
     assert_eq!(server.dropped("too_many_connections").await, 1);
+    let log = fs::read_to_string(log).expect("UTF-8");
+    assert!(log.contains("127.0.0.1"), "{log}");
+    assert!(log.contains("--max-connections-per-address"), "{log}");
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ impl Plan {
             address: IpAddr::from([192, 0, 2, 1]),
             ice_servers: vec![],
         };
-        self.rooms.handle_hello(arrival, room, hello, self.now);
+        let _ = self.rooms.handle_hello(arrival, room, hello, self.now);
         self.told()
     }
 
@@ -918,7 +918,8 @@ fn stream_numbers_stay_and_are_not_used_early() {
             ice_servers: vec![],
         };
         let room = ROOM.parse().expect("a name");
-        plan.rooms
+        let _ = plan
+            .rooms
             .handle_hello(arrival, room, bob.clone(), plan.now);
         plan.rooms
             .handle_message(ConnectionId(connection), ClientMessage::Leave, plan.now);

@@ -61,9 +61,10 @@ use self::{
 };
 use crate::{
     acme::Shown,
-    admission::{Admission, site},
+    admission::{Admission, counted},
     config::{Config, RelayConfig, Tls, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
+    network::Network,
     rate::TokenBucket,
     server::StartError,
     signalling::RoomName,
@@ -409,12 +410,17 @@ impl Lag {
 impl Relay {
     /// Lets a connection begin its handshake, or not. Each one let in must be given back to [`Relay::handshake_ended`], then to [`Relay::left`].
     fn admit(&mut self, address: IpAddr) -> bool {
-        let address = site(address);
         let handshakes = &self.handshakes;
-        let own = handshakes.iter().filter(|other| **other == address).count();
+        let has_room = |(network, share): (Network, u32)| {
+            let own = handshakes.iter().filter(|other| network.contains(**other));
+            own.count() < HANDSHAKES_PER_ADDRESS * share as usize
+        };
         let admitted = handshakes.len() < MAX_HANDSHAKES
-            && own < HANDSHAKES_PER_ADDRESS
-            && self.admission.handle_opened(address, self.start.elapsed());
+            && counted(address).all(has_room)
+            && self
+                .admission
+                .handle_opened(address, self.start.elapsed())
+                .is_ok();
         if admitted {
             self.handshakes.push(address);
         }
@@ -422,7 +428,6 @@ impl Relay {
     }
 
     fn handshake_ended(&mut self, address: IpAddr) {
-        let address = site(address);
         let mut handshakes = self.handshakes.iter();
         if let Some(index) = handshakes.position(|other| *other == address) {
             self.handshakes.swap_remove(index);
