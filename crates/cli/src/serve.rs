@@ -90,10 +90,14 @@ impl Serve {
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);
+        #[cfg_attr(not(unix), allow(unused_mut))]
+        let mut config = resolved.config;
         #[cfg(unix)]
-        allow_files(resolved.config.rooms.participants);
+        if let Some(files) = allow_files(config.rooms.participants) {
+            config.connections.in_all = files.saturating_sub(OWN_FILES).max(1);
+        }
         let runtime = Runtime::new().map_err(Failure::running)?;
-        run_to_end(runtime, serve(resolved.config))
+        run_to_end(runtime, serve(config))
     }
 }
 
@@ -101,13 +105,15 @@ impl Serve {
 #[cfg(unix)]
 const OTHER_FILES: u64 = 256;
 
-/// As many open files as the system lets this process have: many begin with 1024, and each connection is one.
+/// Of those, what visitors leave: the sockets it listens on, certificates, the operator's page.
 #[cfg(unix)]
-fn allow_files(participants: usize) {
+const OWN_FILES: usize = 64;
+
+/// As many open files as the system lets this process have: many begin with 1024, and each connection is one. Answers how many they are.
+#[cfg(unix)]
+fn allow_files(participants: usize) -> Option<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return;
-    };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     let limit = if raised.is_ok() { hard } else { soft };
     if limit < (participants as u64).saturating_add(OTHER_FILES) {
@@ -116,6 +122,7 @@ fn allow_files(participants: usize) {
              or LimitNOFILE= of systemd), or take fewer"
         );
     }
+    Some(limit.try_into().unwrap_or(usize::MAX))
 }
 
 /// What has begun to block meanwhile may write a file to its end, but not ask a DNS that never answers.

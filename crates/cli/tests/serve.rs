@@ -529,6 +529,42 @@ fn takes_as_many_open_files_as_it_may_and_warns_if_they_are_too_few() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn visitors_leave_files_for_the_operator() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 80 && exec \"$0\" \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_antiphon"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--no-relay"]);
+    command.args(["--metrics-listen", "127.0.0.1:0"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut greeting = lines(server.0.stdout.take().expect("piped"));
+    let link = greeting
+        .find(|line| line.contains("http://"))
+        .expect("a link");
+    let mut log = lines(server.0.stderr.take().expect("piped"));
+    let operator = log
+        .find(|line| line.contains("for the operator"))
+        .expect("a page");
+    let address = |text: &str| {
+        let (_, rest) = text.split_once("http://").expect("a URL");
+        let address = rest.split('/').next().expect("an address");
+        address.replace("localhost", "127.0.0.1")
+    };
+    // The system takes connections before the server does.
+    let visitors = (0..150).map(|_| TcpStream::connect(address(&link)).expect("connects"));
+    let _visitors: Vec<_> = visitors.collect();
+    assert!(log.any(|line| line.contains("as many connections as open files allow")));
+    let mut page = TcpStream::connect(address(&operator)).expect("connects");
+    let asked =
+        page.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    asked.expect("asked");
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_closed_terminal_stops_it_in_good_order_and_without_one_nothing_happens() {
     let (_ours, theirs) = terminal::terminal();
     let start = |stdin: Stdio| {

@@ -98,6 +98,8 @@ pub struct TlsFiles {
 pub struct ConnectionLimits {
     /// Connections from one address (an IPv6 site counts as one).
     pub per_address: u32,
+    /// Connections of every kind to the web port, from everywhere: fewer than the open files that there may be.
+    pub in_all: usize,
     /// Messages per second in the long run; twenty times as many may come at once, as joining a large room needs.
     pub messages_per_s: u32,
     /// Bytes per second in the long run; eight times as many may come at once.
@@ -114,6 +116,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             per_address: 64,
+            in_all: usize::MAX,
             messages_per_s: 100,
             bytes_per_s: 256 * 1024,
             hello_timeout: Duration::from_secs(5),

@@ -267,6 +267,11 @@ async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
     let again = tokio::time::timeout(Duration::from_secs(20), again).await;
     again.expect("its places are free again");
 
+    let few = Running::start(|config| config.connections.in_all = 3).await;
+    let held = hold(&few, 4).await;
+    few.expect_metric(refused, 1).await;
+    drop(held);
+
     let behind_proxy = Running::start(|config| {
         config.connections.per_address = 2;
         config.trusted_proxies = vec![[127, 0, 0, 1].into()];
