@@ -4,12 +4,12 @@ use std::{
     ffi::OsStr,
     fmt::Display,
     fs,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use antiphon_server::{
-    AcmeConfig, Config, ConnectionLimits, RelayConfig, Secret, Tls, TlsFiles,
+    AcmeConfig, Config, ConnectionLimits, Network, RelayConfig, Secret, Tls, TlsFiles,
     acme::{LETS_ENCRYPT, check_domain},
     ice::{IceConfig, IceServer, IceServerError, TurnService, check_turn_url},
     rooms::RoomLimits,
@@ -121,15 +121,15 @@ pub(crate) struct Settings {
     )]
     tls_key: Option<PathBuf>,
 
-    /// A proxy whose X-Forwarded-For is believed; repeat for more
+    /// A proxy whose X-Forwarded-For is believed, or a network of them, such as 10.0.0.0/8; repeat for more
     #[arg(
         long = "trusted-proxy",
         env = "ANTIPHON_TRUSTED_PROXIES",
-        value_name = "IP",
+        value_name = "IP|NETWORK",
         value_delimiter = ' '
     )]
     #[arg(hide_env = true, help_heading = "HTTPS")]
-    trusted_proxies: Option<Vec<IpAddr>>,
+    trusted_proxies: Option<Vec<Network>>,
 
     /// A STUN or TURN server: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL; repeat for more
     #[arg(

@@ -77,7 +77,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         .env("ANTIPHON_MAX_ROOMS", "21")
         .env("ANTIPHON_MAX_PARTICIPANTS", "22")
         .env("ANTIPHON_ACME_DOMAINS", "a.example.org b.example.org")
-        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 192.0.2.2"));
+        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 10.0.0.0/8"));
     assert_eq!(code, Some(0));
     for line in [
         "max_rooms = 31",
@@ -90,7 +90,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         "relay_listen = \"0.0.0.0:1002\"",
         "relay_port = 34",
         "no_relay = false",
-        "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
+        "trusted_proxies = [\"192.0.2.1\", \"10.0.0.0/8\"]",
         "ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,***\"]",
         "turn_secret = \"***\"",
     ] {

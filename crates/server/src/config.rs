@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{ice::IceConfig, rooms::RoomLimits};
+use crate::{ice::IceConfig, network::Network, rooms::RoomLimits};
 
 /// Everything that a [`crate::Server`] needs to know.
 #[derive(Debug, Clone)]
@@ -23,13 +23,22 @@ pub struct Config {
     /// them by accident.
     pub metrics_listen: Option<SocketAddr>,
     /// Proxies whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: Vec<Network>,
     /// STUN and TURN.
     pub ice: IceConfig,
     /// How many rooms and participants there may be.
     pub rooms: RoomLimits,
     /// What one connection, or one address, may do.
     pub connections: ConnectionLimits,
+}
+
+impl Config {
+    /// Whether that is an address of a trusted proxy.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted_proxies
+            .iter()
+            .any(|proxy| proxy.contains(address))
+    }
 }
 
 impl Default for Config {

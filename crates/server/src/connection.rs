@@ -74,7 +74,7 @@ pub(crate) async fn upgrade(
         )
             .into_response();
     }
-    let address = client_address(peer.ip(), &headers, &hub.config.trusted_proxies);
+    let address = client_address(peer.ip(), &headers, |address| hub.config.trusts(address));
     let connection = match hub.admit(address) {
         Ok(connection) => connection,
         Err(None) => {
@@ -137,16 +137,20 @@ fn is_own_origin(headers: &HeaderMap, uri: &Uri, public_origin: Option<&str>) ->
 
 /// The address of the client itself: the last one in `X-Forwarded-For` that is no trusted proxy. What stands before it, the client may have
 /// written.
-fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> IpAddr {
     let peer = peer.to_canonical();
-    if !trusted.contains(&peer) {
+    if !is_trusted(peer) {
         return peer;
     }
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     lines
         .flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','))
         .map(hop_address)
-        .find(|hop| hop.is_none_or(|hop| !trusted.contains(&hop)))
+        .find(|hop| hop.is_none_or(|hop| !is_trusted(hop)))
         .flatten()
         .unwrap_or(peer)
 }
@@ -366,18 +370,20 @@ mod tests {
     use axum::http::HeaderName;
 
     use super::*;
+    use crate::network::Network;
 
     #[test]
     fn a_client_cannot_choose_its_address() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let trusted = ["127.0.0.1", "192.0.2.1"].map(ip);
+        let trusted = ["127.0.0.1", "192.0.2.0/31"].map(|it| it.parse::<Network>().expect(it));
         let proxy = ip("127.0.0.1");
         let address = |peer, lines: &[&[u8]]| {
             let lines = lines.iter().map(|line| {
                 let value = HeaderValue::from_bytes(line).expect("a header");
                 (HeaderName::from_static("x-forwarded-for"), value)
             });
-            client_address(peer, &lines.collect(), &trusted)
+            let is_trusted = |address| trusted.iter().any(|it| it.contains(address));
+            client_address(peer, &lines.collect(), is_trusted)
         };
         let real = ip("203.0.113.9");
         for lines in [

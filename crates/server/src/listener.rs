@@ -75,9 +75,8 @@ impl Listener {
     fn admit(&self, address: IpAddr) -> Result<Place, Option<Network>> {
         let one_of_all = Arc::clone(&self.places).try_acquire_owned();
         let one_of_all = one_of_all.map_err(|_| None)?;
-        let proxies = &self.hub.config.trusted_proxies;
         let admission = self.admission.as_ref();
-        let admission = admission.filter(|_| !proxies.contains(&address.to_canonical()));
+        let admission = admission.filter(|_| !self.hub.config.trusts(address));
         if let Some(admission) = admission {
             let mut admission = admission.lock().unwrap_or_else(PoisonError::into_inner);
             admission.handle_opened(address, self.hub.now())?;

@@ -388,7 +388,7 @@ async fn strangers_cannot_fill_the_log() {
     let server = Running::start(|config| {
         config.connections.per_address = 1;
         // Else the port itself would soon talk to nobody here.
-        config.trusted_proxies = vec![IpAddr::from([127, 0, 0, 1])];
+        config.trusted_proxies = vec![IpAddr::from([127, 0, 0, 1]).into()];
     })
     .await;
     let began = Instant::now();
@@ -610,7 +610,7 @@ async fn a_welcome_names_the_ice_servers() {
 
 #[tokio::test]
 async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
-    for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1])], 3)] {
+    for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1]).into()], 3)] {
         let server = Running::start(|config| {
             config.connections.per_address = 1;
             config.trusted_proxies = trusted;

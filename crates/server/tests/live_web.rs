@@ -274,7 +274,7 @@ async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
 
     let behind_proxy = Running::start(|config| {
         config.connections.per_address = 2;
-        config.trusted_proxies = vec![[127, 0, 0, 1].into()];
+        config.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     })
     .await;
     let _held = hold(&behind_proxy, 50).await;
