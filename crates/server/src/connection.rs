@@ -43,6 +43,9 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// What is told to everybody in the room counts as so many messages: it could fill everybody's outbox, which cuts their connections.
 const TOLD_TO_ALL: usize = 20;
 
+/// What proxies say for whom they connect.
+const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
+
 /// `GET /ws/{room}`.
 pub(crate) async fn upgrade(
     State(hub): State<Arc<Hub>>,
@@ -75,6 +78,9 @@ pub(crate) async fn upgrade(
             .into_response();
     }
     let address = client_address(peer.ip(), &headers, |address| hub.config.trusts(address));
+    if !hub.config.trusts(peer.ip()) && FORWARDED.iter().any(|name| headers.contains_key(*name)) {
+        hub.tell_of_proxy(peer.ip());
+    }
     let connection = match hub.admit(address) {
         Ok(connection) => connection,
         Err(None) => {

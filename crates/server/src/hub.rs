@@ -36,6 +36,7 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     deadline_changed: Notify,
     emptied: Notify,
+    told_of_proxy: AtomicBool,
     stopping: AtomicBool,
     broken: AtomicBool,
 }
@@ -75,6 +76,7 @@ impl Hub {
             lines: LineRate::new(Duration::ZERO),
             deadline_changed: Notify::new(),
             emptied: Notify::new(),
+            told_of_proxy: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         })
@@ -95,6 +97,17 @@ impl Hub {
         self.metrics.count_dropped(reason);
         if self.may_log() {
             tracing::info!(connection = connection.0, "dropped: {why}");
+        }
+    }
+
+    /// Somebody who is not trusted connects for others. Once is enough: anybody may say so.
+    pub(crate) fn tell_of_proxy(&self, peer: IpAddr) {
+        if !self.told_of_proxy.swap(true, Ordering::Relaxed) {
+            let peer = peer.to_canonical();
+            tracing::warn!(
+                "{peer} connects for others (X-Forwarded-For), and is not trusted: all of them count as one address, with its \
+                 limits. Is this your proxy? Use --trusted-proxy {peer}"
+            );
         }
     }
 

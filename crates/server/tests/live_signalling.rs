@@ -610,6 +610,12 @@ async fn a_welcome_names_the_ice_servers() {
 
 #[tokio::test]
 async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
     for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1]).into()], 3)] {
         let server = Running::start(|config| {
             config.connections.per_address = 1;
@@ -633,4 +639,7 @@ async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
         }
         assert_eq!(upgraded, admitted);
     }
+    let log = fs::read_to_string(log).expect("UTF-8");
+    let advice = "Use --trusted-proxy 127.0.0.1";
+    assert_eq!(log.matches(advice).count(), 1, "{log}");
 }
