@@ -138,15 +138,13 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let public_origin = config.public_origin.clone();
     let relay = config.relay.as_ref();
     let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
-    let reads_files =
-        matches!(config.tls, Some(Tls::Files(_))) || relay.is_some_and(|relay| relay.tls.is_some());
     let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
     let server = Server::bind(config)
         .await
         .map_err(|error| Failure::running(advise(&error)))?;
     let address = server.address();
     let link = room_link(address, tls, public_origin.as_deref());
-    let stopped = stopped(reads_files);
+    let stopped = stopped(server.reads_files());
     // A closed standard output is no reason to stop.
     let _ = write_greeting(
         &mut io::stdout().lock(),

@@ -196,7 +196,7 @@ pub(crate) struct Settings {
     )]
     relay_port: Option<u16>,
 
-    /// Certificate chain (PEM) for the relay [default: that of the web port if browsers trust it everywhere, else the relay's own, which pages recognise]
+    /// Certificate chain (PEM) for the relay, of a public CA [default: that of the web port if browsers trust it everywhere, else the relay's own, which pages recognise]
     #[arg(
         long,
         env = "ANTIPHON_RELAY_CERT",

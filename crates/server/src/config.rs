@@ -64,7 +64,7 @@ pub struct RelayConfig {
     pub listen: Option<SocketAddr>,
     /// The port that pages are told, if a firewall maps it to another than the one listened on.
     pub public_port: Option<u16>,
-    /// Its certificate. Without one it is that of the web port, from files or from [`Tls::Acme`] as soon as there is one, if a public CA vouches for it; otherwise the
+    /// Its certificate, of a public CA: a [`crate::Server`] shows no other. Without one it is that of the web port, from files or from [`Tls::Acme`] as soon as there is one, if a public CA vouches for it; otherwise the
     /// relay makes its own, and pages are told their hashes.
     pub tls: Option<TlsFiles>,
 }

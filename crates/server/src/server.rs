@@ -34,7 +34,7 @@ use crate::{
     listener::{Listener, Prompt, Visitor},
     media::Media,
     metrics::Metrics,
-    relay::{BoundRelay, Lifetime},
+    relay::{self, BoundRelay, Lifetime},
     status, tls, web,
 };
 
@@ -181,6 +181,13 @@ impl Server {
     /// Where it serves metrics and the operator's page, if it does.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Whether it reads certificates again on SIGHUP; the signal is for nobody otherwise.
+    pub fn reads_files(&self) -> bool {
+        let relay = self.relay.as_ref();
+        matches!(self.hub.config.tls, Some(Tls::Files(_)))
+            || relay.is_some_and(BoundRelay::reads_files)
     }
 
     /// Serves until `stop` is ready; then tells every page, and returns when all have gone or four seconds later.
@@ -338,7 +345,9 @@ fn bind_relay(
     let Some(relay) = &config.relay else {
         return Ok(None);
     };
-    let bind = |address| BoundRelay::bind(config, relay, address, Lifetime::default());
+    let mut relay = relay.clone();
+    relay.tls = relay.tls.filter(|files| !relay::is_private(files));
+    let bind = |address| BoundRelay::bind(config, &relay, address, Lifetime::default());
     let bound = match relay.listen {
         Some(address) => bind(address),
         // The web app may have any free port; the same number need not be free for UDP.
@@ -390,6 +399,7 @@ mod tests {
     use tokio::{task::yield_now, time::timeout};
 
     use super::*;
+    use crate::config::{RelayConfig, TlsFiles};
 
     fn hub() -> Arc<Hub> {
         let metrics = Metrics::new(Registry::default());
@@ -398,6 +408,38 @@ mod tests {
 
     async fn health(hub: &Arc<Hub>) -> StatusCode {
         web::health(extract::State(Arc::clone(hub))).await.status()
+    }
+
+    #[tokio::test]
+    async fn a_certificate_for_the_relay_that_browsers_refuse_there_is_not_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = TlsFiles {
+            cert: folder.path().join("cert.pem"),
+            key: folder.path().join("key.pem"),
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        fs::write(&files.cert, made.cert.pem()).expect("written");
+        fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let bind = async |tls| {
+            Server::bind(Config {
+                listen: ([127, 0, 0, 1], 0).into(),
+                relay: Some(RelayConfig {
+                    tls: Some(tls),
+                    ..RelayConfig::default()
+                }),
+                ..Config::default()
+            })
+            .await
+        };
+        let server = bind(files.clone()).await.expect("binds");
+        let offer = server.hub.media.as_ref().expect("a relay").offer();
+        assert_eq!(offer.certificate_hashes.len(), 2, "its own");
+        assert!(!server.reads_files());
+        fs::remove_file(&files.key).expect("removed");
+        assert!(
+            bind(files).await.is_err(),
+            "what cannot be read is an error"
+        );
     }
 
     #[tokio::test]

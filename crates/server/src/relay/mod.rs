@@ -183,6 +183,11 @@ impl BoundRelay {
         self.address
     }
 
+    /// Whether its certificate is read again on SIGHUP.
+    pub(crate) fn reads_files(&self) -> bool {
+        matches!(self.identity, Identity::Files(_))
+    }
+
     /// Shows another certificate than its own as soon as there is one that a public CA vouches for.
     pub(crate) fn show(&mut self, shown: watch::Receiver<Shown>) {
         self.shown = Some(shown);
@@ -648,6 +653,19 @@ fn public_files(config: &Config) -> Option<&TlsFiles> {
         tracing::info!("{PRIVATE}");
     }
     is_public.then_some(files)
+}
+
+/// Whether files for the relay alone hold what Chromium takes for no relay, which is said. What cannot be read is an error elsewhere.
+pub(crate) fn is_private(files: &TlsFiles) -> bool {
+    let is_private = Certificate::read(files).is_ok_and(|certificate| !certificate.is_public());
+    if is_private {
+        tracing::warn!(
+            cert = %files.cert.display(),
+            "no public CA vouches for the certificate of --relay-cert: browsers would open no relay with it, so that it is not shown. \
+             Leave out --relay-cert and --relay-key, and the relay shows one that pages recognise, as now"
+        );
+    }
+    is_private
 }
 
 fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
