@@ -693,6 +693,46 @@ fn warns_about_a_relay_behind_a_proxy() {
     );
 }
 
+#[test]
+fn warns_about_a_certificate_of_another_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["*.example.org".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("made");
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, pem).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let cert = file("cert.pem", made.cert.pem());
+    let key = file("key.pem", made.signing_key.serialize_pem());
+    let start = |url| {
+        let arguments = [
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ];
+        let mut command = antiphon(&["serve", "--public-url", url]);
+        command
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut server = Server(command.spawn().expect("it starts"));
+        let lines = lines(server.0.stderr.take().expect("piped"));
+        let log = lines.scan(false, |is_last, line| {
+            let go_on = !*is_last;
+            *is_last = line.contains("relay on UDP");
+            go_on.then_some(line)
+        });
+        log.collect::<Vec<_>>().concat()
+    };
+    let warning = "the certificate is not for music.example.com, which --public-url has";
+    assert!(start("https://music.example.com:8443").contains(warning));
+    assert!(!start("https://music.example.org").contains("is not for"));
+}
+
 fn warns(arguments: &[&str], words: &[&str]) {
     logs("WARN", arguments, words);
 }

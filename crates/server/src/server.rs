@@ -133,6 +133,9 @@ impl Server {
         let expiry = Gauge::default();
         let (tls, acme) = match &config.tls {
             Some(source) => {
+                if let Tls::Files(files) = source {
+                    tls::check_name(files, config.public_origin.as_deref());
+                }
                 // Fails when one is installed already, which is as good.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let (tls, acme) = bind_tls(source, &expiry).await?;
@@ -221,6 +224,7 @@ impl Server {
         if let (Some(tls), Some(Tls::Files(files))) = (&tls, &hub.config.tls) {
             let (tls, named) = (tls.clone(), files.clone());
             let reload = async move || {
+                tls::check(&named)?;
                 tls.reload_from_pem_file(&named.cert, &named.key).await?;
                 expiry.set(tls::expiry_s(&named));
                 Ok(())
