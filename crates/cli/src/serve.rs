@@ -157,6 +157,13 @@ async fn serve(config: Config) -> Result<(), Failure> {
     }
     if let Some(address) = server.metrics_address() {
         tracing::info!("for the operator: http://{address}/, metrics on http://{address}/metrics");
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                "the operator's page and the metrics are open to whoever reaches {address}: close that port to others, or use \
+                 --metrics-listen 127.0.0.1:{}",
+                address.port()
+            );
+        }
     }
     if !has_web_app() {
         tracing::warn!(

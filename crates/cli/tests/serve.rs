@@ -681,6 +681,12 @@ fn the_link_has_the_name_of_the_certificate() {
 }
 
 #[test]
+fn warns_about_an_operators_page_that_others_reach() {
+    let arguments = ["--listen", "127.0.0.1:0", "--metrics-listen", "0.0.0.0:0"];
+    warns(&arguments, &["operator", "--metrics-listen 127.0.0.1:"]);
+}
+
+#[test]
 fn warns_about_a_relay_behind_a_proxy() {
     warns(
         &[

@@ -29,7 +29,7 @@ use crate::{
     acme::Acme,
     config::{Config, Tls},
     connection,
-    headers::{secure, secure_tls},
+    headers::{only_here, secure, secure_tls},
     hub::Hub,
     listener::{Listener, Prompt, Visitor},
     media::Media,
@@ -369,6 +369,8 @@ fn bind_relay(
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
     let relay_port = hub.media.as_ref().map(|media| media.offer().port);
+    let config = &hub.config;
+    let is_own = !tls && config.public_origin.is_none() && config.listen.ip().is_loopback();
     let app = Router::new()
         .route("/", get(web::index))
         .route("/r/{room}", get(web::room))
@@ -377,6 +379,11 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
         .fallback(get(web::file))
         .route("/ws/{room}", any(connection::upgrade))
         .with_state(hub);
+    let app = if is_own {
+        app.layer(middleware::from_fn(only_here))
+    } else {
+        app
+    };
     if tls {
         app.layer(middleware::from_fn_with_state(relay_port, secure_tls))
     } else {
@@ -391,6 +398,7 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/operator.js", get(status::js))
         .route("/status.json", get(status::json))
         .route("/metrics", get(status::metrics))
+        .layer(middleware::from_fn(only_here))
         .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
 }

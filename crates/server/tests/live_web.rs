@@ -479,6 +479,30 @@ async fn connect_tls(
 }
 
 #[tokio::test]
+async fn a_page_elsewhere_does_not_get_in_by_a_name_that_leads_here() {
+    let asked = async |address: std::net::SocketAddr, host: &str, path: &str| {
+        let stream = TcpStream::connect(address).await.expect("connects");
+        get(stream, host, path, &[]).await.status
+    };
+    let own = Running::start(|_| {}).await;
+    for (address, path) in [(own.address, "/healthz"), (own.metrics, "/status.json")] {
+        assert_eq!(
+            asked(address, "evil.example.org", path).await,
+            421,
+            "{path}"
+        );
+        let ip = address.to_string();
+        assert_eq!(asked(address, &ip, path).await, 200, "{path}");
+    }
+    let public = "https://music.example.org".to_owned();
+    let public = Running::start(|config| config.public_origin = Some(public)).await;
+    let as_named = asked(public.address, "music.example.org", "/healthz").await;
+    assert_eq!(as_named, 200);
+    let operator = asked(public.metrics, "music.example.org", "/metrics").await;
+    assert_eq!(operator, 421, "the operator's stays its own");
+}
+
+#[tokio::test]
 async fn the_operator_sees_what_happens_and_no_visitor_does() {
     let server = Running::start(|_| {}).await;
     let (_ann, welcome) = server.join(1).await;
