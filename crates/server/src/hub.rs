@@ -227,8 +227,16 @@ impl Hub {
                 }
                 Output::Moderated(room, what) => {
                     self.metrics.count_moderated(what);
-                    if what == Moderated::LockedAgain {
-                        tracing::info!(?room, "somebody who returned has locked a room as before");
+                    let is_told = match what {
+                        Moderated::Muted | Moderated::Unmuted => false,
+                        Moderated::Removed | Moderated::Locked | Moderated::Unlocked => {
+                            self.may_log()
+                        }
+                        // Not for long after the start.
+                        Moderated::LockedAgain => true,
+                    };
+                    if is_told {
+                        tracing::info!(?room, action = what.name(), "moderated");
                     }
                 }
                 Output::DroppedWhileAway => self.metrics.count_dropped(DropReason::PeerAway),
@@ -318,14 +326,14 @@ impl Connection {
             }
             Err(code) => code,
         };
-        let flag = match code {
-            ErrorCode::RoomFull => "--max-participants-per-room",
-            ErrorCode::ServerFull => "--max-participants, --max-rooms",
+        let why = match code {
+            ErrorCode::RoomFull => "the room is full, see --max-participants-per-room",
+            ErrorCode::ServerFull => "the server is full, see --max-participants and --max-rooms",
+            ErrorCode::TooFast => "too many wrong passphrases",
             _ => return,
         };
         if self.hub.may_log() {
-            let address = site(self.address);
-            tracing::warn!(?room, %address, ?code, "refused a participant: see {flag}");
+            tracing::warn!(?room, address = %site(self.address), "refused a participant: {why}");
         }
     }
 

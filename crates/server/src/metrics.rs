@@ -249,14 +249,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_moderated(&self, what: Moderated) {
-        let action = match what {
-            Moderated::Muted => "mute",
-            Moderated::Unmuted => "unmute",
-            Moderated::Removed => "remove",
-            Moderated::Locked => "lock",
-            Moderated::Unlocked => "unlock",
-            Moderated::LockedAgain => "relock",
-        };
+        let action = what.name();
         self.moderated.get_or_create(&ByAction { action }).inc();
     }
 

@@ -104,6 +104,20 @@ pub enum Moderated {
     LockedAgain,
 }
 
+impl Moderated {
+    /// In metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Muted => "mute",
+            Self::Unmuted => "unmute",
+            Self::Removed => "remove",
+            Self::Locked => "lock",
+            Self::Unlocked => "unlock",
+            Self::LockedAgain => "relock",
+        }
+    }
+}
+
 /// A room, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoomStatus {

@@ -349,6 +349,46 @@ async fn a_locked_room_asks_for_its_passphrase() {
 }
 
 #[tokio::test]
+async fn the_operator_is_told_who_guesses_and_what_owners_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    let server = Running::start(|_| {}).await;
+    let knock = async |person, passphrase: &str, returning: bool| {
+        let mut page = server.connect().await;
+        let mut hello = hello(person);
+        hello["passphrase"] = passphrase.into();
+        hello["returning"] = returning.into();
+        page.say(hello).await;
+        page
+    };
+    let _stranger = server.join(1).await;
+    let mut owner = knock(2, "right", true).await;
+    assert_eq!(owner.hear().await["locked"], true);
+    owner
+        .say(json!({ "type": "lock", "passphrase": "hush" }))
+        .await;
+    assert_eq!(owner.hear().await["type"], "locked");
+    // A line a second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for guess in 0..11 {
+        let mut page = knock(3, &format!("wrong {guess}"), false).await;
+        page.refused().await;
+    }
+    let log = fs::read_to_string(log).expect("UTF-8");
+    for words in ["\"relock\"", "\"lock\"", "127.0.0.1"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(log.contains("too many wrong passphrases"), "{log}");
+    for secret in [ROOM, "right", "hush"] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[tokio::test]
 async fn only_pages_of_this_server_may_connect() {
     let server =
         Running::start(|config| config.public_origin = Some("https://music.example.org".into()))
