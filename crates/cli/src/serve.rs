@@ -22,6 +22,7 @@ use crate::{
     open::quoted,
     say,
     settings::{LogFormat, Settings},
+    unknown_variables,
 };
 
 /// Serve the web app, its signalling and the relay, and print a room's link
@@ -90,6 +91,9 @@ impl Serve {
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);
+        for (name, nearest) in unknown_variables() {
+            tracing::warn!("{name} is no setting, and changes nothing; {nearest} is one");
+        }
         #[cfg_attr(not(unix), allow(unused_mut))]
         let mut config = resolved.config;
         #[cfg(unix)]

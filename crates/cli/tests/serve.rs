@@ -307,6 +307,29 @@ fn a_variable_of_nothing_is_not_set() {
 }
 
 #[test]
+fn a_variable_that_is_misspelt_is_missed() {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--no-relay"]);
+    command.env("ANTIPHON_ICE_SERVER", "stun:stun.example.org");
+    command
+        .env("ANTIPHON_MAX_ROOMS", "3")
+        .env("ANTIPHON_PASSPHRASE", "of join");
+    command.args(["--metrics-listen", "127.0.0.1:0"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut log = Vec::new();
+    for line in lines(server.0.stderr.take().expect("piped")) {
+        if line.contains("for the operator") {
+            break;
+        }
+        log.push(line);
+    }
+    let log = log.join("\n");
+    assert!(log.contains("ANTIPHON_ICE_SERVER is no setting"), "{log}");
+    assert!(log.contains("ANTIPHON_ICE_SERVERS is one"), "{log}");
+    assert_eq!(log.matches("is no setting").count(), 1, "{log}");
+}
+
+#[test]
 fn a_list_may_have_many_spaces() {
     let mut command = antiphon(&["serve", "--print-config"]);
     command
