@@ -246,11 +246,8 @@ fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> Str
     let (scheme, default_port) = if tls { ("https", 443) } else { ("http", 80) };
     let host = match address.ip() {
         ip if ip.is_loopback() => "localhost".to_owned(),
-        ip if ip.is_unspecified() => {
-            own_address().map_or("localhost".to_owned(), |ip| ip.to_string())
-        }
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        IpAddr::V4(ip) => ip.to_string(),
+        ip if ip.is_unspecified() => own_address(ip).map_or("localhost".to_owned(), in_url),
+        ip => in_url(ip),
     };
     match address.port() {
         port if port == default_port => format!("{scheme}://{host}/r/{room}"),
@@ -258,11 +255,22 @@ fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> Str
     }
 }
 
-/// The address of this machine in its network. Connecting a UDP socket sends nothing.
-fn own_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
+fn in_url(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    }
+}
+
+/// The address of this machine in its network, for who listens on all: of IPv4, or where there is none of IPv6. Connecting a UDP socket sends nothing.
+fn own_address(listening: IpAddr) -> Option<IpAddr> {
+    let towards = |any: &str, somewhere: &str| {
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(somewhere).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    let ipv6 = || towards("[::]:0", "[2001:db8::1]:9").filter(|_| listening.is_ipv6());
+    towards("0.0.0.0:0", "192.0.2.1:9").or_else(ipv6)
 }
 
 fn advise(error: &StartError) -> String {

@@ -667,6 +667,35 @@ async fn what_strangers_make_libraries_say_is_not_logged() {
     }
 }
 
+/// In a network of its own, if this system lets a test have one.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_there_is_only_ipv6_the_link_has_that() {
+    let shell = "ip link set lo up && ip -6 addr add 2001:db8:7::5/64 dev lo nodad && \
+                 ip -6 route add default dev lo src 2001:db8:7::5";
+    let alone = |command: &str| {
+        let mut unshared = Command::new("unshare");
+        unshared.args(["-rn", "sh", "-c", &format!("{shell} && {command}")]);
+        unshared.arg(env!("CARGO_BIN_EXE_antiphon"));
+        unshared
+    };
+    if !alone("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("not tested: unshare -rn is refused");
+        return;
+    }
+    let mut command = alone("exec \"$0\" serve --no-relay --listen '[::]:8081'");
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut greeting = lines(server.0.stdout.take().expect("piped"));
+    let link = greeting
+        .find(|line| line.contains("http://"))
+        .expect("a link");
+    assert!(
+        link.trim().starts_with("http://[2001:db8:7::5]:8081/r/"),
+        "{link}"
+    );
+}
+
 #[test]
 fn warns_about_plain_http_for_others() {
     warns(&["--listen", "0.0.0.0:0"], &["microphone", "--tls-cert"]);
