@@ -101,7 +101,7 @@ impl Serve {
             config.connections.in_all = files.saturating_sub(OWN_FILES).max(1);
         }
         let runtime = Runtime::new().map_err(Failure::running)?;
-        run_to_end(runtime, serve(config))
+        run_to_end(runtime, serve(config, resolved.log_format))
     }
 }
 
@@ -136,7 +136,7 @@ fn run_to_end<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
     result
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
     let tls = config.tls.is_some();
     let acme = matches!(config.tls, Some(Tls::Acme(_)));
     let public_origin = config.public_origin.clone();
@@ -149,13 +149,19 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let address = server.address();
     let link = room_link(address, tls, public_origin.as_deref());
     let stopped = stopped(server.reads_files());
-    // A closed standard output is no reason to stop.
-    let _ = write_greeting(
-        &mut io::stdout().lock(),
-        &typed(env::args_os().next()),
-        &link,
-        address.ip().is_loopback() && public_origin.is_none(),
-    );
+    match log_format {
+        LogFormat::Human => {
+            // A closed standard output is no reason to stop.
+            let _ = write_greeting(
+                &mut io::stdout().lock(),
+                &typed(env::args_os().next()),
+                &link,
+                address.ip().is_loopback() && public_origin.is_none(),
+            );
+        }
+        // Nobody reads it, and the link would be in a log.
+        LogFormat::Json => tracing::info!("ready on {address}"),
+    }
     if let Some(address) = server.relay_address() {
         tracing::info!("relay on UDP {address}");
     }

@@ -312,7 +312,7 @@ pub(crate) struct Settings {
     )]
     log: Option<String>,
 
-    /// How to log: human or json [default: human]
+    /// How to log: human or json, which leaves out the greeting [default: human]
     #[arg(
         long,
         env = "ANTIPHON_LOG_FORMAT",

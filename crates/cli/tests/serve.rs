@@ -458,7 +458,7 @@ fn a_taken_port_of_the_relay_is_explained() {
 
 #[test]
 fn prints_a_link_serves_it_and_stops_when_told() {
-    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0"]);
     let mut server = Server(
         command
             .stdout(Stdio::piped())
@@ -509,12 +509,27 @@ fn prints_a_link_serves_it_and_stops_when_told() {
             .expect("piped")
             .read_to_string(&mut log)
             .expect("a log");
-        assert!(
-            log.lines().all(|line| line.starts_with('{')),
-            "JSON, line by line: {log}"
-        );
         assert!(log.contains("stopping"), "{log}");
     }
+}
+
+#[test]
+fn a_log_for_programs_has_nothing_else_with_it() {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut log = lines(server.0.stderr.take().expect("piped"));
+    let mut ready = false;
+    while !ready {
+        let line = log.next().expect("it says that it is ready");
+        assert!(line.starts_with('{') && !line.contains("/r/"), "{line}");
+        ready = line.contains("ready on 127.0.0.1:");
+    }
+    server.0.kill().expect("it ends");
+    let mut said = String::new();
+    let mut stdout = server.0.stdout.take().expect("piped");
+    stdout.read_to_string(&mut said).expect("nothing");
+    assert_eq!(said, "");
 }
 
 #[cfg(target_os = "linux")]
