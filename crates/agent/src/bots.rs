@@ -536,6 +536,10 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                 };
                 match message {
                     FromServer::Welcome(welcome) => {
+                        // It is over, unless a bot is out for good.
+                        if band.refused.get() == 0 {
+                            *band.trouble.borrow_mut() = None;
+                        }
                         if let Some(old) = seat.replace(welcome.stream) {
                             // By now another may have that number: a server that was restarted numbers anew.
                             let old = (room.clone(), old);
@@ -662,6 +666,34 @@ mod tests {
         let summary = band.summary();
         assert_eq!(summary.delay_p50_us, Some(2_005.0));
         assert_eq!(summary.delay_p99_us, Some(300_000.0));
+    }
+
+    #[tokio::test]
+    async fn trouble_is_over_when_the_server_is_back() {
+        let (server, link) = signalling::tests::room().await;
+        let band = band(link.clone());
+        let serving = async {
+            let (mut socket, _) = signalling::tests::accept(&server).await;
+            *band.trouble.borrow_mut() = Some("the server is away".into());
+            let mut welcome = signalling::tests::welcome(false);
+            let hash = "00".repeat(32);
+            let token = "0".repeat(32);
+            welcome["relay"] = json!({"port": 9, "token": token, "certificate_hashes": [hash]});
+            let welcome = Message::text(welcome.to_string());
+            socket.send(welcome).await.expect("it is there");
+            while band.summary().trouble.is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let both = async {
+            tokio::select! {
+                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
+                () = serving => {}
+            }
+        };
+        let both = timeout(Duration::from_secs(30), both);
+        let over = LocalSet::new().run_until(both).await;
+        over.expect("the trouble is over");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// A music studio in browsers: people far apart play together, peer to peer, uncompressed.
 #[derive(Debug, Parser)]
@@ -87,6 +87,28 @@ fn tidy_variables() {
         // SAFETY: as above.
         unsafe { env::remove_var(name) };
     }
+}
+
+/// Variables that look like settings, and are none, each with the setting that it resembles most. Whoever misspelt one believes that it counts;
+/// but some are of others: Kubernetes sets ANTIPHON_PORT where a service is called antiphon.
+fn unknown_variables() -> Vec<(String, String)> {
+    let command = Cli::command();
+    let arguments = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments);
+    let known: Vec<_> = arguments
+        .filter_map(|argument| argument.get_env())
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    let names = env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    names
+        .filter(|name| name.starts_with("ANTIPHON_") && !known.contains(name))
+        .map(|name| {
+            let nearest = known.iter().min_by_key(|it| strsim::levenshtein(it, &name));
+            let nearest = nearest.cloned().unwrap_or_default();
+            (name, nearest)
+        })
+        .collect()
 }
 
 fn main() -> ExitCode {

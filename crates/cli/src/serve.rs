@@ -22,6 +22,7 @@ use crate::{
     open::quoted,
     say,
     settings::{LogFormat, Settings},
+    unknown_variables,
 };
 
 /// Serve the web app, its signalling and the relay, and print a room's link
@@ -90,10 +91,17 @@ impl Serve {
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);
+        for (name, nearest) in unknown_variables() {
+            tracing::warn!("{name} is no setting, and changes nothing; {nearest} is one");
+        }
+        #[cfg_attr(not(unix), allow(unused_mut))]
+        let mut config = resolved.config;
         #[cfg(unix)]
-        allow_files(resolved.config.rooms.participants);
+        if let Some(files) = allow_files(config.rooms.participants) {
+            config.connections.in_all = files.saturating_sub(OWN_FILES).max(1);
+        }
         let runtime = Runtime::new().map_err(Failure::running)?;
-        run_to_end(runtime, serve(resolved.config))
+        run_to_end(runtime, serve(config, resolved.log_format))
     }
 }
 
@@ -101,13 +109,15 @@ impl Serve {
 #[cfg(unix)]
 const OTHER_FILES: u64 = 256;
 
-/// As many open files as the system lets this process have: many begin with 1024, and each connection is one.
+/// Of those, what visitors leave: the sockets it listens on, certificates, the operator's page.
 #[cfg(unix)]
-fn allow_files(participants: usize) {
+const OWN_FILES: usize = 64;
+
+/// As many open files as the system lets this process have: many begin with 1024, and each connection is one. Answers how many they are.
+#[cfg(unix)]
+fn allow_files(participants: usize) -> Option<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return;
-    };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     let limit = if raised.is_ok() { hard } else { soft };
     if limit < (participants as u64).saturating_add(OTHER_FILES) {
@@ -116,6 +126,7 @@ fn allow_files(participants: usize) {
              or LimitNOFILE= of systemd), or take fewer"
         );
     }
+    Some(limit.try_into().unwrap_or(usize::MAX))
 }
 
 /// What has begun to block meanwhile may write a file to its end, but not ask a DNS that never answers.
@@ -125,33 +136,44 @@ fn run_to_end<T>(runtime: Runtime, work: impl Future<Output = T>) -> T {
     result
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
     let tls = config.tls.is_some();
     let acme = matches!(config.tls, Some(Tls::Acme(_)));
     let public_origin = config.public_origin.clone();
     let relay = config.relay.as_ref();
     let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
-    let reads_files =
-        matches!(config.tls, Some(Tls::Files(_))) || relay.is_some_and(|relay| relay.tls.is_some());
     let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
     let server = Server::bind(config)
         .await
         .map_err(|error| Failure::running(advise(&error)))?;
     let address = server.address();
     let link = room_link(address, tls, public_origin.as_deref());
-    let stopped = stopped(reads_files);
-    // A closed standard output is no reason to stop.
-    let _ = write_greeting(
-        &mut io::stdout().lock(),
-        &typed(env::args_os().next()),
-        &link,
-        address.ip().is_loopback() && public_origin.is_none(),
-    );
+    let stopped = stopped(server.reads_files());
+    match log_format {
+        LogFormat::Human => {
+            // A closed standard output is no reason to stop.
+            let _ = write_greeting(
+                &mut io::stdout().lock(),
+                &typed(env::args_os().next()),
+                &link,
+                address.ip().is_loopback() && public_origin.is_none(),
+            );
+        }
+        // Nobody reads it, and the link would be in a log.
+        LogFormat::Json => tracing::info!("ready on {address}"),
+    }
     if let Some(address) = server.relay_address() {
         tracing::info!("relay on UDP {address}");
     }
     if let Some(address) = server.metrics_address() {
         tracing::info!("for the operator: http://{address}/, metrics on http://{address}/metrics");
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                "the operator's page and the metrics are open to whoever reaches {address}: close that port to others, or use \
+                 --metrics-listen 127.0.0.1:{}",
+                address.port()
+            );
+        }
     }
     if !has_web_app() {
         tracing::warn!(
@@ -230,11 +252,8 @@ fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> Str
     let (scheme, default_port) = if tls { ("https", 443) } else { ("http", 80) };
     let host = match address.ip() {
         ip if ip.is_loopback() => "localhost".to_owned(),
-        ip if ip.is_unspecified() => {
-            own_address().map_or("localhost".to_owned(), |ip| ip.to_string())
-        }
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        IpAddr::V4(ip) => ip.to_string(),
+        ip if ip.is_unspecified() => own_address(ip).map_or("localhost".to_owned(), in_url),
+        ip => in_url(ip),
     };
     match address.port() {
         port if port == default_port => format!("{scheme}://{host}/r/{room}"),
@@ -242,11 +261,22 @@ fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> Str
     }
 }
 
-/// The address of this machine in its network. Connecting a UDP socket sends nothing.
-fn own_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
+fn in_url(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    }
+}
+
+/// The address of this machine in its network, for who listens on all: of IPv4, or where there is none of IPv6. Connecting a UDP socket sends nothing.
+fn own_address(listening: IpAddr) -> Option<IpAddr> {
+    let towards = |any: &str, somewhere: &str| {
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(somewhere).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    let ipv6 = || towards("[::]:0", "[2001:db8::1]:9").filter(|_| listening.is_ipv6());
+    towards("0.0.0.0:0", "192.0.2.1:9").or_else(ipv6)
 }
 
 fn advise(error: &StartError) -> String {

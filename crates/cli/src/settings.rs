@@ -4,12 +4,12 @@ use std::{
     ffi::OsStr,
     fmt::Display,
     fs,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use antiphon_server::{
-    AcmeConfig, Config, ConnectionLimits, RelayConfig, Secret, Tls, TlsFiles,
+    AcmeConfig, Config, ConnectionLimits, Network, RelayConfig, Secret, Tls, TlsFiles,
     acme::{LETS_ENCRYPT, check_domain},
     ice::{IceConfig, IceServer, IceServerError, TurnService, check_turn_url},
     rooms::RoomLimits,
@@ -121,15 +121,15 @@ pub(crate) struct Settings {
     )]
     tls_key: Option<PathBuf>,
 
-    /// A proxy whose X-Forwarded-For is believed; repeat for more
+    /// A proxy whose X-Forwarded-For is believed, or a network of them, such as 10.0.0.0/8; repeat for more
     #[arg(
         long = "trusted-proxy",
         env = "ANTIPHON_TRUSTED_PROXIES",
-        value_name = "IP",
+        value_name = "IP|NETWORK",
         value_delimiter = ' '
     )]
     #[arg(hide_env = true, help_heading = "HTTPS")]
-    trusted_proxies: Option<Vec<IpAddr>>,
+    trusted_proxies: Option<Vec<Network>>,
 
     /// A STUN or TURN server: stun:HOST:PORT or turn:HOST:PORT,USER,CREDENTIAL; repeat for more
     #[arg(
@@ -196,7 +196,7 @@ pub(crate) struct Settings {
     )]
     relay_port: Option<u16>,
 
-    /// Certificate chain (PEM) for the relay [default: that of the web port if browsers trust it everywhere, else the relay's own, which pages recognise]
+    /// Certificate chain (PEM) for the relay, of a public CA [default: that of the web port if browsers trust it everywhere, else the relay's own, which pages recognise]
     #[arg(
         long,
         env = "ANTIPHON_RELAY_CERT",
@@ -260,7 +260,7 @@ pub(crate) struct Settings {
     #[arg(help_heading = "Limits")]
     max_participants_per_room: Option<usize>,
 
-    /// Connections of signalling from one address (an IPv6 /64 counts as one); an eighth as many may be opened a second. It may hold eight times as
+    /// Connections of signalling from one address (an IPv6 /64 counts as one, a /48 as four); an eighth as many may be opened a second. It may hold eight times as
     /// many connections to the web port in all, and at least 32, and four times as many sessions with the relay. Raise it if a whole school shares one address [default: 64]
     #[arg(
         long,
@@ -312,7 +312,7 @@ pub(crate) struct Settings {
     )]
     log: Option<String>,
 
-    /// How to log: human or json [default: human]
+    /// How to log: human or json, which leaves out the greeting [default: human]
     #[arg(
         long,
         env = "ANTIPHON_LOG_FORMAT",

@@ -77,7 +77,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         .env("ANTIPHON_MAX_ROOMS", "21")
         .env("ANTIPHON_MAX_PARTICIPANTS", "22")
         .env("ANTIPHON_ACME_DOMAINS", "a.example.org b.example.org")
-        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 192.0.2.2"));
+        .env("ANTIPHON_TRUSTED_PROXIES", "192.0.2.1 10.0.0.0/8"));
     assert_eq!(code, Some(0));
     for line in [
         "max_rooms = 31",
@@ -90,7 +90,7 @@ fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
         "relay_listen = \"0.0.0.0:1002\"",
         "relay_port = 34",
         "no_relay = false",
-        "trusted_proxies = [\"192.0.2.1\", \"192.0.2.2\"]",
+        "trusted_proxies = [\"192.0.2.1\", \"10.0.0.0/8\"]",
         "ice_servers = [\"stun:file.example.org\", \"turn:file.example.org,ann,***\"]",
         "turn_secret = \"***\"",
     ] {
@@ -307,6 +307,29 @@ fn a_variable_of_nothing_is_not_set() {
 }
 
 #[test]
+fn a_variable_that_is_misspelt_is_missed() {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--no-relay"]);
+    command.env("ANTIPHON_ICE_SERVER", "stun:stun.example.org");
+    command
+        .env("ANTIPHON_MAX_ROOMS", "3")
+        .env("ANTIPHON_PASSPHRASE", "of join");
+    command.args(["--metrics-listen", "127.0.0.1:0"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut log = Vec::new();
+    for line in lines(server.0.stderr.take().expect("piped")) {
+        if line.contains("for the operator") {
+            break;
+        }
+        log.push(line);
+    }
+    let log = log.join("\n");
+    assert!(log.contains("ANTIPHON_ICE_SERVER is no setting"), "{log}");
+    assert!(log.contains("ANTIPHON_ICE_SERVERS is one"), "{log}");
+    assert_eq!(log.matches("is no setting").count(), 1, "{log}");
+}
+
+#[test]
 fn a_list_may_have_many_spaces() {
     let mut command = antiphon(&["serve", "--print-config"]);
     command
@@ -435,7 +458,7 @@ fn a_taken_port_of_the_relay_is_explained() {
 
 #[test]
 fn prints_a_link_serves_it_and_stops_when_told() {
-    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0"]);
     let mut server = Server(
         command
             .stdout(Stdio::piped())
@@ -486,12 +509,27 @@ fn prints_a_link_serves_it_and_stops_when_told() {
             .expect("piped")
             .read_to_string(&mut log)
             .expect("a log");
-        assert!(
-            log.lines().all(|line| line.starts_with('{')),
-            "JSON, line by line: {log}"
-        );
         assert!(log.contains("stopping"), "{log}");
     }
+}
+
+#[test]
+fn a_log_for_programs_has_nothing_else_with_it() {
+    let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut log = lines(server.0.stderr.take().expect("piped"));
+    let mut ready = false;
+    while !ready {
+        let line = log.next().expect("it says that it is ready");
+        assert!(line.starts_with('{') && !line.contains("/r/"), "{line}");
+        ready = line.contains("ready on 127.0.0.1:");
+    }
+    server.0.kill().expect("it ends");
+    let mut said = String::new();
+    let mut stdout = server.0.stdout.take().expect("piped");
+    stdout.read_to_string(&mut said).expect("nothing");
+    assert_eq!(said, "");
 }
 
 #[cfg(target_os = "linux")]
@@ -525,6 +563,42 @@ fn takes_as_many_open_files_as_it_may_and_warns_if_they_are_too_few() {
     assert_eq!(files, "600", "{log}");
     let warning = "--max-participants 500 is more than 600 open files allow";
     assert!(log.contains("WARN") && log.contains(warning), "{log}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn visitors_leave_files_for_the_operator() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 80 && exec \"$0\" \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_antiphon"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--no-relay"]);
+    command.args(["--metrics-listen", "127.0.0.1:0"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut greeting = lines(server.0.stdout.take().expect("piped"));
+    let link = greeting
+        .find(|line| line.contains("http://"))
+        .expect("a link");
+    let mut log = lines(server.0.stderr.take().expect("piped"));
+    let operator = log
+        .find(|line| line.contains("for the operator"))
+        .expect("a page");
+    let address = |text: &str| {
+        let (_, rest) = text.split_once("http://").expect("a URL");
+        let address = rest.split('/').next().expect("an address");
+        address.replace("localhost", "127.0.0.1")
+    };
+    // The system takes connections before the server does.
+    let visitors = (0..150).map(|_| TcpStream::connect(address(&link)).expect("connects"));
+    let _visitors: Vec<_> = visitors.collect();
+    assert!(log.any(|line| line.contains("as many connections as open files allow")));
+    let mut page = TcpStream::connect(address(&operator)).expect("connects");
+    let asked =
+        page.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    asked.expect("asked");
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[cfg(target_os = "linux")]
@@ -563,17 +637,7 @@ fn a_closed_terminal_stops_it_in_good_order_and_without_one_nothing_happens() {
 
 #[tokio::test]
 async fn what_strangers_make_libraries_say_is_not_logged() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    let file = |name: &str, pem: String| {
-        let path = folder.path().join(name);
-        fs::write(&path, pem).expect("written");
-        path.to_str().expect("UTF-8").to_owned()
-    };
-    let cert = file("cert.pem", made.cert.pem());
-    let key = file("key.pem", made.signing_key.serialize_pem());
     let mut command = antiphon(&["serve", "--listen", "127.0.0.1:0", "--log", "debug"]);
-    command.args(["--relay-cert", &cert, "--relay-key", &key]);
     let mut server = Server(
         command
             .stdout(Stdio::null())
@@ -588,7 +652,9 @@ async fn what_strangers_make_libraries_say_is_not_logged() {
                 .map(|(_, address)| address.to_owned())
         })
         .expect("the relay's address");
-    let client = ClientBuilder::new().with_server_certificates(vec![made.cert.der().clone()]);
+    let client = ClientBuilder::new()
+        .dangerous()
+        .with_no_certificate_verification();
     let token = "0123456789abcdef0123456789abcdef";
     let url = format!("https://{address}/relay/{token}");
     let request = ConnectRequest::new(url.parse::<url::Url>().expect("a URL"));
@@ -614,6 +680,35 @@ async fn what_strangers_make_libraries_say_is_not_logged() {
         let foreign = [token, "CONNECT", "SETTINGS", "capsule"];
         assert!(!foreign.iter().any(|word| line.contains(word)), "{line}");
     }
+}
+
+/// In a network of its own, if this system lets a test have one.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_there_is_only_ipv6_the_link_has_that() {
+    let shell = "ip link set lo up && ip -6 addr add 2001:db8:7::5/64 dev lo nodad && \
+                 ip -6 route add default dev lo src 2001:db8:7::5";
+    let alone = |command: &str| {
+        let mut unshared = Command::new("unshare");
+        unshared.args(["-rn", "sh", "-c", &format!("{shell} && {command}")]);
+        unshared.arg(env!("CARGO_BIN_EXE_antiphon"));
+        unshared
+    };
+    if !alone("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("not tested: unshare -rn is refused");
+        return;
+    }
+    let mut command = alone("exec \"$0\" serve --no-relay --listen '[::]:8081'");
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server(command.spawn().expect("it starts"));
+    let mut greeting = lines(server.0.stdout.take().expect("piped"));
+    let link = greeting
+        .find(|line| line.contains("http://"))
+        .expect("a link");
+    assert!(
+        link.trim().starts_with("http://[2001:db8:7::5]:8081/r/"),
+        "{link}"
+    );
 }
 
 #[test]
@@ -653,6 +748,12 @@ fn the_link_has_the_name_of_the_certificate() {
 }
 
 #[test]
+fn warns_about_an_operators_page_that_others_reach() {
+    let arguments = ["--listen", "127.0.0.1:0", "--metrics-listen", "0.0.0.0:0"];
+    warns(&arguments, &["operator", "--metrics-listen 127.0.0.1:"]);
+}
+
+#[test]
 fn warns_about_a_relay_behind_a_proxy() {
     warns(
         &[
@@ -663,6 +764,46 @@ fn warns_about_a_relay_behind_a_proxy() {
         ],
         &["UDP", "--relay-listen"],
     );
+}
+
+#[test]
+fn warns_about_a_certificate_of_another_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["*.example.org".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("made");
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, pem).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let cert = file("cert.pem", made.cert.pem());
+    let key = file("key.pem", made.signing_key.serialize_pem());
+    let start = |url| {
+        let arguments = [
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ];
+        let mut command = antiphon(&["serve", "--public-url", url]);
+        command
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut server = Server(command.spawn().expect("it starts"));
+        let lines = lines(server.0.stderr.take().expect("piped"));
+        let log = lines.scan(false, |is_last, line| {
+            let go_on = !*is_last;
+            *is_last = line.contains("relay on UDP");
+            go_on.then_some(line)
+        });
+        log.collect::<Vec<_>>().concat()
+    };
+    let warning = "the certificate is not for music.example.com, which --public-url has";
+    assert!(start("https://music.example.com:8443").contains(warning));
+    assert!(!start("https://music.example.org").contains("is not for"));
 }
 
 fn warns(arguments: &[&str], words: &[&str]) {

@@ -1,18 +1,20 @@
 //! How many connections one address may hold, how fast it may open them, and what it may tell everybody in its rooms by all of them.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-use crate::rate::TokenBucket;
+use crate::{network::Network, rate::TokenBucket};
 
-/// Counts connections by address. An IPv6 site counts as one: its /64.
+/// What counts as one address in IPv6, in bits: what one line or device has to itself.
+const SITE_BITS: u8 = 64;
+/// Some lines have many of those, up to this. All of them may hold so many times what one may.
+const LINE_BITS: u8 = 48;
+const PER_LINE: u32 = 4;
+
+/// Counts connections by address. An IPv6 site counts as one: its /64; and all that one line may have is counted, too.
 #[derive(Debug)]
 pub(crate) struct Admission {
     per_address: u32,
-    addresses: HashMap<IpAddr, Visitor>,
+    networks: HashMap<Network, Visitor>,
 }
 
 #[derive(Debug)]
@@ -28,40 +30,50 @@ impl Admission {
     pub(crate) fn new(per_address: u32) -> Self {
         Self {
             per_address,
-            addresses: HashMap::new(),
+            networks: HashMap::new(),
         }
     }
 
-    /// Lets a connection in, or not. Each one let in must be given back to [`Admission::handle_closed`].
-    pub(crate) fn handle_opened(&mut self, address: IpAddr, now: Duration) -> bool {
-        if self.addresses.len() > 1_024 {
-            self.addresses
+    /// Lets a connection in, or says what has too many. Each one let in must be given back to [`Admission::handle_closed`].
+    pub(crate) fn handle_opened(&mut self, address: IpAddr, now: Duration) -> Result<(), Network> {
+        if self.networks.len() > 1_024 {
+            self.networks
                 .retain(|_, visitor| visitor.open > 0 || !visitor.is_as_new(now));
         }
-        let limit = self.per_address;
-        let visitor = self
-            .addresses
-            .entry(site(address))
-            .or_insert_with(|| Visitor {
+        for (network, share) in counted(address) {
+            let limit = self.per_address.saturating_mul(share);
+            let new = || Visitor {
                 open: 0,
                 opening: bucket(limit, now),
                 telling: bucket(limit.saturating_mul(4), now),
-            });
-        let admitted = visitor.open < limit && visitor.opening.take(1, now);
-        visitor.open += u32::from(admitted);
-        admitted
+            };
+            let visitor = self.networks.entry(network).or_insert_with(new);
+            if visitor.open >= limit || !visitor.opening.has(1, now) {
+                return Err(network);
+            }
+        }
+        for (network, _) in counted(address) {
+            let visitor = self.networks.get_mut(&network).expect("it was looked at");
+            visitor.open += 1;
+            visitor.opening.take(1, now);
+        }
+        Ok(())
     }
 
     /// Whether an address with an open connection may tell everybody in a room something now, which then counts.
     pub(crate) fn may_tell_all(&mut self, address: IpAddr, now: Duration) -> bool {
-        let visitor = self.addresses.get_mut(&site(address));
-        visitor.is_some_and(|visitor| visitor.telling.take(1, now))
+        counted(address).all(|(network, _)| {
+            let visitor = self.networks.get_mut(&network);
+            visitor.is_some_and(|visitor| visitor.telling.take(1, now))
+        })
     }
 
     /// Gives back a connection that was let in.
     pub(crate) fn handle_closed(&mut self, address: IpAddr) {
-        if let Some(visitor) = self.addresses.get_mut(&site(address)) {
-            visitor.open = visitor.open.saturating_sub(1);
+        for (network, _) in counted(address) {
+            if let Some(visitor) = self.networks.get_mut(&network) {
+                visitor.open = visitor.open.saturating_sub(1);
+            }
         }
     }
 }
@@ -77,13 +89,18 @@ fn bucket(burst: u32, now: Duration) -> TokenBucket {
 }
 
 /// What counts as one address.
-pub(crate) fn site(address: IpAddr) -> IpAddr {
+pub(crate) fn site(address: IpAddr) -> Network {
     match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(
-            address.to_bits() & !u128::from(u64::MAX),
-        )),
-        address => address,
+        IpAddr::V6(_) => Network::of(address, SITE_BITS),
+        IpAddr::V4(_) => address.into(),
     }
+}
+
+/// What an address is counted in, and how many addresses' share that has.
+pub(crate) fn counted(address: IpAddr) -> impl Iterator<Item = (Network, u32)> {
+    let is_ipv6 = address.to_canonical().is_ipv6();
+    let line = is_ipv6.then(|| (Network::of(address, LINE_BITS), PER_LINE));
+    [(site(address), 1)].into_iter().chain(line)
 }
 
 #[cfg(test)]
@@ -100,22 +117,28 @@ mod tests {
         let now = Duration::ZERO;
         assert_eq!(
             (0..10)
-                .filter(|_| admission.handle_opened(ip("192.0.2.1"), now))
+                .filter(|_| admission.handle_opened(ip("192.0.2.1"), now).is_ok())
                 .count(),
             8
         );
         assert!(
-            admission.handle_opened(ip("192.0.2.2"), now),
+            admission.handle_opened(ip("192.0.2.2"), now).is_ok(),
             "another address is not concerned"
         );
         admission.handle_closed(ip("192.0.2.1"));
         assert!(
-            !admission.handle_opened(ip("192.0.2.1"), now),
+            admission.handle_opened(ip("192.0.2.1"), now).is_err(),
             "one place is free, but the burst is used up"
         );
-        assert!(admission.handle_opened(ip("192.0.2.1"), Duration::from_secs(1)));
         assert!(
-            !admission.handle_opened(ip("192.0.2.1"), Duration::from_secs(60)),
+            admission
+                .handle_opened(ip("192.0.2.1"), Duration::from_secs(1))
+                .is_ok()
+        );
+        assert!(
+            admission
+                .handle_opened(ip("192.0.2.1"), Duration::from_secs(60))
+                .is_err(),
             "all places are taken"
         );
     }
@@ -129,18 +152,18 @@ mod tests {
                 .filter(|_| admission.may_tell_all(ip(address), now))
                 .count()
         };
-        assert!(admission.handle_opened(ip("192.0.2.1"), now));
+        assert!(admission.handle_opened(ip("192.0.2.1"), now).is_ok());
         assert_eq!(told(&mut admission, "192.0.2.1", now), 8);
         admission.handle_closed(ip("192.0.2.1"));
         // Among many others it is not forgotten before it is as good as new.
         for n in 0..2_000_u32 {
             let address = IpAddr::from((n + 1).to_be_bytes());
-            assert!(admission.handle_opened(address, later));
+            assert!(admission.handle_opened(address, later).is_ok());
             admission.handle_closed(address);
         }
-        assert!(admission.handle_opened(ip("192.0.2.1"), later));
+        assert!(admission.handle_opened(ip("192.0.2.1"), later).is_ok());
         assert_eq!(told(&mut admission, "192.0.2.1", later), 1);
-        assert!(admission.handle_opened(ip("192.0.2.2"), later));
+        assert!(admission.handle_opened(ip("192.0.2.2"), later).is_ok());
         assert_eq!(
             told(&mut admission, "192.0.2.2", later),
             8,
@@ -155,7 +178,37 @@ mod tests {
             site(ip("2001:db8:0:1:ffff::2"))
         );
         assert_ne!(site(ip("2001:db8:0:1::1")), site(ip("2001:db8:0:2::1")));
-        assert_eq!(site(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
+        assert_eq!(site(ip("::ffff:192.0.2.1")), ip("192.0.2.1").into());
+    }
+
+    #[test]
+    fn a_line_with_many_sites_holds_what_four_of_them_may() {
+        let mut admission = Admission::new(8);
+        let now = Duration::ZERO;
+        let opened = |admission: &mut Admission, site: u16, count| {
+            let address = ip(&format!("2001:db8:0:{site:x}::1"));
+            let opened = (0..count).map(|_| admission.handle_opened(address, now));
+            opened
+                .filter_map(Result::err)
+                .map(|full| full.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(opened(&mut admission, 0, 9), ["2001:db8::/64"]);
+        for site in 1..25 {
+            assert!(opened(&mut admission, site, 1).is_empty(), "{site}");
+        }
+        assert_eq!(opened(&mut admission, 25, 1), ["2001:db8::/48"]);
+        assert!(admission.handle_opened(ip("2001:db8:1::1"), now).is_ok());
+        for _ in 0..8 {
+            admission.handle_closed(ip("2001:db8::1"));
+        }
+        let later = Duration::from_secs(2);
+        let fits = |_: &u16| admission.handle_opened(ip("2001:db8::1"), later).is_ok();
+        assert_eq!(
+            (0..20).filter(fits).count(),
+            2,
+            "a second brings one to each"
+        );
     }
 
     #[test]
@@ -163,9 +216,13 @@ mod tests {
         let mut admission = Admission::new(8);
         for n in 0..5_000_u32 {
             let address = IpAddr::from(n.to_be_bytes());
-            assert!(admission.handle_opened(address, Duration::from_secs(n.into())));
+            assert!(
+                admission
+                    .handle_opened(address, Duration::from_secs(n.into()))
+                    .is_ok()
+            );
             admission.handle_closed(address);
         }
-        assert!(admission.addresses.len() <= 1_025);
+        assert!(admission.networks.len() <= 1_025);
     }
 }

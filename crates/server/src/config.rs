@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{ice::IceConfig, rooms::RoomLimits};
+use crate::{ice::IceConfig, network::Network, rooms::RoomLimits};
 
 /// Everything that a [`crate::Server`] needs to know.
 #[derive(Debug, Clone)]
@@ -23,13 +23,22 @@ pub struct Config {
     /// them by accident.
     pub metrics_listen: Option<SocketAddr>,
     /// Proxies whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: Vec<Network>,
     /// STUN and TURN.
     pub ice: IceConfig,
     /// How many rooms and participants there may be.
     pub rooms: RoomLimits,
     /// What one connection, or one address, may do.
     pub connections: ConnectionLimits,
+}
+
+impl Config {
+    /// Whether that is an address of a trusted proxy.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted_proxies
+            .iter()
+            .any(|proxy| proxy.contains(address))
+    }
 }
 
 impl Default for Config {
@@ -55,7 +64,7 @@ pub struct RelayConfig {
     pub listen: Option<SocketAddr>,
     /// The port that pages are told, if a firewall maps it to another than the one listened on.
     pub public_port: Option<u16>,
-    /// Its certificate. Without one it is that of the web port, from files or from [`Tls::Acme`] as soon as there is one, if a public CA vouches for it; otherwise the
+    /// Its certificate, of a public CA: a [`crate::Server`] shows no other. Without one it is that of the web port, from files or from [`Tls::Acme`] as soon as there is one, if a public CA vouches for it; otherwise the
     /// relay makes its own, and pages are told their hashes.
     pub tls: Option<TlsFiles>,
 }
@@ -98,6 +107,8 @@ pub struct TlsFiles {
 pub struct ConnectionLimits {
     /// Connections from one address (an IPv6 site counts as one).
     pub per_address: u32,
+    /// Connections of every kind to the web port, from everywhere: fewer than the open files that there may be.
+    pub in_all: usize,
     /// Messages per second in the long run; twenty times as many may come at once, as joining a large room needs.
     pub messages_per_s: u32,
     /// Bytes per second in the long run; eight times as many may come at once.
@@ -114,6 +125,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             per_address: 64,
+            in_all: usize::MAX,
             messages_per_s: 100,
             bytes_per_s: 256 * 1024,
             hello_timeout: Duration::from_secs(5),

@@ -43,6 +43,9 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// What is told to everybody in the room counts as so many messages: it could fill everybody's outbox, which cuts their connections.
 const TOLD_TO_ALL: usize = 20;
 
+/// What proxies say for whom they connect.
+const FORWARDED: [&str; 2] = ["x-forwarded-for", "forwarded"];
+
 /// `GET /ws/{room}`.
 pub(crate) async fn upgrade(
     State(hub): State<Arc<Hub>>,
@@ -59,9 +62,6 @@ pub(crate) async fn upgrade(
         )
             .into_response();
     };
-    if hub.is_stopping() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
-    }
     if !is_own_origin(&headers, &uri, hub.config.public_origin.as_deref()) {
         hub.metrics.count_dropped(DropReason::ForeignOrigin);
         if hub.may_log() {
@@ -77,19 +77,27 @@ pub(crate) async fn upgrade(
         )
             .into_response();
     }
-    let address = client_address(peer.ip(), &headers, &hub.config.trusted_proxies);
-    let Some(connection) = hub.admit(address) else {
-        hub.metrics.count_dropped(DropReason::TooManyConnections);
-        if hub.may_log() {
-            tracing::warn!(
-                "refused a connection: its address has too many, or opens them too fast"
-            );
+    let address = client_address(peer.ip(), &headers, |address| hub.config.trusts(address));
+    if !hub.config.trusts(peer.ip()) && FORWARDED.iter().any(|name| headers.contains_key(*name)) {
+        hub.tell_of_proxy(peer.ip());
+    }
+    let connection = match hub.admit(address) {
+        Ok(connection) => connection,
+        Err(None) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, "the server stops\n").into_response();
         }
-        return (
-            StatusCode::TOO_MANY_REQUESTS,
-            "too many connections from this address\n",
-        )
-            .into_response();
+        Err(Some(network)) => {
+            hub.metrics.count_dropped(DropReason::TooManyConnections);
+            if hub.may_log() {
+                tracing::warn!(
+                    %network,
+                    "refused a connection: its address has too many, or opens them too fast; is it a whole school, or a \
+                     proxy? See --max-connections-per-address, --trusted-proxy"
+                );
+            }
+            let why = "too many connections from this address\n";
+            return (StatusCode::TOO_MANY_REQUESTS, why).into_response();
+        }
     };
     upgrade
         .read_buffer_size(READ_BUFFER_BYTES)
@@ -135,16 +143,20 @@ fn is_own_origin(headers: &HeaderMap, uri: &Uri, public_origin: Option<&str>) ->
 
 /// The address of the client itself: the last one in `X-Forwarded-For` that is no trusted proxy. What stands before it, the client may have
 /// written.
-fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> IpAddr {
     let peer = peer.to_canonical();
-    if !trusted.contains(&peer) {
+    if !is_trusted(peer) {
         return peer;
     }
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     lines
         .flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','))
         .map(hop_address)
-        .find(|hop| hop.is_none_or(|hop| !trusted.contains(&hop)))
+        .find(|hop| hop.is_none_or(|hop| !is_trusted(hop)))
         .flatten()
         .unwrap_or(peer)
 }
@@ -364,18 +376,20 @@ mod tests {
     use axum::http::HeaderName;
 
     use super::*;
+    use crate::network::Network;
 
     #[test]
     fn a_client_cannot_choose_its_address() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let trusted = ["127.0.0.1", "192.0.2.1"].map(ip);
+        let trusted = ["127.0.0.1", "192.0.2.0/31"].map(|it| it.parse::<Network>().expect(it));
         let proxy = ip("127.0.0.1");
         let address = |peer, lines: &[&[u8]]| {
             let lines = lines.iter().map(|line| {
                 let value = HeaderValue::from_bytes(line).expect("a header");
                 (HeaderName::from_static("x-forwarded-for"), value)
             });
-            client_address(peer, &lines.collect(), &trusted)
+            let is_trusted = |address| trusted.iter().any(|it| it.contains(address));
+            client_address(peer, &lines.collect(), is_trusted)
         };
         let real = ip("203.0.113.9");
         for lines in [

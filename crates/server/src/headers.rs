@@ -1,10 +1,12 @@
 //! What every answer says to the browser: isolated, nothing foreign, nothing stored about where a link was followed.
 
+use std::net::IpAddr;
+
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Uri, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
 /// `connect-src 'self'` covers this server's WebSocket too; STUN and TURN are no concern of this policy. `connect-src` is last, so
@@ -80,6 +82,24 @@ pub(crate) async fn secure_tls(
     response
 }
 
+/// Middleware for ports that are this machine's own: a page elsewhere does not reach them by a name of its own that it has lead here (DNS rebinding). Such a
+/// name has a dot in it; `localhost`, and the name of a container, have none.
+pub(crate) async fn only_here(request: Request, next: Next) -> Response {
+    if host(request.headers(), request.uri()).is_none_or(is_here) {
+        return next.run(request).await;
+    }
+    let why = "this port answers to localhost and to IP addresses, not to names with a dot; behind a proxy, start the server with --public-url\n";
+    (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+}
+
+fn is_here(host: &str) -> bool {
+    host.parse::<Authority>().is_ok_and(|authority| {
+        let host = authority.host();
+        let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        !host.contains('.') || ip.is_ok()
+    })
+}
+
 /// The host that a request is for, with its port if it names one: in a header, or in HTTP/2 in its URI.
 pub(crate) fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let host = headers
@@ -110,6 +130,29 @@ fn policy(host: Option<&str>, relay_port: Option<u16>) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_with_a_dot_may_be_of_anywhere() {
+        for host in [
+            "localhost",
+            "localhost:9090",
+            "127.0.0.1",
+            "192.0.2.1:9090",
+            "[::1]:9090",
+            "antiphon:9090",
+        ] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in [
+            "evil.example.org",
+            "evil.example.org:9090",
+            "127.0.0.1.example.org",
+            "localhost.",
+            "",
+        ] {
+            assert!(!is_here(host), "{host}");
+        }
+    }
 
     #[test]
     fn pages_may_connect_to_the_relay_on_their_own_host_alone() {

@@ -14,13 +14,14 @@ use axum::extract::ws::Utf8Bytes;
 use tokio::{sync::Notify, time};
 
 use crate::{
-    admission::Admission,
+    admission::{Admission, site},
     config::Config,
     media::Media,
     metrics::{DropReason, Metrics},
+    network::Network,
     outbox::{End, NotTaken, Outbox},
     rate::LineRate,
-    rooms::{Arrival, ConnectionId, Output, RoomStatus, Rooms},
+    rooms::{Arrival, ConnectionId, Moderated, Output, RoomStatus, Rooms},
     signalling::{ClientMessage, ErrorCode, Hello, RoomName, ServerMessage},
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct Hub {
     state: Mutex<State>,
     deadline_changed: Notify,
     emptied: Notify,
+    told_of_proxy: AtomicBool,
     stopping: AtomicBool,
     broken: AtomicBool,
 }
@@ -74,6 +76,7 @@ impl Hub {
             lines: LineRate::new(Duration::ZERO),
             deadline_changed: Notify::new(),
             emptied: Notify::new(),
+            told_of_proxy: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         })
@@ -97,6 +100,17 @@ impl Hub {
         }
     }
 
+    /// Somebody who is not trusted connects for others. Once is enough: anybody may say so.
+    pub(crate) fn tell_of_proxy(&self, peer: IpAddr) {
+        if !self.told_of_proxy.swap(true, Ordering::Relaxed) {
+            let peer = peer.to_canonical();
+            tracing::warn!(
+                "{peer} connects for others (X-Forwarded-For), and is not trusted: all of them count as one address, with its \
+                 limits. Is this your proxy? Use --trusted-proxy {peer}"
+            );
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -117,19 +131,20 @@ impl Hub {
         }
     }
 
-    /// Gives a connection its place, if its address may have one more.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
+    /// Gives a connection its place, or says what has too many; nothing has, if the server stops.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, Option<Network>> {
         let mut state = self.lock();
-        if self.is_stopping() || !state.admission.handle_opened(address, self.now()) {
-            return None;
+        if self.is_stopping() {
+            return Err(None);
         }
+        state.admission.handle_opened(address, self.now())?;
         let id = ConnectionId(state.next_connection);
         state.next_connection += 1;
         state.open += 1;
         let outbox = Arc::new(Outbox::default());
         state.outboxes.insert(id, Arc::clone(&outbox));
         self.metrics.connections.set(state.open as i64);
-        Some(Connection {
+        Ok(Connection {
             id,
             outbox,
             hub: Arc::clone(self),
@@ -210,7 +225,20 @@ impl Hub {
                         media.tell(command);
                     }
                 }
-                Output::Moderated(what) => self.metrics.count_moderated(what),
+                Output::Moderated(room, what) => {
+                    self.metrics.count_moderated(what);
+                    let is_told = match what {
+                        Moderated::Muted | Moderated::Unmuted => false,
+                        Moderated::Removed | Moderated::Locked | Moderated::Unlocked => {
+                            self.may_log()
+                        }
+                        // Not for long after the start.
+                        Moderated::LockedAgain => true,
+                    };
+                    if is_told {
+                        tracing::info!(?room, action = what.name(), "moderated");
+                    }
+                }
                 Output::DroppedWhileAway => self.metrics.count_dropped(DropReason::PeerAway),
             }
         }
@@ -285,12 +313,27 @@ impl Connection {
             ice_servers: self.hub.config.ice.servers_for(hello.id, unix_now_s),
         };
         tracing::debug!(connection = self.id.0, ?room, participant = ?hello.id, "hello");
-        let mut is_in = false;
-        self.hub
-            .with_rooms(|rooms, now| is_in = rooms.handle_hello(arrival, room, hello, now));
-        if is_in {
-            let welcome_seconds = &self.hub.metrics.welcome_seconds;
-            welcome_seconds.observe(read_at.elapsed().as_secs_f64());
+        let mut entered = Ok(());
+        let enter = |rooms: &mut Rooms, now| {
+            entered = rooms.handle_hello(arrival, room.clone(), hello, now);
+        };
+        self.hub.with_rooms(enter);
+        let code = match entered {
+            Ok(()) => {
+                let welcome_seconds = &self.hub.metrics.welcome_seconds;
+                welcome_seconds.observe(read_at.elapsed().as_secs_f64());
+                return;
+            }
+            Err(code) => code,
+        };
+        let why = match code {
+            ErrorCode::RoomFull => "the room is full, see --max-participants-per-room",
+            ErrorCode::ServerFull => "the server is full, see --max-participants and --max-rooms",
+            ErrorCode::TooFast => "too many wrong passphrases",
+            _ => return,
+        };
+        if self.hub.may_log() {
+            tracing::warn!(?room, address = %site(self.address), "refused a participant: {why}");
         }
     }
 

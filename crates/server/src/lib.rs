@@ -32,6 +32,7 @@ mod lock;
 pub mod media;
 mod metrics;
 pub mod mixer;
+mod network;
 mod numbers;
 mod outbox;
 mod rate;
@@ -45,6 +46,7 @@ mod tls;
 mod web;
 
 pub use config::{AcmeConfig, Config, ConnectionLimits, RelayConfig, Tls, TlsFiles};
+pub use network::Network;
 pub use secret::Secret;
 pub use server::{Server, StartError};
 pub use web::is_embedded as has_web_app;

@@ -1,4 +1,4 @@
-//! A web port's connections: so many of one address, and none that says nothing.
+//! A web port's connections: so many of one address, and none that says nothing, or does not listen.
 
 use std::{
     io, net,
@@ -15,10 +15,13 @@ use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time,
 };
 
-use crate::{admission::Admission, hub::Hub, metrics::DropReason, rate::LineRate};
+use crate::{
+    admission::Admission, hub::Hub, metrics::DropReason, network::Network, rate::LineRate,
+};
 
 /// Connections of an address, for each signalling connection that it may have: pages also load their files by some.
 const PER_SIGNALLING_CONNECTION: u32 = 8;
@@ -26,6 +29,8 @@ const PER_SIGNALLING_CONNECTION: u32 = 8;
 const LEAST_CONNECTIONS: u32 = 32;
 /// How long a client may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
+/// How long a client that does not read is waited for. One that reads slowly is not concerned.
+const STALL: Duration = Duration::from_secs(30);
 /// So long they are, in bytes: hyper waits for them without a timer, as they tell HTTP/2 from HTTP/1 (RFC 9113, section 3.4).
 const FIRST_WORDS_BYTES: usize = 24;
 
@@ -36,6 +41,8 @@ pub(crate) struct Listener {
     hub: Arc<Hub>,
     /// Where addresses have limits.
     admission: Option<Arc<Mutex<Admission>>>,
+    /// Of all connections.
+    places: Arc<Semaphore>,
     lines: LineRate,
 }
 
@@ -44,9 +51,11 @@ impl Listener {
     pub(crate) fn public(listener: net::TcpListener, hub: Arc<Hub>) -> io::Result<Self> {
         let signalling = hub.config.connections.per_address;
         let all = signalling.saturating_mul(PER_SIGNALLING_CONNECTION);
+        let places = hub.config.connections.in_all.min(Semaphore::MAX_PERMITS);
         let admission = Admission::new(all.max(LEAST_CONNECTIONS));
         Ok(Self {
             admission: Some(Arc::new(Mutex::new(admission))),
+            places: Arc::new(Semaphore::new(places)),
             ..Self::operator(listener, hub)?
         })
     }
@@ -58,21 +67,24 @@ impl Listener {
             lines: LineRate::new(hub.now()),
             hub,
             admission: None,
+            places: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
         })
     }
 
-    /// The place of a connection that may come in.
-    fn admit(&self, address: IpAddr) -> Option<Place> {
-        let proxies = &self.hub.config.trusted_proxies;
+    /// The place of a connection that may come in, or what has too many; nothing has, if there are too many in all.
+    fn admit(&self, address: IpAddr) -> Result<Place, Option<Network>> {
+        let one_of_all = Arc::clone(&self.places).try_acquire_owned();
+        let one_of_all = one_of_all.map_err(|_| None)?;
         let admission = self.admission.as_ref();
-        let admission = admission.filter(|_| !proxies.contains(&address.to_canonical()));
-        let is_admitted = admission.is_none_or(|admission| {
+        let admission = admission.filter(|_| !self.hub.config.trusts(address));
+        if let Some(admission) = admission {
             let mut admission = admission.lock().unwrap_or_else(PoisonError::into_inner);
-            admission.handle_opened(address, self.hub.now())
-        });
-        is_admitted.then(|| Place {
+            admission.handle_opened(address, self.hub.now())?;
+        }
+        Ok(Place {
             admission: admission.cloned(),
             address,
+            _one_of_all: one_of_all,
         })
     }
 }
@@ -91,16 +103,26 @@ impl AddrListener<Visit, Visitor> for Listener {
                     tracing::error!(%error, "cannot accept connections");
                 }
             })?;
-            if let Some(place) = self.admit(address.ip()) {
-                return Ok((Visit { stream, place }, Visitor(address)));
-            }
+            let network = match self.admit(address.ip()) {
+                Ok(place) => return Ok((Visit { stream, place }, Visitor(address))),
+                Err(network) => network,
+            };
             self.hub
                 .metrics
                 .count_dropped(DropReason::TooManyConnections);
-            if self.lines.may_log(self.hub.now()) {
-                tracing::warn!(
-                    "refused to talk: an address has too many connections, or opens them too fast"
-                );
+            if !self.lines.may_log(self.hub.now()) {
+                continue;
+            }
+            match network {
+                Some(network) => tracing::warn!(
+                    %network,
+                    "refused to talk: an address has too many connections, or opens them too fast; see \
+                     --max-connections-per-address"
+                ),
+                None => tracing::warn!(
+                    "refused to talk: there are as many connections as open files allow; raise that limit (`ulimit -n`, or \
+                     LimitNOFILE= of systemd)"
+                ),
             }
         }
     }
@@ -137,6 +159,7 @@ pub(crate) struct Visit {
 struct Place {
     admission: Option<Arc<Mutex<Admission>>>,
     address: IpAddr,
+    _one_of_all: OwnedSemaphorePermit,
 }
 
 impl Drop for Place {
@@ -168,6 +191,8 @@ where
                 stream,
                 missing: FIRST_WORDS_BYTES,
                 deadline: Box::pin(time::sleep(FIRST_WORDS)),
+                patience: STALL,
+                stall: None,
                 _place: place,
             };
             Ok((prompt, service))
@@ -175,14 +200,37 @@ where
     }
 }
 
-/// Ends if the first words do not come in time.
+/// Ends if the first words do not come in time, or nothing can be written for too long.
 #[derive(Debug)]
 pub(crate) struct PromptStream<S> {
     stream: S,
     /// Bytes until they are complete.
     missing: usize,
     deadline: Pin<Box<time::Sleep>>,
+    patience: Duration,
+    /// Until when something has to be written, if that waits for the client.
+    stall: Option<Pin<Box<time::Sleep>>>,
     _place: Place,
+}
+
+impl<S> PromptStream<S> {
+    /// What came of writing, unless that waits for too long.
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stall = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(time::sleep(patience)));
+        ready!(stall.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for PromptStream<S> {
@@ -208,15 +256,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PromptStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let written = Pin::new(&mut self.stream).poll_flush(context);
+        self.in_time(context, written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let written = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.in_time(context, written)
     }
 
     fn poll_write_vectored(
@@ -224,10 +275,56 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PromptStream<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.in_time(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// A connection, and its client's end, which reads at most so many bytes ahead.
+    fn connection() -> (PromptStream<DuplexStream>, DuplexStream) {
+        let (stream, client) = duplex(8);
+        let places = Arc::new(Semaphore::new(1));
+        let place = Place {
+            admission: None,
+            address: [192, 0, 2, 1].into(),
+            _one_of_all: places.try_acquire_owned().expect("there is one"),
+        };
+        let prompt = PromptStream {
+            stream,
+            missing: 0,
+            deadline: Box::pin(time::sleep(FIRST_WORDS)),
+            patience: Duration::from_millis(300),
+            stall: None,
+            _place: place,
+        };
+        (prompt, client)
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_not_waited_for_but_who_reads_slowly_is() {
+        let (mut deaf, _client) = connection();
+        let written = time::timeout(Duration::from_secs(30), deaf.write_all(&[0; 64])).await;
+        let error = written.expect("it ends").expect_err("nobody reads");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+
+        let (mut slow, mut client) = connection();
+        let read = async {
+            for _ in 0..8 {
+                time::sleep(Duration::from_millis(100)).await;
+                client.read_exact(&mut [0; 8]).await.expect("something");
+            }
+        };
+        let (written, ()) = tokio::join!(slow.write_all(&[0; 64]), read);
+        written.expect("all of it");
     }
 }

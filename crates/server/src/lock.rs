@@ -6,6 +6,7 @@ use ring::{hmac, rand::SystemRandom};
 
 use crate::{
     admission::site,
+    network::Network,
     rate::TokenBucket,
     signalling::{ErrorCode, Passphrase},
 };
@@ -17,7 +18,7 @@ pub(crate) struct Lock {
     /// Of this lock only, and random.
     key: hmac::Key,
     /// What each address may still be wrong, and all together.
-    guesses: HashMap<IpAddr, Guesses>,
+    guesses: HashMap<Network, Guesses>,
     wrong: TokenBucket,
 }
 

@@ -216,7 +216,7 @@ impl Metrics {
         );
         registry.register(
             "moderated",
-            "What owners did in their rooms, by action",
+            "What owners did in their rooms, and those who returned to them, by action",
             metrics.moderated.clone(),
         );
         Self {
@@ -249,13 +249,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_moderated(&self, what: Moderated) {
-        let action = match what {
-            Moderated::Muted => "mute",
-            Moderated::Unmuted => "unmute",
-            Moderated::Removed => "remove",
-            Moderated::Locked => "lock",
-            Moderated::Unlocked => "unlock",
-        };
+        let action = what.name();
         self.moderated.get_or_create(&ByAction { action }).inc();
     }
 

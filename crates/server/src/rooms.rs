@@ -83,11 +83,11 @@ pub enum Output {
     Media(MediaCommand),
     /// A signal was lost: its receiver is away, and enough waits for it.
     DroppedWhileAway,
-    /// An owner did something, to be counted.
-    Moderated(Moderated),
+    /// Somebody decided over a room, to be counted and logged.
+    Moderated(RoomName, Moderated),
 }
 
-/// What an owner did.
+/// What an owner did, or one who returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moderated {
     /// Muted someone.
@@ -100,6 +100,22 @@ pub enum Moderated {
     Locked,
     /// Took the passphrase away.
     Unlocked,
+    /// Somebody who returned after a restart set the passphrase of before.
+    LockedAgain,
+}
+
+impl Moderated {
+    /// In metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Muted => "mute",
+            Self::Unmuted => "unmute",
+            Self::Removed => "remove",
+            Self::Locked => "lock",
+            Self::Unlocked => "unlock",
+            Self::LockedAgain => "relock",
+        }
+    }
 }
 
 /// A room, for the operator.
@@ -126,6 +142,9 @@ const MAX_KEPT_BYTES_OF_ONE: usize = MAX_KEPT_BYTES / 2;
 
 /// How many identities a room refuses, and how many that have gone it takes back muted only. The first are forgotten first.
 const MAX_REMEMBERED: usize = 256;
+
+/// Until this long after its start the server may have forgotten locks that those who return know of. Pages try to return every few seconds.
+const RESTART: Duration = Duration::from_secs(120);
 
 fn remember(identities: &mut VecDeque<ParticipantId>, id: ParticipantId) {
     if identities.len() >= MAX_REMEMBERED {
@@ -172,6 +191,8 @@ struct Member {
     muted: bool,
     /// When it joined: the room may have been open then, and be locked as before.
     said: Option<Passphrase>,
+    /// It says that it was in before.
+    returning: bool,
     /// If there is a relay.
     token: Option<Token>,
     presence: Presence,
@@ -247,14 +268,14 @@ impl Rooms {
         self.relay = Some(offer);
     }
 
-    /// A connection says who it is: it joins or resumes (true), or is refused.
+    /// A connection says who it is: it joins or resumes, or is refused.
     pub fn handle_hello(
         &mut self,
         arrival: Arrival,
         room_name: RoomName,
         hello: Hello,
         now: Duration,
-    ) -> bool {
+    ) -> Result<(), ErrorCode> {
         let connection = arrival.connection;
         let resumed = self
             .rooms
@@ -264,7 +285,7 @@ impl Rooms {
             self.resume(connection, &room_name, &hello);
         } else if let Err((code, message)) = self.join(&arrival, &room_name, &hello, now) {
             self.refuse(connection, code, message);
-            return false;
+            return Err(code);
         }
         self.seats.insert(connection, (room_name.clone(), hello.id));
         let room = self.rooms.get_mut(&room_name).expect("it was entered");
@@ -327,7 +348,7 @@ impl Rooms {
                 });
             }
         }
-        true
+        Ok(())
     }
 
     fn join(
@@ -364,7 +385,7 @@ impl Rooms {
             members: Vec::new(),
             numbers: StreamNumbers::default(),
             lock: hello.passphrase.as_ref().map(Lock::new),
-            relockable_until: now + self.limits.grace,
+            relockable_until: RESTART.min(now + self.limits.grace),
             removed: VecDeque::new(),
             gone_muted: VecDeque::new(),
         });
@@ -382,6 +403,7 @@ impl Rooms {
             is_bot: hello.bot,
             muted: was_muted.is_some() && !owns,
             said: hello.passphrase.clone(),
+            returning: hello.returning,
             token: self.relay.as_ref().map(|_| Token::random()),
             presence: Presence::Here(arrival.connection),
         };
@@ -411,14 +433,18 @@ impl Rooms {
     }
 
     /// After a restart of the server, whoever comes first makes the room again, and that may be somebody without its passphrase: the first who returns
-    /// with it locks the room, and those who did not say it have to go.
+    /// with it locks the room, and those who did not say it have to go. Not if one of them returned, too: then it is not known who is right.
     fn lock_as_before(&mut self, room_name: &RoomName, hello: &Hello, now: Duration) {
         let (true, Some(passphrase)) = (hello.returning, &hello.passphrase) else {
             return;
         };
         let room = self.rooms.get_mut(room_name);
-        let Some(room) = room.filter(|room| room.lock.is_none() && now < room.relockable_until)
-        else {
+        let is_forgotten = |room: &&mut Room| {
+            room.lock.is_none()
+                && now < room.relockable_until
+                && !room.members.iter().any(|member| member.returning)
+        };
+        let Some(room) = room.filter(is_forgotten) else {
             return;
         };
         let lock = room.lock.insert(Lock::new(passphrase));
@@ -436,6 +462,7 @@ impl Rooms {
             }
             self.remove(room_name, id);
         }
+        self.moderated(room_name, Moderated::LockedAgain);
         if self.rooms.contains_key(room_name) {
             let message = ServerMessage::Locked {
                 locked: true,
@@ -558,8 +585,7 @@ impl Rooms {
             Moderation::Remove => {
                 let there = member.connection();
                 remember(&mut room.removed, to);
-                self.outputs
-                    .push_back(Output::Moderated(Moderated::Removed));
+                self.moderated(room_name, Moderated::Removed);
                 if let Some(there) = there {
                     let why = "the owner of this room removed you";
                     self.refuse(there, ErrorCode::Removed, why);
@@ -581,10 +607,11 @@ impl Rooms {
             let command = MediaCommand::Mute { token, muted };
             self.outputs.push_back(Output::Media(command));
         }
-        self.outputs.push_back(Output::Moderated(match muted {
+        let what = match muted {
             true => Moderated::Muted,
             false => Moderated::Unmuted,
-        }));
+        };
+        self.moderated(room_name, what);
         self.tell_all(room_name, ServerMessage::Muted { id, muted });
     }
 
@@ -602,10 +629,11 @@ impl Rooms {
         room.lock = passphrase.as_ref().map(Lock::new);
         room.relockable_until = Duration::ZERO;
         let locked = room.lock.is_some();
-        self.outputs.push_back(Output::Moderated(match locked {
+        let what = match locked {
             true => Moderated::Locked,
             false => Moderated::Unlocked,
-        }));
+        };
+        self.moderated(room_name, what);
         let message = ServerMessage::Locked { locked, passphrase };
         self.tell_all(room_name, message);
     }
@@ -690,6 +718,11 @@ impl Rooms {
             // By who is gone: nobody else could end it.
             self.set_muted(room_name, heir, false);
         }
+    }
+
+    fn moderated(&mut self, room_name: &RoomName, what: Moderated) {
+        let output = Output::Moderated(room_name.clone(), what);
+        self.outputs.push_back(output);
     }
 
     fn refuse(&mut self, connection: ConnectionId, code: ErrorCode, message: &str) {

@@ -29,12 +29,12 @@ use crate::{
     acme::Acme,
     config::{Config, Tls},
     connection,
-    headers::{secure, secure_tls},
+    headers::{only_here, secure, secure_tls},
     hub::Hub,
     listener::{Listener, Prompt, Visitor},
     media::Media,
     metrics::Metrics,
-    relay::{BoundRelay, Lifetime},
+    relay::{self, BoundRelay, Lifetime},
     status, tls, web,
 };
 
@@ -133,6 +133,9 @@ impl Server {
         let expiry = Gauge::default();
         let (tls, acme) = match &config.tls {
             Some(source) => {
+                if let Tls::Files(files) = source {
+                    tls::check_name(files, config.public_origin.as_deref());
+                }
                 // Fails when one is installed already, which is as good.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let (tls, acme) = bind_tls(source, &expiry).await?;
@@ -183,6 +186,13 @@ impl Server {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
 
+    /// Whether it reads certificates again on SIGHUP; the signal is for nobody otherwise.
+    pub fn reads_files(&self) -> bool {
+        let relay = self.relay.as_ref();
+        matches!(self.hub.config.tls, Some(Tls::Files(_)))
+            || relay.is_some_and(BoundRelay::reads_files)
+    }
+
     /// Serves until `stop` is ready; then tells every page, and returns when all have gone or four seconds later.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let Self {
@@ -214,6 +224,7 @@ impl Server {
         if let (Some(tls), Some(Tls::Files(files))) = (&tls, &hub.config.tls) {
             let (tls, named) = (tls.clone(), files.clone());
             let reload = async move || {
+                tls::check(&named)?;
                 tls.reload_from_pem_file(&named.cert, &named.key).await?;
                 expiry.set(tls::expiry_s(&named));
                 Ok(())
@@ -338,7 +349,9 @@ fn bind_relay(
     let Some(relay) = &config.relay else {
         return Ok(None);
     };
-    let bind = |address| BoundRelay::bind(config, relay, address, Lifetime::default());
+    let mut relay = relay.clone();
+    relay.tls = relay.tls.filter(|files| !relay::is_private(files));
+    let bind = |address| BoundRelay::bind(config, &relay, address, Lifetime::default());
     let bound = match relay.listen {
         Some(address) => bind(address),
         // The web app may have any free port; the same number need not be free for UDP.
@@ -356,6 +369,8 @@ fn bind_relay(
 
 fn app(hub: Arc<Hub>, tls: bool) -> Router {
     let relay_port = hub.media.as_ref().map(|media| media.offer().port);
+    let config = &hub.config;
+    let is_own = !tls && config.public_origin.is_none() && config.listen.ip().is_loopback();
     let app = Router::new()
         .route("/", get(web::index))
         .route("/r/{room}", get(web::room))
@@ -364,6 +379,11 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
         .fallback(get(web::file))
         .route("/ws/{room}", any(connection::upgrade))
         .with_state(hub);
+    let app = if is_own {
+        app.layer(middleware::from_fn(only_here))
+    } else {
+        app
+    };
     if tls {
         app.layer(middleware::from_fn_with_state(relay_port, secure_tls))
     } else {
@@ -378,6 +398,7 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/operator.js", get(status::js))
         .route("/status.json", get(status::json))
         .route("/metrics", get(status::metrics))
+        .layer(middleware::from_fn(only_here))
         .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
 }
@@ -390,6 +411,7 @@ mod tests {
     use tokio::{task::yield_now, time::timeout};
 
     use super::*;
+    use crate::config::{RelayConfig, TlsFiles};
 
     fn hub() -> Arc<Hub> {
         let metrics = Metrics::new(Registry::default());
@@ -398,6 +420,38 @@ mod tests {
 
     async fn health(hub: &Arc<Hub>) -> StatusCode {
         web::health(extract::State(Arc::clone(hub))).await.status()
+    }
+
+    #[tokio::test]
+    async fn a_certificate_for_the_relay_that_browsers_refuse_there_is_not_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = TlsFiles {
+            cert: folder.path().join("cert.pem"),
+            key: folder.path().join("key.pem"),
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        fs::write(&files.cert, made.cert.pem()).expect("written");
+        fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let bind = async |tls| {
+            Server::bind(Config {
+                listen: ([127, 0, 0, 1], 0).into(),
+                relay: Some(RelayConfig {
+                    tls: Some(tls),
+                    ..RelayConfig::default()
+                }),
+                ..Config::default()
+            })
+            .await
+        };
+        let server = bind(files.clone()).await.expect("binds");
+        let offer = server.hub.media.as_ref().expect("a relay").offer();
+        assert_eq!(offer.certificate_hashes.len(), 2, "its own");
+        assert!(!server.reads_files());
+        fs::remove_file(&files.key).expect("removed");
+        assert!(
+            bind(files).await.is_err(),
+            "what cannot be read is an error"
+        );
     }
 
     #[tokio::test]

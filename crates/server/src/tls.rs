@@ -1,22 +1,26 @@
 //! Certificates: from two files, read again when they change, and who vouches for one.
 
 use std::{
-    io,
+    fs, io,
     ops::Range,
+    path::Path,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use axum::http::Uri;
 use axum_server::tls_rustls::RustlsConfig;
 use rustls::{
     RootCertStore,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier, verify_server_name},
     crypto::ring,
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    server::ParsedCertificate,
 };
 use tokio::time;
 use x509_parser::{
     certificate::X509Certificate, extensions::GeneralName, prelude::FromDer, time::ASN1Time,
+    x509::X509Version,
 };
 
 use crate::{config::TlsFiles, metrics::unix_s};
@@ -30,7 +34,130 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Reads both files.
 pub(crate) async fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
+    check(files)?;
     RustlsConfig::from_pem_file(&files.cert, &files.key).await
+}
+
+/// Says what is in the files, if that is no certificate or no key: libraries say what they miss.
+pub(crate) fn check(files: &TlsFiles) -> io::Result<()> {
+    let TlsFiles { cert, key } = files;
+    let wrong = |file: &Path, what: &str| {
+        let what = format!("{} {what}", file.display());
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
+    };
+    let exchanged = "are the two files exchanged?";
+    let in_cert = Pem::read(cert)?;
+    if !in_cert.has("CERTIFICATE") {
+        return match in_cert.no_pem() {
+            Some(what) => wrong(cert, what),
+            None if in_cert.has_key() => wrong(
+                cert,
+                &format!("has a key in it, no certificate: {exchanged}"),
+            ),
+            None => wrong(
+                cert,
+                &format!("has no certificate in it, but {:?}", in_cert.labels),
+            ),
+        };
+    }
+    let in_key = Pem::read(key)?;
+    if in_key.is_encrypted() {
+        let advice = format!(
+            "is encrypted: `openssl pkey -in {} -out FILE` writes it plain",
+            key.display()
+        );
+        return wrong(key, &advice);
+    }
+    if !in_key.has_key() {
+        return match in_key.no_pem() {
+            Some(what) => wrong(key, what),
+            None if in_key.has("CERTIFICATE") => wrong(
+                key,
+                &format!("has a certificate in it, no key: {exchanged}"),
+            ),
+            None => wrong(key, &format!("has no key in it, but {:?}", in_key.labels)),
+        };
+    }
+    let first = CertificateDer::from_pem_slice(&in_cert.bytes).ok();
+    let version = first
+        .as_ref()
+        .and_then(|first| X509Certificate::from_der(first).ok());
+    match version {
+        Some((_, first)) if first.version() != X509Version::V3 => {
+            let advice = "is an X.509 certificate of version 1, which browsers refuse: have one made that has names in it \
+                          (subjectAltName)";
+            wrong(cert, advice)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file that should have certificates or keys in it.
+struct Pem {
+    bytes: Vec<u8>,
+    labels: Vec<String>,
+}
+
+impl Pem {
+    fn read(file: &Path) -> io::Result<Self> {
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        let bytes = fs::read(file).map_err(named)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let label = |line: &str| {
+            let label = line.trim().strip_prefix("-----BEGIN ")?;
+            Some(label.strip_suffix("-----")?.to_owned())
+        };
+        let labels = text.lines().filter_map(label).collect();
+        Ok(Self { bytes, labels })
+    }
+
+    fn has(&self, label: &str) -> bool {
+        self.labels.iter().any(|it| it == label)
+    }
+
+    fn has_key(&self) -> bool {
+        let kinds = ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"];
+        kinds.into_iter().any(|kind| self.has(kind))
+    }
+
+    fn is_encrypted(&self) -> bool {
+        let old = b"Proc-Type: 4,ENCRYPTED";
+        self.has("ENCRYPTED PRIVATE KEY") || self.bytes.windows(old.len()).any(|it| it == old)
+    }
+
+    /// What it is instead, if it is no PEM.
+    fn no_pem(&self) -> Option<&'static str> {
+        match self.bytes.first() {
+            _ if !self.labels.is_empty() => None,
+            None => Some("is empty"),
+            // What certificates and keys begin with.
+            Some(0x30) => Some(
+                "is DER, not PEM: `openssl x509` or `openssl pkey`, with `-inform der`, writes that",
+            ),
+            Some(_) => Some("is no PEM: there is no line -----BEGIN …----- in it"),
+        }
+    }
+}
+
+/// Warns if the certificate is not for the name that people type.
+pub(crate) fn check_name(files: &TlsFiles, public_origin: Option<&str>) {
+    let Some(uri) = public_origin.and_then(|origin| origin.parse::<Uri>().ok()) else {
+        return;
+    };
+    let host = uri.host().unwrap_or_default();
+    let name = ServerName::try_from(host.trim_matches(['[', ']']));
+    let certificate = CertificateDer::from_pem_file(&files.cert);
+    let (Ok(name), Ok(certificate)) = (name, certificate) else {
+        return;
+    };
+    let parsed = ParsedCertificate::try_from(&certificate);
+    if parsed.is_ok_and(|parsed| verify_server_name(&parsed, &name).is_err()) {
+        tracing::warn!(
+            cert = %files.cert.display(),
+            "the certificate is not for {host}, which --public-url has: browsers will refuse it there"
+        );
+    }
 }
 
 /// When the certificate in the file expires, Unix time in seconds; 0 if that cannot be read, which is no reason not to show it.
@@ -223,12 +350,7 @@ impl HangUps {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        cell::Cell,
-        fs::{self, File},
-        future,
-        sync::Mutex,
-    };
+    use std::{cell::Cell, fs::File, future, sync::Mutex};
 
     use futures_util::FutureExt;
 
@@ -261,6 +383,76 @@ mod tests {
         assert!(!is_vouched_for(&signed(&[]), roots()), "of no name");
         assert!(!is_vouched_for(&[], roots()), "nothing");
     }
+
+    #[test]
+    fn what_is_no_certificate_or_no_key_is_called_what_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let checked = |cert: &[u8], key: &[u8]| {
+            let file = |name: &str, content| {
+                let path = folder.path().join(name);
+                fs::write(&path, content).expect("written");
+                path
+            };
+            let files = TlsFiles {
+                cert: file("cert.pem", cert),
+                key: file("key.pem", key),
+            };
+            check(&files).map_err(|error| error.to_string())
+        };
+        let (cert, key, der) = (cert.as_bytes(), key.as_bytes(), made.cert.der());
+        assert_eq!(checked(cert, key), Ok(()));
+        let both = [key, cert].concat();
+        assert_eq!(checked(&both, &both), Ok(()), "some keep both in one file");
+        let encrypted =
+            b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let old = b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMA==\n-----END RSA PRIVATE KEY-----\n";
+        for (cert, key, said) in [
+            (
+                key,
+                cert,
+                "cert.pem has a key in it, no certificate: are the two files exchanged?",
+            ),
+            (key, key, "cert.pem has a key in it"),
+            (
+                cert,
+                cert,
+                "key.pem has a certificate in it, no key: are the two files exchanged?",
+            ),
+            (der, key, "cert.pem is DER, not PEM"),
+            (cert, b"", "key.pem is empty"),
+            (b"", key, "cert.pem is empty"),
+            (b"hello", key, "cert.pem is no PEM"),
+            (cert, encrypted, "key.pem is encrypted: `openssl pkey"),
+            (cert, old, "key.pem is encrypted"),
+            (
+                b"-----BEGIN CERTIFICATE REQUEST-----\n",
+                key,
+                "but [\"CERTIFICATE REQUEST\"]",
+            ),
+            (
+                OF_VERSION_1,
+                key,
+                "cert.pem is an X.509 certificate of version 1",
+            ),
+        ] {
+            let error = checked(cert, key).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    /// By `openssl x509 -req` without extensions.
+    const OF_VERSION_1: &[u8] = b"-----BEGIN CERTIFICATE-----
+MIIBIzCBywIUJh0bpL4Fk8JPaEL0Uk+/PVvcT/kwCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyODA1MTUxMVoYDzIxMjYxMTA0MDUxNTEx
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AASCmQMpJ4bQnaH0XOk4wLPAjpbQNWAtuPNO/jJo+zEliVIOTL/94EpRwr/1T3ph
+f10XEfJPk7l4ebK1NOkn4lhTMAoGCCqGSM49BAMCA0cAMEQCIAIucNdlL6dLq6On
+rYQ4k114f/hLwTBJ+R292g3Lkg8rAiAVPPMNpcTi0Hq+wziND7k/bQ+5Pi7Dq0uV
+M+8b2ukrYg==
+-----END CERTIFICATE-----
+";
 
     #[test]
     fn who_does_not_renew_a_certificate_is_warned_every_day() {

@@ -232,6 +232,12 @@ async fn a_new_connection_may_tell_everybody_no_more_than_the_one_before() {
 
 #[tokio::test]
 async fn rooms_and_the_server_can_be_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
     let server = Running::start(|config| {
         config.rooms.participants_per_room = 1;
         config.rooms.participants = 2;
@@ -256,6 +262,10 @@ async fn rooms_and_the_server_can_be_full() {
         ),
         (1, 1)
     );
+    // No more than a line a second.
+    let log = fs::read_to_string(log).expect("UTF-8");
+    assert!(log.contains("--max-participants-per-room"), "{log}");
+    assert!(log.contains("127.0.0.1") && !log.contains(ROOM), "{log}");
 }
 
 #[tokio::test]
@@ -339,6 +349,46 @@ async fn a_locked_room_asks_for_its_passphrase() {
 }
 
 #[tokio::test]
+async fn the_operator_is_told_who_guesses_and_what_owners_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    let server = Running::start(|_| {}).await;
+    let knock = async |person, passphrase: &str, returning: bool| {
+        let mut page = server.connect().await;
+        let mut hello = hello(person);
+        hello["passphrase"] = passphrase.into();
+        hello["returning"] = returning.into();
+        page.say(hello).await;
+        page
+    };
+    let _stranger = server.join(1).await;
+    let mut owner = knock(2, "right", true).await;
+    assert_eq!(owner.hear().await["locked"], true);
+    owner
+        .say(json!({ "type": "lock", "passphrase": "hush" }))
+        .await;
+    assert_eq!(owner.hear().await["type"], "locked");
+    // A line a second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for guess in 0..11 {
+        let mut page = knock(3, &format!("wrong {guess}"), false).await;
+        page.refused().await;
+    }
+    let log = fs::read_to_string(log).expect("UTF-8");
+    for words in ["\"relock\"", "\"lock\"", "127.0.0.1"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(log.contains("too many wrong passphrases"), "{log}");
+    for secret in [ROOM, "right", "hush"] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[tokio::test]
 async fn only_pages_of_this_server_may_connect() {
     let server =
         Running::start(|config| config.public_origin = Some("https://music.example.org".into()))
@@ -378,7 +428,7 @@ async fn strangers_cannot_fill_the_log() {
     let server = Running::start(|config| {
         config.connections.per_address = 1;
         // Else the port itself would soon talk to nobody here.
-        config.trusted_proxies = vec![IpAddr::from([127, 0, 0, 1])];
+        config.trusted_proxies = vec![IpAddr::from([127, 0, 0, 1]).into()];
     })
     .await;
     let began = Instant::now();
@@ -420,10 +470,19 @@ async fn nor_can_those_who_are_let_in() {
 
 #[tokio::test]
 async fn an_address_has_its_share_of_connections() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
     let server = Running::start(|config| config.connections.per_address = 2).await;
     let (_first, _second) = (server.connect().await, server.connect().await);
     assert_eq!(server.try_connect(ROOM, None).await.err(), Some(429));
     assert_eq!(server.dropped("too_many_connections").await, 1);
+    let log = fs::read_to_string(log).expect("UTF-8");
+    assert!(log.contains("127.0.0.1"), "{log}");
+    assert!(log.contains("--max-connections-per-address"), "{log}");
 }
 
 #[tokio::test]
@@ -591,7 +650,13 @@ async fn a_welcome_names_the_ice_servers() {
 
 #[tokio::test]
 async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
-    for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1])], 3)] {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The test's tasks all run on its own thread.
+    let _logging =
+        tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+    for (trusted, admitted) in [(vec![], 1), (vec![IpAddr::from([127, 0, 0, 1]).into()], 3)] {
         let server = Running::start(|config| {
             config.connections.per_address = 1;
             config.trusted_proxies = trusted;
@@ -614,4 +679,7 @@ async fn a_proxy_speaks_for_its_clients_only_if_it_is_trusted() {
         }
         assert_eq!(upgraded, admitted);
     }
+    let log = fs::read_to_string(log).expect("UTF-8");
+    let advice = "Use --trusted-proxy 127.0.0.1";
+    assert_eq!(log.matches(advice).count(), 1, "{log}");
 }

@@ -267,9 +267,14 @@ async fn an_address_holds_so_many_connections_unless_it_is_a_proxy() {
     let again = tokio::time::timeout(Duration::from_secs(20), again).await;
     again.expect("its places are free again");
 
+    let few = Running::start(|config| config.connections.in_all = 3).await;
+    let held = hold(&few, 4).await;
+    few.expect_metric(refused, 1).await;
+    drop(held);
+
     let behind_proxy = Running::start(|config| {
         config.connections.per_address = 2;
-        config.trusted_proxies = vec![[127, 0, 0, 1].into()];
+        config.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     })
     .await;
     let _held = hold(&behind_proxy, 50).await;
@@ -471,6 +476,30 @@ async fn connect_tls(
     let name = ServerName::try_from("localhost").expect("a name");
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(name, stream).await.ok()
+}
+
+#[tokio::test]
+async fn a_page_elsewhere_does_not_get_in_by_a_name_that_leads_here() {
+    let asked = async |address: std::net::SocketAddr, host: &str, path: &str| {
+        let stream = TcpStream::connect(address).await.expect("connects");
+        get(stream, host, path, &[]).await.status
+    };
+    let own = Running::start(|_| {}).await;
+    for (address, path) in [(own.address, "/healthz"), (own.metrics, "/status.json")] {
+        assert_eq!(
+            asked(address, "evil.example.org", path).await,
+            421,
+            "{path}"
+        );
+        let ip = address.to_string();
+        assert_eq!(asked(address, &ip, path).await, 200, "{path}");
+    }
+    let public = "https://music.example.org".to_owned();
+    let public = Running::start(|config| config.public_origin = Some(public)).await;
+    let as_named = asked(public.address, "music.example.org", "/healthz").await;
+    assert_eq!(as_named, 200);
+    let operator = asked(public.metrics, "music.example.org", "/metrics").await;
+    assert_eq!(operator, 421, "the operator's stays its own");
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ impl Plan {
     fn with(limits: RoomLimits, relay: Option<RelayOffer>) -> Self {
         Self {
             rooms: Rooms::new(limits, relay),
-            now: Duration::from_secs(1_000),
+            now: Duration::from_secs(1),
             tokens: Vec::new(),
         }
     }
@@ -64,7 +64,7 @@ impl Plan {
             address: IpAddr::from([192, 0, 2, 1]),
             ice_servers: vec![],
         };
-        self.rooms.handle_hello(arrival, room, hello, self.now);
+        let _ = self.rooms.handle_hello(arrival, room, hello, self.now);
         self.told()
     }
 
@@ -114,7 +114,7 @@ impl Plan {
                     format!("relay: mute {} {muted}", self.number(token))
                 }
                 Output::DroppedWhileAway => "dropped".into(),
-                Output::Moderated(what) => format!("counted: {what:?}"),
+                Output::Moderated(_, what) => format!("counted: {what:?}"),
             });
         }
         told
@@ -816,7 +816,8 @@ fn who_returns_with_the_passphrase_locks_the_room_again_though_strangers_were_fi
     let told = plan.returns(2, 1, Some("open sesame"));
     assert_eq!(told[..2], [format!("1: {why}"), "1: close 1008".into()]);
     let alone = welcome(2, (1, 1), "", 1, false).replace(r#""locked":false"#, r#""locked":true"#);
-    assert_eq!(told[2..], [alone], "the room is made anew");
+    assert_eq!(told[2], "counted: LockedAgain");
+    assert_eq!(told[3..], [alone], "the room is made anew");
     assert_eq!(code(&plan.knocks(3, 4, None)), "passphrase");
 
     let mut plan = Plan::new(RoomLimits::default());
@@ -829,7 +830,7 @@ fn who_returns_with_the_passphrase_locks_the_room_again_though_strangers_were_fi
     plan.passes(Duration::from_millis(14_999));
     let told = plan.returns(4, 1, Some("open sesame"));
     assert_eq!(
-        told[..7],
+        told[..8],
         [
             r##"2 3: {"type":"left","id":"#4"}"##.to_owned(),
             r##"2 3: {"type":"owner","id":"#5"}"##.into(),
@@ -837,13 +838,14 @@ fn who_returns_with_the_passphrase_locks_the_room_again_though_strangers_were_fi
             "2: close 1008".into(),
             r##"3: {"type":"left","id":"#5"}"##.into(),
             r##"3: {"type":"owner","id":"#6"}"##.into(),
+            "counted: LockedAgain".into(),
             r#"3: {"type":"locked","locked":true,"passphrase":"open sesame"}"#.into(),
         ],
         "who has said it stays"
     );
-    assert!(told[7].contains("joined"), "{told:?}");
+    assert!(told[8].contains("joined"), "{told:?}");
     let owned = r##""owner":"#6","locked":true"##;
-    assert!(told[8].contains(owned), "{told:?}");
+    assert!(told[9].contains(owned), "{told:?}");
     assert!(plan.breaks(2).is_empty(), "it is forgotten");
     let told = plan.returns(5, 7, Some("open"));
     assert_eq!(code(&told), "passphrase", "only the first one locks");
@@ -861,6 +863,18 @@ fn a_passphrase_of_before_locks_no_room_that_is_open_by_right() {
     is_open(&plan.returns(2, 2, None));
     plan.passes(Duration::from_secs(15));
     is_open(&plan.returns(3, 3, Some("too late")));
+
+    // A server that did not start just now has forgotten nothing.
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.passes(Duration::from_secs(120));
+    plan.knocks(1, 1, None);
+    is_open(&plan.returns(2, 2, Some("evil")));
+
+    // Nobody who was in before has to go, or hears a passphrase that it does not know.
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.knocks(1, 1, None);
+    plan.returns(2, 2, None);
+    is_open(&plan.returns(3, 3, Some("evil")));
 
     let mut plan = Plan::new(RoomLimits::default());
     plan.knocks(1, 1, Some("x"));
@@ -904,7 +918,8 @@ fn stream_numbers_stay_and_are_not_used_early() {
             ice_servers: vec![],
         };
         let room = ROOM.parse().expect("a name");
-        plan.rooms
+        let _ = plan
+            .rooms
             .handle_hello(arrival, room, bob.clone(), plan.now);
         plan.rooms
             .handle_message(ConnectionId(connection), ClientMessage::Leave, plan.now);

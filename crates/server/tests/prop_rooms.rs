@@ -323,7 +323,7 @@ impl World {
                     address: IpAddr::from([192, 0, 2, *person]),
                     ice_servers: vec![],
                 };
-                self.rooms.handle_hello(arrival, room, hello, self.now);
+                let _ = self.rooms.handle_hello(arrival, room, hello, self.now);
             }
             Step::Rename { who, name } => {
                 let Some(connection) = pick(who) else { return };
@@ -405,7 +405,7 @@ impl World {
                     self.views.remove(&connection).expect("closed twice");
                 }
                 Output::Media(command) => self.relay.handle(command),
-                Output::DroppedWhileAway | Output::Moderated(_) => {}
+                Output::DroppedWhileAway | Output::Moderated(..) => {}
             }
         }
     }

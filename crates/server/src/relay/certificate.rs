@@ -53,6 +53,7 @@ pub(crate) struct Certificate {
 impl Certificate {
     /// Reads the files.
     pub(crate) fn read(files: &TlsFiles) -> io::Result<Self> {
+        tls::check(files)?;
         let invalid = |error: pem::Error| io::Error::new(io::ErrorKind::InvalidData, error);
         let chain = CertificateDer::pem_file_iter(&files.cert)
             .and_then(Iterator::collect)

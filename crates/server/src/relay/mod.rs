@@ -61,9 +61,10 @@ use self::{
 };
 use crate::{
     acme::Shown,
-    admission::{Admission, site},
+    admission::{Admission, counted},
     config::{Config, RelayConfig, Tls, TlsFiles},
     media::{Media, MediaCommand, MediaEnd, MediaStatus, RelayOffer, Token},
+    network::Network,
     rate::TokenBucket,
     server::StartError,
     signalling::RoomName,
@@ -180,6 +181,11 @@ impl BoundRelay {
     /// Where it listens, with the port that was really taken.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether its certificate is read again on SIGHUP.
+    pub(crate) fn reads_files(&self) -> bool {
+        matches!(self.identity, Identity::Files(_))
     }
 
     /// Shows another certificate than its own as soon as there is one that a public CA vouches for.
@@ -409,12 +415,17 @@ impl Lag {
 impl Relay {
     /// Lets a connection begin its handshake, or not. Each one let in must be given back to [`Relay::handshake_ended`], then to [`Relay::left`].
     fn admit(&mut self, address: IpAddr) -> bool {
-        let address = site(address);
         let handshakes = &self.handshakes;
-        let own = handshakes.iter().filter(|other| **other == address).count();
+        let has_room = |(network, share): (Network, u32)| {
+            let own = handshakes.iter().filter(|other| network.contains(**other));
+            own.count() < HANDSHAKES_PER_ADDRESS * share as usize
+        };
         let admitted = handshakes.len() < MAX_HANDSHAKES
-            && own < HANDSHAKES_PER_ADDRESS
-            && self.admission.handle_opened(address, self.start.elapsed());
+            && counted(address).all(has_room)
+            && self
+                .admission
+                .handle_opened(address, self.start.elapsed())
+                .is_ok();
         if admitted {
             self.handshakes.push(address);
         }
@@ -422,7 +433,6 @@ impl Relay {
     }
 
     fn handshake_ended(&mut self, address: IpAddr) {
-        let address = site(address);
         let mut handshakes = self.handshakes.iter();
         if let Some(index) = handshakes.position(|other| *other == address) {
             self.handshakes.swap_remove(index);
@@ -643,6 +653,19 @@ fn public_files(config: &Config) -> Option<&TlsFiles> {
         tracing::info!("{PRIVATE}");
     }
     is_public.then_some(files)
+}
+
+/// Whether files for the relay alone hold what Chromium takes for no relay, which is said. What cannot be read is an error elsewhere.
+pub(crate) fn is_private(files: &TlsFiles) -> bool {
+    let is_private = Certificate::read(files).is_ok_and(|certificate| !certificate.is_public());
+    if is_private {
+        tracing::warn!(
+            cert = %files.cert.display(),
+            "no public CA vouches for the certificate of --relay-cert: browsers would open no relay with it, so that it is not shown. \
+             Leave out --relay-cert and --relay-key, and the relay shows one that pages recognise, as now"
+        );
+    }
+    is_private
 }
 
 fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {

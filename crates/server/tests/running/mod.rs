@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 pub struct Running {
     pub address: SocketAddr,
-    metrics: SocketAddr,
+    pub metrics: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     pub ended: JoinHandle<std::io::Result<()>>,
 }
