@@ -42,7 +42,7 @@ export const netemBinary = path.join(root, "target/release/antiphon-netem");
 
 /** What is missing for an emulated network; null if nothing is. */
 export function missingForNetworks(): string | null {
-  if (process.getuid?.() !== 0) return "emulated networks need root (network namespaces): run it with sudo";
+  if (process.getuid?.() !== 0) return "emulated networks need root (network namespaces): run it as root";
   if (!existsSync("/dev/net/tun")) return "emulated networks need /dev/net/tun: modprobe tun";
   if (!existsSync(netemBinary)) return "target/release/antiphon-netem is not built: make lab-build";
   return null;

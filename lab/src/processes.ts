@@ -10,6 +10,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -86,7 +87,9 @@ export function realTimePriority(thread: string): number {
 function removeLeftovers(parent: string): void {
   for (const name of readdirSync(parent)) {
     const pid = /^antiphon-lab-(\d+)$/.exec(name)?.[1];
-    if (pid && !existsSync(`/proc/${pid}`)) rmSync(path.join(parent, name), { recursive: true, force: true });
+    const folder = path.join(parent, name);
+    const isOurs = pid && statSync(folder, { throwIfNoEntry: false })?.uid === process.getuid?.();
+    if (isOurs && !existsSync(`/proc/${pid}`)) rmSync(folder, { recursive: true, force: true });
   }
 }
 

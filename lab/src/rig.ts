@@ -4,7 +4,7 @@
  */
 
 import { spawnSync } from "node:child_process";
-import { copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import {
@@ -123,37 +123,60 @@ export class Rig {
     ])
       delete env[name];
 
-    const services: Service[] = [];
-    const rig = new Rig(folder, env, cards, quantumFrames, services);
-    const start = (...command: string[]) => {
-      const service = Service.start(command, env, path.join(folder, `${command[0]}.log`));
-      services.unshift(service); // stopped in reverse order
-      return service;
-    };
+    const rig = new Rig(folder, env, cards, quantumFrames, []);
     try {
-      const dbus = start("dbus-daemon", "--session", "--nofork", "--nopidfile", `--address=unix:path=${bus}`);
+      const dbus = rig.startService(
+        "dbus-daemon",
+        "--session",
+        "--nofork",
+        "--nopidfile",
+        `--address=unix:path=${bus}`,
+      );
       await dbus.until(() => existsSync(bus), "bus");
-      const pipewire = start("pipewire");
-      await pipewire.until(() => existsSync(path.join(runtime, "pipewire-0")), "socket");
-      const wireplumber = start("wireplumber");
-      const pulse = start("pipewire-pulse");
-      await pulse.until(() => existsSync(path.join(runtime, "pulse/native")), "socket");
-      const wanted = cards.flatMap((card) => [...mic(card), ...speaker(card), ...playback(card)]);
-      await wireplumber.until(async () => {
-        const ports = new Set(
-          (await run(["pw-link", "-io"], env).catch(() => "")).split("\n").map((port) => port.trim()),
-        );
-        return wanted.every((port) => ports.has(port));
-      }, "ports of the cards");
-      await pulse.until(async () => {
-        const list = await run(["pactl", "list", "short"], env).catch(() => "");
-        return cards.every((card) => list.includes(`\tspk${card}\t`) && list.includes(`\tmic${card}\t`));
-      }, "cards");
+      await rig.startSound();
       return rig;
     } catch (error) {
       await rig.stop();
       throw error;
     }
+  }
+
+  private startService(...command: string[]): Service {
+    const service = Service.start(command, this.env, path.join(this.folder, `${command[0]}.log`));
+    this.services.unshift(service); // stopped in reverse order
+    return service;
+  }
+
+  /** The sound server and its cards. */
+  async startSound(): Promise<void> {
+    const { cards, env } = this;
+    const runtime = path.join(this.folder, "run");
+    const pipewire = this.startService("pipewire");
+    await pipewire.until(() => existsSync(path.join(runtime, "pipewire-0")), "socket");
+    const wireplumber = this.startService("wireplumber");
+    const pulse = this.startService("pipewire-pulse");
+    await pulse.until(() => existsSync(path.join(runtime, "pulse/native")), "socket");
+    const wanted = cards.flatMap((card) => [...mic(card), ...speaker(card), ...playback(card)]);
+    await wireplumber.until(async () => {
+      const ports = new Set(
+        (await run(["pw-link", "-io"], env).catch(() => "")).split("\n").map((port) => port.trim()),
+      );
+      return wanted.every((port) => ports.has(port));
+    }, "ports of the cards");
+    await pulse.until(async () => {
+      const list = await run(["pactl", "list", "short"], env).catch(() => "");
+      return cards.every((card) => list.includes(`\tspk${card}\t`) && list.includes(`\tmic${card}\t`));
+    }, "cards");
+  }
+
+  /** The sound server dies as by a crash, and with it all cards, until `startSound`. */
+  async loseSound(): Promise<void> {
+    await this.pipewire.kill();
+    const [dbus, ...sound] = this.services.toReversed();
+    for (const service of sound) await service.stop();
+    this.services.splice(0, this.services.length, dbus!);
+    for (const socket of ["pipewire-0", "pulse/native"])
+      rmSync(path.join(this.folder, "run", socket), { force: true });
   }
 
   /** Environment for a process that shall have this card as its only one. */
