@@ -389,6 +389,8 @@ fn judge(
                         side.max(shown) + DELAY_RESOLUTION_MS + error.delay_ms
                     }
                     Kind::Share => chance.max(rare),
+                    // What the model says never happens does not happen with a driver either.
+                    Kind::TimedShare if model == 0.0 => chance.max(rare),
                     Kind::TimedShare => chance.max(rare) + error.share,
                     Kind::Length => {
                         // As if the lengths were geometric; and one more or less is no error here either.

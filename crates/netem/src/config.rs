@@ -35,7 +35,8 @@ pub struct LinkConfig {
     /// Packets leave one after the other at this rate, sizes as offered; without it, at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bits_per_second: Option<u64>,
-    /// A packet that would fill the queue beyond this is dropped; the packet being sent counts. Default: 100 ms of the rate.
+    /// A packet that would fill the queue beyond this is dropped; the packet being sent counts. Default: 100 ms of the
+    /// rate, but at least 15,000 bytes and at most 64 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<u64>,
 }

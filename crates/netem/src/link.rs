@@ -25,7 +25,7 @@ pub enum Verdict {
 
 /// One direction of a link. Sans-IO: instants are passed in, and must not go backwards.
 ///
-/// The same seed loses and duplicates the same packets, by their number, whatever jitter, rate and time are.
+/// The same seed loses and duplicates the same packets, by their number, whatever jitter, rate and time are, as long as all are offered.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,

@@ -182,7 +182,8 @@ fn run(args: &Run) -> Result<(), String> {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let answer = linux::obey(&network, &line).unwrap_or_else(|error| json!({ "error": error }));
+        let answer = linux::obey(&network, &line, args.seed)
+            .unwrap_or_else(|error| json!({ "error": error }));
         say(&answer, false)?;
     }
 }
@@ -214,7 +215,7 @@ mod linux {
         json!({ "ready": { "left": network.left(), "right": network.right() } })
     }
 
-    pub(super) fn obey(network: &Network, line: &[u8]) -> Result<Value, String> {
+    pub(super) fn obey(network: &Network, line: &[u8], seed: u64) -> Result<Value, String> {
         let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let overrides = Overrides {
             loss_share: line.loss,
@@ -222,7 +223,7 @@ mod linux {
         };
         let overridden = line.loss.is_some() || line.delay_ms.is_some() || line.seed.is_some();
         let plan = match (line.profile, line.plan, line.stats) {
-            (Some(name), None, None) => plan_of(&name, overrides, line.seed.unwrap_or(1))?,
+            (Some(name), None, None) => plan_of(&name, overrides, line.seed.unwrap_or(seed))?,
             (None, Some(plan), None) if !overridden => plan,
             (None, None, Some(true)) if !overridden => {
                 return Ok(json!({ "stats": network.stats() }));
@@ -254,7 +255,7 @@ mod linux {
         match *network {}
     }
 
-    pub(super) fn obey(network: &Network, _: &[u8]) -> Result<Value, String> {
+    pub(super) fn obey(network: &Network, _: &[u8], _: u64) -> Result<Value, String> {
         match *network {}
     }
 }
