@@ -2,13 +2,18 @@
 
 import { closedDoorWords, type Stopped, stoppedBy } from "./door";
 import { accepted } from "./ice";
+import type { Member } from "./member";
 import type { Members } from "./members";
 import type { Entry, StudioState } from "./model";
 import type { OwnDevices } from "./own-devices";
 import type { PeerSignal } from "./peer-signal";
+import { DEFAULT_NAME } from "./remembered";
 import type { RunningSound } from "./running-sound";
 import { type FromServer, newSecret, Signalling, type Trouble, type Welcome } from "./signalling";
 import type { Store } from "./store";
+
+/** What those are called who said no name: page and `antiphon join`. */
+const NOBODY: ReadonlySet<string> = new Set([DEFAULT_NAME, "Antiphon"]);
 
 export class Room {
   readonly #store: Store;
@@ -266,7 +271,10 @@ export class Room {
         break;
       case "muted":
         if (message.id === this.#members.selfId) this.#setMutedByOwner(message.muted);
-        else this.#members.update(message.id, { mutedByOwner: message.muted });
+        else {
+          this.#members.update(message.id, { mutedByOwner: message.muted });
+          if (!message.muted) this.#mutedNames.delete(this.#members.get(message.id)?.name ?? "");
+        }
         break;
       case "locked":
         this.#passphrase = message.passphrase;
@@ -288,15 +296,17 @@ export class Room {
   /** Whom one has muted for everyone does not get out of it by loading the page anew. */
   #keepMuted(id: string): void {
     const member = this.#members.get(id);
-    if (this.#store.state.isOwner && member?.participant.mutedByOwner) this.#mutedNames.add(member.name);
+    if (member === undefined || !this.#store.state.isOwner || !member.participant.mutedByOwner) return;
+    // Its page may have ended without a word, and be back before the server knows.
+    const isBack = this.#members.all.some((other) => other !== member && other.name === member.name);
+    if (!isBack && !NOBODY.has(member.name)) this.#mutedNames.add(member.name);
   }
 
   #muteAgain(id: string): void {
     const member = this.#members.get(id);
-    if (member === undefined || !this.#store.state.isOwner) return;
-    const isBack = this.#members.all.some(
-      ({ name, participant }) => name === member.name && !participant.present && participant.mutedByOwner,
-    );
+    if (member === undefined || !this.#store.state.isOwner || NOBODY.has(member.name)) return;
+    const others = this.#members.all.filter((other) => other !== member && other.name === member.name);
+    const isBack = others.length === 1 && others.every(isMutedAndAway);
     if (this.#mutedNames.delete(member.name) || isBack) this.moderate(id, "mute");
   }
 
@@ -428,4 +438,8 @@ export class Room {
       remedy: "Only the owner can change that. You still hear the others.",
     });
   }
+}
+
+function isMutedAndAway({ participant }: Member): boolean {
+  return participant.mutedByOwner && !participant.present;
 }

@@ -102,7 +102,11 @@ export class Studio implements StudioApi {
     this.#store.set({ settings: after });
     storeSettings(settings);
     const changed = (key: keyof Settings) => after[key] !== before[key];
-    if (changed("name")) this.#room.rename();
+    if (changed("name")) {
+      this.#room.rename();
+      // Another of that name is told apart.
+      this.#members.publish();
+    }
     if (changed("outputDeviceId")) await this.#sound.started().then(() => this.#devices.output.choose());
     if (changed("inputDeviceId") || changed("outputDeviceId") || changed("quantum"))
       this.#devices.loopBack.recall();

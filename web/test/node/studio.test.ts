@@ -607,6 +607,8 @@ it("tells who has one's own name apart from oneself, as the others do", async ()
   await studio.change({ name: "Ann" });
   await enter(studio, [participant(2, "ann"), participant(3, "Bob")]);
   expect(studio.state.participants.map(({ name }) => name)).toEqual(["ann 2", "Bob"]);
+  await studio.change({ name: "Bob" });
+  expect(studio.state.participants.map(({ name }) => name)).toEqual(["ann", "Bob 3"]);
 });
 
 it("mutes whom the owner had muted for everyone, and who has loaded the page anew, again", async () => {
@@ -625,6 +627,22 @@ it("mutes whom the owner had muted for everyone, and who has loaded the page ane
   await serverSays({ type: "away", id: "id 5" });
   await serverSays({ type: "joined", participant: participant(6, "Ann") });
   expect(orders()).toHaveLength(2);
+  // Her first place ends; then the owner unmutes her, and that outlives a reload, too.
+  await serverSays({ type: "muted", id: "id 6", muted: true });
+  await serverSays({ type: "left", id: "id 5" });
+  await serverSays({ type: "muted", id: "id 6", muted: false });
+  await serverSays({ type: "left", id: "id 6" });
+  await serverSays({ type: "joined", participant: participant(7, "Ann") });
+  expect(orders()).toHaveLength(2);
+});
+
+it("mutes nobody again whose name is nobody's own", async () => {
+  const studio = newStudio();
+  await enter(studio, [participant(2, "Antiphon"), participant(3, "Antiphon")]);
+  await serverSays({ type: "muted", id: "id 2", muted: true });
+  await serverSays({ type: "left", id: "id 2" });
+  await serverSays({ type: "joined", participant: participant(4, "Antiphon") });
+  expect(Socket.last?.said.filter(({ type }) => type === "moderate")).toEqual([]);
 });
 
 it("shows names as they are seen, and tells those that look alike apart", async () => {

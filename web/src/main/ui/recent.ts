@@ -1,6 +1,6 @@
 /** What happened to a peer's stream in the last ten seconds, from counters that only count since joining. */
 
-import { share } from "../../shared/heard";
+import { REPORT_PERIOD_MS, share } from "../../shared/heard";
 import { AUDIBLE_SHARE, AUDIBLE_UNDERRUNS } from "./diagnosis";
 import { THIN } from "./format";
 
@@ -102,7 +102,8 @@ export function verdict(recent: RecentStream | null, captures: boolean | null = 
   const { concealedFrames, concealedShare, outputUnderruns } = recent;
   if (concealedFrames === 0 && outputUnderruns === 0)
     return { tone: "good", text: `Clean: no gaps in ${period}` };
-  return concealedShare < AUDIBLE_SHARE && outputUnderruns < AUDIBLE_UNDERRUNS
+  const underruns = outputUnderruns * Math.min(1, REPORT_PERIOD_MS / 1000 / recent.seconds);
+  return concealedShare < AUDIBLE_SHARE && underruns < AUDIBLE_UNDERRUNS
     ? { tone: "fair", text: `Nearly clean: a few short gaps in ${period}` }
     : { tone: "poor", text: `Gaps you can hear in ${period}` };
 }
