@@ -8,7 +8,8 @@ fn valid() -> impl Strategy<Value = String> {
     let secret = "[0-9a-fA-F]{64}";
     let id = "[0-9a-f]{32}";
     let name = "[a-z é👩‍🎤]{0,20}[A-Z]";
-    let passphrase = r"[ !#-\[\]-~é]{1,128}";
+    // Not of blanks alone.
+    let passphrase = r"[ !#-\[\]-~é]{0,127}[!#-\[\]-~é]";
     let object = r#"\{("[a-z]{0,5}":(null|[1-9][0-9]{0,4}|"[a-z]{0,9}"|\[\]))?\}"#;
     prop_oneof![
         (secret, name).prop_map(|(secret, name)| format!(
