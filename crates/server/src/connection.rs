@@ -79,7 +79,7 @@ pub(crate) async fn upgrade(
     }
     let address = client_address(peer.ip(), &headers, |address| hub.config.trusts(address));
     if !hub.config.trusts(peer.ip()) && FORWARDED.iter().any(|name| headers.contains_key(*name)) {
-        hub.tell_of_proxy(peer.ip());
+        hub.tell_of_proxy(peer.ip().to_canonical());
     }
     let connection = match hub.admit(address) {
         Ok(connection) => connection,

@@ -88,7 +88,8 @@ pub(crate) async fn only_here(request: Request, next: Next) -> Response {
     if host(request.headers(), request.uri()).is_none_or(is_here) {
         return next.run(request).await;
     }
-    let why = "this port answers to localhost and to IP addresses, not to names with a dot; behind a proxy, start the server with --public-url\n";
+    let why = "this port answers to localhost and to IP addresses, not to names with a dot; behind a proxy, start the server with \
+               --public-url (the operator's port: let the proxy ask for localhost)\n";
     (StatusCode::MISDIRECTED_REQUEST, why).into_response()
 }
 

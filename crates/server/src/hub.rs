@@ -100,10 +100,13 @@ impl Hub {
         }
     }
 
-    /// Somebody who is not trusted connects for others. Once is enough: anybody may say so.
+    /// Somebody who is not trusted connects for others. Once is enough, and only of one who is near: anybody may say so.
     pub(crate) fn tell_of_proxy(&self, peer: IpAddr) {
-        if !self.told_of_proxy.swap(true, Ordering::Relaxed) {
-            let peer = peer.to_canonical();
+        let is_near = match peer {
+            IpAddr::V4(peer) => peer.is_loopback() || peer.is_private(),
+            IpAddr::V6(peer) => peer.is_loopback() || peer.is_unique_local(),
+        };
+        if is_near && !self.told_of_proxy.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "{peer} connects for others (X-Forwarded-For), and is not trusted: all of them count as one address, with its \
                  limits. Is this your proxy? Use --trusted-proxy {peer}"

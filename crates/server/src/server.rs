@@ -211,8 +211,12 @@ impl Server {
         background.spawn(async move { timers.run_timers().await });
         let followers = Arc::clone(&hub);
         background.spawn(async move { followers.follow_relay().await });
-        if let Some((listener, _)) = metrics {
-            let app = operator_app(Arc::clone(&hub));
+        if let Some((listener, address)) = metrics {
+            let mut app = operator_app(Arc::clone(&hub));
+            // Elsewhere it is for those of a network, who may have any name for it.
+            if address.ip().is_loopback() {
+                app = app.layer(middleware::from_fn(only_here));
+            }
             let listener = Listener::operator(listener, Arc::clone(&hub))?;
             let server = impatient(listener, DefaultAcceptor);
             background.spawn(async move {
@@ -398,7 +402,6 @@ fn operator_app(hub: Arc<Hub>) -> Router {
         .route("/operator.js", get(status::js))
         .route("/status.json", get(status::json))
         .route("/metrics", get(status::metrics))
-        .layer(middleware::from_fn(only_here))
         .layer(middleware::from_fn_with_state(None::<u16>, secure))
         .with_state(hub)
 }

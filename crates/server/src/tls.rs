@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::IpAddr,
     ops::Range,
     path::Path,
     sync::Arc,
@@ -204,7 +205,15 @@ fn is_vouched_for(chain: &[CertificateDer<'_>], roots: RootCertStore) -> bool {
     let (Ok(verifier), [first, rest @ ..]) = (verifier.build(), chain) else {
         return false;
     };
-    let vouched = |name| verifier.verify_server_cert(first, rest, &name, &[], UnixTime::now());
+    // One that has expired is renewed; that is another matter.
+    let Ok((_, parsed)) = X509Certificate::from_der(first) else {
+        return false;
+    };
+    let [begin, end] = [parsed.validity().not_before, parsed.validity().not_after]
+        .map(|time| time.timestamp().max(0).unsigned_abs());
+    let now = UnixTime::now().as_secs().clamp(begin, end.max(begin));
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+    let vouched = |name| verifier.verify_server_cert(first, rest, &name, &[], now);
     first_name(first).is_some_and(|name| vouched(name).is_ok())
 }
 
@@ -218,8 +227,15 @@ fn first_name(certificate: &CertificateDer<'_>) -> Option<ServerName<'static>> {
         .find_map(|name| match name {
             // Of a wildcard, any name will do.
             GeneralName::DNSName(name) => name.replacen('*', "any", 1).try_into().ok(),
+            GeneralName::IPAddress(bytes) => address(bytes).map(ServerName::from),
             _ => None,
         })
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
 }
 
 /// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
