@@ -386,7 +386,9 @@ pub async fn run(
         let end = match timeout(CONNECT_TIMEOUT, connect(&link, server)).await {
             Err(_) => End::Broken(unreachable(&link, "the server does not answer")),
             Ok(Err(error)) => {
-                let why = unreachable(&link, &explained(&error, link.is_secure));
+                // Whoever was in has the right link.
+                let may_be_https = !link.is_secure && !hello.returning;
+                let why = unreachable(&link, &explained(&error, may_be_https));
                 // Whoever was in knows that it is there: what stands before a server that is started again may say so, too.
                 if is_elsewhere(&error) && !hello.returning {
                     End::Final(why)
@@ -448,7 +450,7 @@ fn refusal(error: &io::Error) -> Option<&Response> {
 }
 
 /// What a user may do about it, where that is known.
-fn explained(error: &io::Error, is_secure: bool) -> String {
+fn explained(error: &io::Error, may_be_https: bool) -> String {
     if let Some(response) = refusal(error) {
         let place = response.headers().get("location");
         return match (response.status().as_u16(), place.map(|to| to.to_str())) {
@@ -456,6 +458,9 @@ fn explained(error: &io::Error, is_secure: bool) -> String {
             (300..400, Some(Ok(to))) => {
                 let to = printable(to);
                 format!("it is elsewhere, at {to}: take the link that a browser shows in the room")
+            }
+            (421, _) => {
+                "it serves its own machine only: has it been started with --public-url?".into()
             }
             (429, _) => "it has too many connections from this address".into(),
             (status, _) => {
@@ -481,8 +486,8 @@ fn explained(error: &io::Error, is_secure: bool) -> String {
             "this machine does not trust the server's certificate ({why}): is the name in the link right? One that you made \
              yourself is to be added to this machine's, or named by SSL_CERT_FILE"
         ),
-        _ if is_cut_off && !is_secure => {
-            "no plain HTTP there: does the room's link begin with https://?".into()
+        _ if is_cut_off && may_be_https => {
+            "it hangs up: does the room's link begin with https://?".into()
         }
         _ => error.to_string(),
     }
@@ -817,7 +822,7 @@ pub(crate) mod tests {
         let said = [offline(alert).await, offline(b"").await];
         assert!(said.iter().all(|why| why.contains("https://?")), "{said:?}");
         let untrusted = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
-        let why = explained(&io::Error::other(untrusted), true);
+        let why = explained(&io::Error::other(untrusted), false);
         assert!(
             why.contains("does not trust") && why.contains("SSL_CERT_FILE"),
             "{why}"

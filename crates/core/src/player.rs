@@ -545,7 +545,7 @@ impl Player {
     }
 
     /// Peak of a stream's left (even) and right (odd) channels since the last call, linear, before gain.
-    /// A mono stream has only a left one.
+    /// A mono stream has only a left one, unless it was stereo before.
     pub fn take_peaks(&mut self, id: StreamId) -> Option<[f32; 2]> {
         self.stream(id)
             .ok()

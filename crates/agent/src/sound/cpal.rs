@@ -235,7 +235,7 @@ impl Device for CpalDevice {
                 _ => return Err(why),
             };
             let open = || Self::new(device.card.clone());
-            match super::found_again(&mut duplex, &stop, GONE, open) {
+            match super::found_again(&mut duplex, &stop, &why, open) {
                 Some(found) => device = found,
                 None => return Ok(()),
             }
@@ -244,12 +244,19 @@ impl Device for CpalDevice {
 }
 
 impl CpalDevice {
-    fn new(card: CardConfig) -> Result<Self, String> {
+    fn new(mut card: CardConfig) -> Result<Self, String> {
         let inputs = card.inputs.iter().max().map_or(1, |&last| last + 1);
+        let input = End::open(Direction::Input, &card, card.input.as_deref(), inputs)?;
+        let output = End::open(Direction::Output, &card, card.output.as_deref(), 2)?;
+        // One that goes is not replaced by what the system chooses then: a laptop's loudspeaker, beside its open microphone.
+        for (name, end) in [(&mut card.input, &input), (&mut card.output, &output)] {
+            let id = names(&end.device).0;
+            *name = name.take().or((!id.is_empty()).then_some(id));
+        }
         Ok(Self {
-            input: End::open(Direction::Input, &card, card.input.as_deref(), inputs)?,
-            output: End::open(Direction::Output, &card, card.output.as_deref(), 2)?,
             card,
+            input,
+            output,
         })
     }
 
