@@ -235,7 +235,7 @@ impl Device for CpalDevice {
                 _ => return Err(why),
             };
             let open = || Self::new(device.card.clone());
-            match super::found_again(&mut duplex, &stop, &why, open) {
+            match super::found_again(&mut duplex, &stop, GONE, open) {
                 Some(found) => device = found,
                 None => return Ok(()),
             }
