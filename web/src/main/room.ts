@@ -298,16 +298,19 @@ export class Room {
     const member = this.#members.get(id);
     if (member === undefined || !this.#store.state.isOwner || !member.participant.mutedByOwner) return;
     // Its page may have ended without a word, and be back before the server knows.
-    const isBack = this.#members.all.some((other) => other !== member && other.name === member.name);
-    if (!isBack && !NOBODY.has(member.name)) this.#mutedNames.add(member.name);
+    if (this.#namesakes(member).length === 0 && !NOBODY.has(member.name)) this.#mutedNames.add(member.name);
   }
 
   #muteAgain(id: string): void {
     const member = this.#members.get(id);
     if (member === undefined || !this.#store.state.isOwner || NOBODY.has(member.name)) return;
-    const others = this.#members.all.filter((other) => other !== member && other.name === member.name);
+    const others = this.#namesakes(member);
     const isBack = others.length === 1 && others.every(isMutedAndAway);
     if (this.#mutedNames.delete(member.name) || isBack) this.moderate(id, "mute");
+  }
+
+  #namesakes(member: Member): Member[] {
+    return this.#members.all.filter((other) => other !== member && other.name === member.name);
   }
 
   async #handleWelcome(welcome: Welcome): Promise<void> {

@@ -88,6 +88,8 @@ export function PeerFigures(props: {
     ),
   );
   const isKey = ({ label }: Figure) => KEY_FIGURES.includes(label);
+  const keyFigures = createMemo(() => figures().filter(isKey));
+  const otherFigures = createMemo(() => figures().filter((figure) => !isKey(figure)));
   const moreId = createUniqueId();
   return (
     <div class="figures">
@@ -101,7 +103,7 @@ export function PeerFigures(props: {
       <Show when={distance()}>
         <p class="hint">{distance()}</p>
       </Show>
-      <FigureGrid figures={() => figures().filter(isKey)} />
+      <FigureGrid figures={keyFigures} />
       <details class="disclosure">
         <summary aria-describedby={moreId}>Buffer, path and more numbers</summary>
         <span class="visually-hidden" id={moreId}>
@@ -109,7 +111,7 @@ export function PeerFigures(props: {
         </span>
         <div class="figures">
           {props.children}
-          <FigureGrid figures={() => figures().filter((figure) => !isKey(figure))} />
+          <FigureGrid figures={otherFigures} />
           <Explanations figures={figures} about={props.name} />
           <Show when={delay()}>
             {(known) => <Waterfall delay={known()} about={props.name} isOpen={isOpen()} setOpen={setOpen} />}
@@ -234,8 +236,8 @@ function Waterfall(props: {
       </ol>
       <p class="hint">
         {delayFigure(props.delay)} {delayNote(props.delay)}, as far as the browsers' own words are true. Of
-        the error, ± {msFigure(props.delay.offsetErrorMs)}
-        {THIN}ms is how well the two clocks are compared: the network may be faster one way than the other.
+        the error, ± {formatMs(props.delay.offsetErrorMs)} is how well the two clocks are compared: the
+        network may be faster one way than the other.
         <Show when={loopBackNote(props.delay)}>{(note) => <> {note()}</>}</Show>
       </p>
     </details>
