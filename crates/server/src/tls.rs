@@ -214,11 +214,10 @@ fn is_vouched_for(chain: &[CertificateDer<'_>], roots: RootCertStore) -> bool {
     let now = UnixTime::now().as_secs().clamp(begin, end.max(begin));
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let vouched = |name| verifier.verify_server_cert(first, rest, &name, &[], now);
-    first_name(first).is_some_and(|name| vouched(name).is_ok())
+    first_name(&parsed).is_some_and(|name| vouched(name).is_ok())
 }
 
-fn first_name(certificate: &CertificateDer<'_>) -> Option<ServerName<'static>> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+fn first_name(certificate: &X509Certificate<'_>) -> Option<ServerName<'static>> {
     let names = certificate.subject_alternative_name().ok()??;
     names
         .value
