@@ -112,8 +112,9 @@ impl PlayoutDelay {
 
     /// A packet of `frames` frames arrived with `delay`. RT: no alloc, no lock, O(bins of the spread) at most.
     pub fn add(&mut self, delay: i64, frames: u16) {
-        self.spread.add(delay, frames);
         self.floor.add(delay);
+        let soonest = self.floor.delay().unwrap_or(delay);
+        self.spread.add(delay, frames, soonest);
     }
 
     /// So many frames came too late. RT: O(1).

@@ -81,21 +81,23 @@ impl Spread {
             .sum()
     }
 
-    /// Counts a packet of `frames` frames that arrived with `delay`.
+    /// Counts a packet of `frames` frames that arrived with `delay`. What came `soonest` of late stays within the range covered; what came sooner, longer
+    /// ago, counts as that soon where there is no room for it: where a sender loses frames all the time, delays leave any range.
     ///
     /// RT: no alloc, no lock, O(bins) at most.
-    pub fn add(&mut self, delay: i64, frames: u16) {
+    pub fn add(&mut self, delay: i64, frames: u16, soonest: i64) {
         if self.is_empty {
             self.is_empty = false;
             self.origin = delay.wrapping_sub(self.bin_frames * BINS as i64 / 2);
         }
-        let mut bin = delay.wrapping_sub(self.origin).div_euclid(self.bin_frames);
+        let bin_of = |delay: i64| delay.wrapping_sub(self.origin).div_euclid(self.bin_frames);
+        let mut bin = bin_of(delay);
         let last = BINS as i64 - 1;
         if bin < 0 {
             self.shift(bin);
         } else if bin > last {
             // A single straggler must not make forget what came in time.
-            let bins = (bin - last).min(self.first_bin());
+            let bins = (bin - last).min(bin_of(soonest)).max(0);
             self.shift(bins);
             bin -= bins;
         }
@@ -204,13 +206,6 @@ impl Spread {
             *recent = recent.saturating_add(*before);
         }
         self.before = core::mem::replace(&mut self.newest, [0; BINS]);
-    }
-
-    /// The first bin that has any weight; the last if none has.
-    fn first_bin(&self) -> i64 {
-        let all = [&self.newest, &self.before, &self.recent, &self.older];
-        let is_used = |bin: &usize| all.iter().any(|part| part[*bin] > 0);
-        (0..BINS).find(is_used).unwrap_or(BINS - 1) as i64
     }
 
     /// Moves the covered range by `bins`; what would fall off stays at its edge.
@@ -323,9 +318,9 @@ mod tests {
         let mut spread = Spread::new(SampleRate::Hz48000);
         assert_eq!(spread.exceeded_by(0.01), None);
         for n in 0..1_000 {
-            spread.add(5_000 + n % 100, 64);
+            spread.add(5_000 + n % 100, 64, 5_000);
         }
-        spread.add(7_000, 64);
+        spread.add(7_000, 64, 5_000);
         let tight = spread.exceeded_by(0.002).expect("has packets");
         assert!((5_099..5_099 + BIN_FRAMES).contains(&tight), "{tight}");
         let safe = spread.exceeded_by(0.0).expect("has packets");
@@ -336,14 +331,14 @@ mod tests {
     fn a_straggler_makes_nothing_forgotten() {
         let mut spread = Spread::new(SampleRate::Hz48000);
         for _ in 0..5_000 {
-            spread.add(0, 128);
+            spread.add(0, 128, 0);
         }
         // However late it comes, it is one packet, and is still known when the next comes in time.
         for late in [9_600, 19_200, i64::MAX - 5] {
-            spread.add(late, 128);
+            spread.add(late, 128, 0);
             let budgeted = spread.exceeded_by(0.001).expect("has packets");
             assert!((0..BIN_FRAMES).contains(&budgeted), "{late}: {budgeted}");
-            spread.add(0, 128);
+            spread.add(0, 128, 0);
             let latest = spread.exceeded_by(0.0).expect("has packets");
             assert!(latest >= late.min(16_000), "{late}: {latest}");
         }
@@ -354,9 +349,9 @@ mod tests {
         let mut spread = Spread::new(SampleRate::Hz48000);
         for delay in [0, 20_000, -20_000, 500_000, -500_000, i64::MIN + 5] {
             spread.clear();
-            spread.add(delay + 100, 100);
+            spread.add(delay + 100, 100, delay + 100);
             for later in [0, 15_000, 100] {
-                spread.add(delay + later, 1);
+                spread.add(delay + later, 1, delay);
                 let latest = spread.exceeded_by(0.0).expect("has packets");
                 let range = 15_000 + BIN_FRAMES;
                 assert!((0..range).contains(&(latest - delay)), "{delay}: {latest}");
@@ -369,10 +364,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn delays_that_rise_for_as_long_as_is_remembered_stay_known() {
+        let mut spread = Spread::new(SampleRate::Hz48000);
+        // 100 frames lost in each second, for four minutes.
+        for packet in 0..240 * 400 {
+            let delay = packet / 4;
+            spread.add(delay, 120, (delay - 700).max(0));
+            let needed = spread.exceeded_by(0.001).expect("has packets");
+            assert!(delay - needed < 32, "{packet}: {needed}");
+        }
+    }
+
     /// Four delays, that much later, and then a call of `settle`: what it returns, and the prompt and the latest delay.
     fn hear(spread: &mut Spread, later: i64, slip: i64) -> (i64, [i64; 2]) {
         for delay in [0, 100, 200, 900].into_iter().cycle().take(100) {
-            spread.add(delay + later, 64);
+            spread.add(delay + later, 64, later);
         }
         let stood_still = spread.settle(slip);
         let of = |share| spread.exceeded_by(share).expect("has packets");
@@ -400,7 +407,7 @@ mod tests {
         let (_, [prompt, latest]) = hear(&mut spread, 0, 0);
         hear(&mut spread, 0, 0);
         // What was on its way came earlier, the rest as before.
-        spread.add(-320, 64);
+        spread.add(-320, 64, -320);
         hear(&mut spread, 0, 320);
         let moved = [prompt + 320, latest + 320];
         assert_eq!(hear(&mut spread, 320, 0), (320, moved));
@@ -410,9 +417,9 @@ mod tests {
     #[test]
     fn what_is_two_turns_old_no_longer_counts() {
         let mut spread = Spread::new(SampleRate::Hz48000);
-        spread.add(1_000, 64);
+        spread.add(1_000, 64, 1_000);
         spread.turn();
-        spread.add(0, 64);
+        spread.add(0, 64, 0);
         assert!(spread.exceeded_by(0.0).expect("has packets") >= 1_000);
         spread.turn();
         assert!(spread.exceeded_by(0.0).expect("has packets") < BIN_FRAMES);
