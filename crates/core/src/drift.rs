@@ -38,10 +38,14 @@ const STRAGGLERS: u64 = 2;
 const STEP_WINDOWS: usize = 4;
 /// Least step, apart from what drift and the coarseness of the delays could do: of other ends' devices, and of routes.
 const LEAST_STEP_SECONDS: f64 = 0.0015;
-/// Clocks run apart by less.
-const MAX_PPM: f64 = 1_000.0;
+/// More steps than that in what is remembered may be drift.
+const RECURRING_STEPS: usize = 3;
+/// Clocks run apart by less, and so does a sender that loses one frame in 500.
+const MAX_PPM: f64 = 2_000.0;
 /// What the clocks of sound cards keep to.
 const USUAL_PPM: f64 = 300.0;
+/// What is more is of lost frames, and may end from one second to the next: if a newer past says that so small a share of it is left, it has.
+const ENDED_SHARE: f32 = 0.25;
 /// How fast temperature may change a clock: the longer the past, the less it says about now.
 const WANDER_PPM_PER_S: f64 = 1.0 / 60.0;
 /// Tukey's biweight: levels that lie apart by this many standard deviations have no weight.
@@ -385,25 +389,52 @@ impl DriftEstimator {
         }
     }
 
-    /// The estimate of least error among those from all, the newer half, the newer quarter and so on of the windows.
+    /// The estimate of least error among those from all, the newer half, the newer quarter and so on of the windows; where steps recur, with
+    /// and without them.
     fn best_of_pasts(&mut self) -> Option<Drift> {
         let mut best: Option<Drift> = None;
         let mut length = self.count;
         while length >= LEAST_WINDOWS {
-            let drift = fit(
-                &self.windows[self.count - length..self.count],
-                &mut self.points[..length],
-                &mut self.scratch[..length],
-                self.rate_hz,
-            );
-            if let Some(drift) = drift
-                && best.is_none_or(|best| 2.0 * drift.error_ppm < best.error_ppm)
-            {
-                best = Some(drift);
+            let windows = &self.windows[self.count - length..self.count];
+            let recur = segments(windows, Steps::Apart).count() > RECURRING_STEPS;
+            let ways = [
+                Some((Steps::Apart, 2.0)),
+                recur.then_some((Steps::Drift, 1.0)),
+            ];
+            for (steps, less) in ways.into_iter().flatten() {
+                let drift = fit(
+                    windows,
+                    steps,
+                    &mut self.points[..length],
+                    &mut self.scratch[..length],
+                    self.rate_hz,
+                );
+                if let Some(drift) = drift
+                    && best.is_none_or(|best| {
+                        less * drift.error_ppm < best.error_ppm || has_ended(best, drift)
+                    })
+                {
+                    best = Some(drift);
+                }
             }
             length /= 2;
         }
         best.filter(|drift| f64::from(drift.ppm.abs()) <= MAX_PPM)
+    }
+}
+
+/// What steps of the level are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steps {
+    /// No drift: each begins a segment.
+    Apart,
+    /// Drift: a sender that loses a few frames every second is slow.
+    Drift,
+}
+
+impl Steps {
+    fn are_none_between(self, one: &Window, other: &Window) -> bool {
+        self == Self::Drift || one.segment == other.segment
     }
 }
 
@@ -484,18 +515,19 @@ fn changes<'a>(leasts: &'a mut [i32], ends: &[u32]) -> &'a [i32] {
     changes
 }
 
-/// Fits lines of one slope through the segments.
+/// Fits lines of one slope through the segments, or a single one if `steps` are drift.
 ///
 /// `points` and `scratch` are as long as `windows`.
 fn fit(
     windows: &[Window],
+    steps: Steps,
     points: &mut [Point],
     scratch: &mut [f64],
     rate_hz: f64,
 ) -> Option<Drift> {
-    let mut slope = rough_slope(windows, scratch)?;
+    let mut slope = rough_slope(windows, steps, scratch)?;
     let mut rest = &mut *points;
-    for run in segments(windows) {
+    for run in segments(windows, steps) {
         let (part, after) = rest.split_at_mut(run.len());
         rest = after;
         for ((point, offset), window) in part.iter_mut().zip(&mut *scratch).zip(run) {
@@ -519,7 +551,7 @@ fn fit(
         (weights, squares) = (0.0, 0.0);
         let mut products = 0.0;
         let mut rest = &mut *points;
-        for run in segments(windows) {
+        for run in segments(windows, steps) {
             let (part, after) = rest.split_at_mut(run.len());
             rest = after;
             let (mut weight, mut time, mut level) = (0.0, 0.0, 0.0);
@@ -582,13 +614,19 @@ fn fit(
     })
 }
 
+/// Whether a sender that lost frames `before` loses no more, as a newer past says.
+fn has_ended(before: Drift, newer: Drift) -> bool {
+    let ppm = before.ppm.abs();
+    f64::from(ppm) > USUAL_PPM && newer.ppm.abs() + newer.error_ppm < ENDED_SHARE * ppm
+}
+
 /// The median of the slopes between windows a quarter of the past apart, or less where segments are short.
-fn rough_slope(windows: &[Window], scratch: &mut [f64]) -> Option<f64> {
+fn rough_slope(windows: &[Window], steps: Steps, scratch: &mut [f64]) -> Option<f64> {
     let mut lag = windows.len() / 4;
     while lag > 0 {
         let mut count = 0;
         for (from, to) in windows.iter().zip(&windows[lag..]) {
-            if from.segment == to.segment {
+            if steps.are_none_between(from, to) {
                 scratch[count] = (to.level - from.level) / frames_between(from, to).max(1.0);
                 count += 1;
             }
@@ -601,8 +639,8 @@ fn rough_slope(windows: &[Window], scratch: &mut [f64]) -> Option<f64> {
     None
 }
 
-fn segments(windows: &[Window]) -> impl Iterator<Item = &[Window]> {
-    windows.chunk_by(|one, other| one.segment == other.segment)
+fn segments(windows: &[Window], steps: Steps) -> impl Iterator<Item = &[Window]> {
+    windows.chunk_by(move |one, other| steps.are_none_between(one, other))
 }
 
 /// Pairs of groups, in order, whose media times lie so far apart.

@@ -32,12 +32,14 @@ const MAX_GAPS_TOGETHER: usize = 64;
 const STEER_SECONDS: f32 = 0.5;
 /// Clocks are known to agree when their estimated difference is no more uncertain than this.
 const KNOWN_PPM: f32 = 60.0;
-/// An estimate more uncertain than this is not followed: it may be wrong by an audible amount.
+/// An estimate more uncertain than this, and than this share of it, is not followed: it may do more harm than good.
 const FOLLOWED_PPM: f32 = 100.0;
+const FOLLOWED_SHARE: f32 = 0.3;
 /// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
 const ABSORBED_PPM: f32 = 1.0;
-/// Greatest difference compensated.
-const MAX_DRIFT_PPM: f32 = 400.0;
+/// Greatest difference compensated, a fortieth of a semitone: five times what sound cards run apart by, for a sender that loses a few frames every second is
+/// slow, too, and each frame of that would be a gap.
+const MAX_DRIFT_PPM: f32 = 1_500.0;
 /// What sound cards' clocks keep to, as long as nothing better is known.
 const USUAL_PPM: f32 = 300.0;
 /// Clocks that agree are seldom estimated to differ by more, or by as large a share of the error claimed.
@@ -786,7 +788,7 @@ impl Stream {
         let excess = self.jitter.excess_frames();
         self.steering.is_following = drift.is_some_and(|drift| {
             let surely = if self.steering.is_following { 0.5 } else { 1.5 };
-            drift.error_ppm <= FOLLOWED_PPM
+            drift.error_ppm <= FOLLOWED_PPM.max(FOLLOWED_SHARE * drift.ppm.abs())
                 && drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
         let stair = self.drift.stair_frames().min(frames as i64);

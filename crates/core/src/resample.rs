@@ -1,4 +1,4 @@
-//! A resampler for clocks that run apart: ratios within 1 ± 0.001.
+//! A resampler for clocks that run apart: ratios within 1 ± 0.002.
 //!
 //! Each output frame is the input's, delayed by a fraction of a frame, by one of many FIR filters of 16 taps. The filters are not a
 //! windowed sinc but the least-squares fit to a pure delay over the band that matters: at this length that is worth 20 dB, or two
@@ -15,7 +15,7 @@ use crate::wire::MAX_CHANNELS;
 /// Frames that the filter looks ahead, and by which an engaged resampler delays: 0.17 ms at 48 kHz.
 pub const HALF: usize = 8;
 /// Furthest from 1:1, in parts per million.
-pub const MAX_PPM: f32 = 1_000.0;
+pub const MAX_PPM: f32 = 2_000.0;
 
 const TAPS: usize = 2 * HALF;
 /// Filters between one frame and the next, as a power of two; between two of them, the taps are interpolated linearly. The error of

@@ -6,7 +6,7 @@ mod support;
 use antiphon_core::playout::LEAST_BUDGET;
 use antiphon_core::sequence::SequenceCounts;
 use antiphon_core::{Command, Target};
-use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, Sim, Window};
+use support::sim::{CHROMIUM, Conditions, ID, MS, QUIET, RATE_HZ, Sim, Window};
 use support::{datagram, header, stats};
 
 /// What an automatic target may conceal where nothing is lost.
@@ -294,6 +294,56 @@ fn who_stands_still_along_with_the_output_has_nothing_to_make_up_for() {
             assert!(window.after.target_frames <= 1_536, "{window:?}");
             assert!(window.concealed_frames() <= 128, "{window:?}");
         }
+    }
+}
+
+#[test]
+fn what_a_microphone_loses_all_the_time_is_stretched_over() {
+    const LOST_FRAMES: f64 = 64.0;
+    // Up to here it is slow by what the player can follow; beyond, much is concealed, but the stream is heard.
+    for (lost_hz, slipped_hz, most_share) in [
+        (0.5, 0.0, 0.001),
+        (1.25, 0.0, 0.0017),
+        (1.25, 0.35, 0.001),
+        (5.0, 0.0, 0.025),
+        (10.0, 0.0, 0.035),
+    ] {
+        let mut sim = Sim::new(CHROMIUM, Target::Auto, 128, 13);
+        let mut random = support::Random(1);
+        let (mut concealed, mut rendered, mut most_at_once) = (0, 0.0, 0.0f64);
+        for tenth in 0..6_600 {
+            for (slipped_s, hz) in [
+                (&mut sim.capture_slipped_s, lost_hz),
+                (&mut sim.output_slipped_s, slipped_hz),
+            ] {
+                if random.unit() < hz / 10.0 {
+                    *slipped_s += LOST_FRAMES / RATE_HZ;
+                }
+            }
+            // What comes late again and again makes the past that is remembered long: whole minutes of that.
+            if tenth % 170 == 0 {
+                sim.network_held_until_s = sim.now_s() + 15.0 * MS;
+            }
+            let window = sim.run(0.1);
+            if tenth >= 600 {
+                concealed += window.concealed_frames();
+                rendered += 0.1 * RATE_HZ;
+                most_at_once = most_at_once.max(window.concealed_share());
+            }
+        }
+        let share = concealed as f64 / rendered;
+        let lost_share = lost_hz * LOST_FRAMES / RATE_HZ;
+        println!(
+            "{:.3} % lost, {slipped_hz} slips a second: {:.3} % concealed, {:.0} % of the worst tenth of a second",
+            100.0 * lost_share,
+            100.0 * share,
+            100.0 * most_at_once
+        );
+        assert!(share <= most_share, "{lost_hz}, {slipped_hz}: {share}");
+        assert!(
+            most_at_once < 0.3,
+            "{lost_hz}, {slipped_hz}: {most_at_once}"
+        );
     }
 }
 
