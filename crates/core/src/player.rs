@@ -37,9 +37,9 @@ const FOLLOWED_PPM: f32 = 100.0;
 const FOLLOWED_SHARE: f32 = 0.3;
 /// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
 const ABSORBED_PPM: f32 = 1.0;
-/// Greatest difference compensated, a fortieth of a semitone: five times what sound cards run apart by, for a sender that loses a few frames every second is
+/// Greatest difference compensated, a fortieth of a semitone: more than four times what sound cards run apart by, for a sender that loses a few frames every second is
 /// slow, too, and each frame of that would be a gap.
-const MAX_DRIFT_PPM: f32 = 1_500.0;
+const MAX_DRIFT_PPM: f32 = 1_400.0;
 /// What sound cards' clocks keep to, as long as nothing better is known.
 const USUAL_PPM: f32 = 300.0;
 /// Clocks that agree are seldom estimated to differ by more, or by as large a share of the error claimed.
@@ -59,9 +59,9 @@ const BUDGET_OF_STAIRS: f32 = 0.5;
 const REMEMBERED_STAIR_SECONDS: f32 = 20.0;
 /// What is that near the aim is not trimmed: the need is only known so exactly.
 const NEAR_FRAMES: i64 = 12;
-/// A frame off the aim is trimmed in 10 s, but no faster than nobody hears: 300 ppm are half a cent.
-const TRIM_PPM_PER_FRAME: f32 = 2.0;
-const MAX_TRIM_PPM: f32 = 300.0;
+/// A frame off the aim is trimmed in 4 s, but no faster than nobody hears: 600 ppm are a cent.
+const TRIM_PPM_PER_FRAME: f32 = 5.0;
+const MAX_TRIM_PPM: f32 = 600.0;
 /// The same while the clocks may be apart: then trimming alone has to hold against them, before the margin is eaten up.
 const UNSURE_NEAR_FRAMES: i64 = 20;
 const UNSURE_TRIM_PPM_PER_FRAME: f32 = 10.0;
