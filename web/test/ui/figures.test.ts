@@ -26,3 +26,15 @@ it("shows of who only listens nothing about their sound", () => {
   expect(labels(0)).toEqual(["Round trip", "Direct", "By server", "Lanes", "They get"]);
   expect(labels(1)).toContain("Filled in");
 });
+
+it("tells a computer that loses sound from a clock that is slow", () => {
+  const note = (driftPpm: number, driftErrorPpm: number) => {
+    const peer = { receivedPackets: 1, lanes: [], driftPpm, driftErrorPpm, isResampled: true };
+    const figures = peerFigures(peer as unknown as PeerStats, null, null, null);
+    return figures.find(({ label }) => label === "Clocks")?.note;
+  };
+  expect(note(-300, 20)).toBe("± 20, resampled");
+  expect(note(-430, 50)).toBe("± 50, resampled");
+  expect(note(-950, 50)).toBe("± 50: sound is lost at their end");
+  expect(note(950, 50)).toBe("± 50, resampled");
+});

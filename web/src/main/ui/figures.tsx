@@ -495,7 +495,7 @@ export function peerFigures(
       value: driftFigure(ofMix ? null : peer),
       note: driftNote(ofMix ? null : peer),
       explanation:
-        "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry.",
+        "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry. Sound cards agree within 300: what is far slower is a computer that loses sound before it is sent.",
     },
     {
       label: "Lanes",
@@ -541,6 +541,8 @@ function serverNote(relay: RelayStats | null): string {
 
 /** From here on the engine counts clocks as known: `KNOWN_PPM` in crates/core/src/player.rs. */
 const KNOWN_PPM = 60;
+/** Clocks of sound cards run apart by less. */
+const MAX_CLOCK_PPM = 400;
 
 function driftFigure(peer: PeerStats | null): string {
   const ppm = peer?.driftPpm ?? null;
@@ -552,6 +554,8 @@ function driftNote(peer: PeerStats | null): string {
   if (peer === null || peer.driftErrorPpm === null) return "";
   if (peer.driftErrorPpm > KNOWN_PPM) return "being measured";
   const sureness = `± ${peer.driftErrorPpm.toFixed(0)}`;
+  if ((peer.driftPpm ?? 0) + peer.driftErrorPpm < -MAX_CLOCK_PPM)
+    return `${sureness}: sound is lost at their end`;
   return peer.isResampled ? `${sureness}, resampled` : `${sureness}, played as sent`;
 }
 
