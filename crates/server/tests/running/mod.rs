@@ -191,9 +191,12 @@ impl Page {
 
     /// The close code that comes next.
     pub async fn closed(&mut self) -> u16 {
-        match timeout(SOON, self.socket.next()).await.expect("a close") {
-            Some(Ok(Message::Close(Some(frame)))) => frame.code.into(),
-            other => panic!("expected a close, got {other:?}"),
+        loop {
+            match timeout(SOON, self.socket.next()).await.expect("a close") {
+                Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                other => panic!("expected a close, got {other:?}"),
+            }
         }
     }
 }
