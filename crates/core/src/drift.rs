@@ -10,7 +10,8 @@
 //! * Where the host says when a packet came, by a clock finer than its quanta, the delays of the levels are of that moment: the grid
 //!   is then no coarser than that clock.
 //! * A line is fitted through the last 12 to 256 such levels, robustly: levels that lie apart for a moment have no weight, and where
-//!   they lie apart for good, a new segment begins, of the same slope and another offset.
+//!   they lie apart for good, a new segment begins, of the same slope and another offset. Where that recurs, a single line is tried as well: a sender that
+//!   loses a few frames every second is slow.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -40,12 +41,14 @@ const STEP_WINDOWS: usize = 4;
 const LEAST_STEP_SECONDS: f64 = 0.0015;
 /// More steps than that in what is remembered may be drift.
 const RECURRING_STEPS: usize = 3;
-/// Clocks run apart by less, and so does a sender that loses one frame in 500.
-const MAX_PPM: f64 = 2_000.0;
+/// Clocks run apart by less, and so does a sender that loses one frame in 250.
+const MAX_PPM: f64 = 4_000.0;
 /// What the clocks of sound cards keep to.
 const USUAL_PPM: f64 = 300.0;
 /// What is more is of lost frames, and may end from one second to the next: if a newer past says that so small a share of it is left, it has.
 const ENDED_SHARE: f32 = 0.25;
+/// That it has begun is believed of pasts of so many windows at least: of shorter ones it may be chance.
+const BEGUN_WINDOWS: usize = 32;
 /// How fast temperature may change a clock: the longer the past, the less it says about now.
 const WANDER_PPM_PER_S: f64 = 1.0 / 60.0;
 /// Tukey's biweight: levels that lie apart by this many standard deviations have no weight.
@@ -96,6 +99,7 @@ struct Window {
     /// What remains of that grid in the level.
     coarseness: f32,
     segment: u32,
+    is_timed: bool,
 }
 
 /// A window in the fit: where it lies from the middle of its segment, and how far from the line.
@@ -348,6 +352,7 @@ impl DriftEstimator {
             grid,
             coarseness,
             segment: self.segment,
+            is_timed: self.is_timed,
         };
         self.count += 1;
         self.look_for_step();
@@ -396,7 +401,7 @@ impl DriftEstimator {
         let mut length = self.count;
         while length >= LEAST_WINDOWS {
             let windows = &self.windows[self.count - length..self.count];
-            let recur = segments(windows, Steps::Apart).count() > RECURRING_STEPS;
+            let recur = segments(windows, Steps::Apart).count() > RECURRING_STEPS + 1;
             let ways = [
                 Some((Steps::Apart, 2.0)),
                 recur.then_some((Steps::Drift, 1.0)),
@@ -409,9 +414,13 @@ impl DriftEstimator {
                     &mut self.scratch[..length],
                     self.rate_hz,
                 );
-                if let Some(drift) = drift
+                // Nobody captures more than there is.
+                let is_likely = |drift: &Drift| steps == Steps::Apart || drift.ppm < 0.0;
+                if let Some(drift) = drift.filter(is_likely)
                     && best.is_none_or(|best| {
-                        less * drift.error_ppm < best.error_ppm || has_ended(best, drift)
+                        less * drift.error_ppm < best.error_ppm
+                            || has_ended(best, drift)
+                            || (length >= BEGUN_WINDOWS && has_begun(best, drift))
                     })
                 {
                     best = Some(drift);
@@ -434,7 +443,8 @@ enum Steps {
 
 impl Steps {
     fn are_none_between(self, one: &Window, other: &Window) -> bool {
-        self == Self::Drift || one.segment == other.segment
+        let is_like = one.is_timed == other.is_timed;
+        (self == Self::Drift && is_like) || one.segment == other.segment
     }
 }
 
@@ -618,6 +628,12 @@ fn fit(
 fn has_ended(before: Drift, newer: Drift) -> bool {
     let ppm = before.ppm.abs();
     f64::from(ppm) > USUAL_PPM && newer.ppm.abs() + newer.error_ppm < ENDED_SHARE * ppm
+}
+
+/// Whether a sender that had a clock `before` has begun to lose frames, as a newer past says.
+fn has_begun(before: Drift, newer: Drift) -> bool {
+    let was_clock = f64::from(before.ppm) > -USUAL_PPM;
+    was_clock && f64::from(newer.ppm + newer.error_ppm - before.ppm) < -USUAL_PPM
 }
 
 /// The median of the slopes between windows a quarter of the past apart, or less where segments are short.

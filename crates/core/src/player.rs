@@ -32,14 +32,15 @@ const MAX_GAPS_TOGETHER: usize = 64;
 const STEER_SECONDS: f32 = 0.5;
 /// Clocks are known to agree when their estimated difference is no more uncertain than this.
 const KNOWN_PPM: f32 = 60.0;
-/// An estimate more uncertain than this, and than this share of it, is not followed: it may do more harm than good.
+/// An estimate more uncertain than this, and of a slow sender than this share of it, is not followed: it may do more harm than good.
 const FOLLOWED_PPM: f32 = 100.0;
 const FOLLOWED_SHARE: f32 = 0.3;
 /// Difference of the clocks that the buffer absorbs: a skip or a gap of 32 frames every 11 minutes.
 const ABSORBED_PPM: f32 = 1.0;
-/// Greatest difference compensated, a fortieth of a semitone: more than four times what sound cards run apart by, for a sender that loses a few frames every second is
-/// slow, too, and each frame of that would be a gap.
-const MAX_DRIFT_PPM: f32 = 1_400.0;
+/// Greatest difference of clocks compensated.
+const MAX_DRIFT_PPM: f32 = 400.0;
+/// The same of a sender that is slow because it loses a few frames every second, each of which would be a gap: a fortieth of a semitone.
+const MAX_LOST_PPM: f32 = 1_400.0;
 /// What sound cards' clocks keep to, as long as nothing better is known.
 const USUAL_PPM: f32 = 300.0;
 /// Clocks that agree are seldom estimated to differ by more, or by as large a share of the error claimed.
@@ -65,6 +66,7 @@ const MAX_TRIM_PPM: f32 = 600.0;
 /// The same while the clocks may be apart: then trimming alone has to hold against them, before the margin is eaten up.
 const UNSURE_NEAR_FRAMES: i64 = 20;
 const UNSURE_TRIM_PPM_PER_FRAME: f32 = 10.0;
+const UNSURE_MAX_TRIM_PPM: f32 = 300.0;
 /// Frames of a stream that a quantum may take besides its own: look-ahead, and what the fastest rate consumes.
 const EXTRA_INPUT_FRAMES: usize = HALF + 8;
 
@@ -788,7 +790,7 @@ impl Stream {
         let excess = self.jitter.excess_frames();
         self.steering.is_following = drift.is_some_and(|drift| {
             let surely = if self.steering.is_following { 0.5 } else { 1.5 };
-            drift.error_ppm <= FOLLOWED_PPM.max(FOLLOWED_SHARE * drift.ppm.abs())
+            drift.error_ppm <= FOLLOWED_PPM.max(-FOLLOWED_SHARE * drift.ppm)
                 && drift.ppm.abs() > (surely * drift.error_ppm).max(ABSORBED_PPM)
         });
         let stair = self.drift.stair_frames().min(frames as i64);
@@ -829,26 +831,36 @@ impl Stream {
         };
         self.jitter.set_margin(margin, tolerated_at_all);
 
-        let (drift_ppm, near_frames, ppm_per_frame) = match (clocks, self.jitter.target()) {
-            (Clocks::Apart(drift), _) => (
-                drift.ppm.clamp(-MAX_DRIFT_PPM, MAX_DRIFT_PPM),
-                NEAR_FRAMES,
-                TRIM_PPM_PER_FRAME,
-            ),
-            (Clocks::MayBeApart, Target::Auto) => {
-                (0.0, UNSURE_NEAR_FRAMES, UNSURE_TRIM_PPM_PER_FRAME)
-            }
-            (Clocks::Unknown | Clocks::Agree, Target::Auto)
-                if is_engaged && excess.is_some_and(|excess| excess > tolerated) =>
-            {
-                (0.0, tolerated, UNSURE_TRIM_PPM_PER_FRAME)
-            }
-            (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
-                self.steering.trim_ppm = 0.0;
-                self.resampler.set_ppm(0.0);
-                return;
-            }
-        };
+        let (drift_ppm, near_frames, ppm_per_frame, max_trim_ppm) =
+            match (clocks, self.jitter.target()) {
+                (Clocks::Apart(drift), _) => (
+                    drift.ppm.clamp(-MAX_LOST_PPM, MAX_DRIFT_PPM),
+                    NEAR_FRAMES,
+                    TRIM_PPM_PER_FRAME,
+                    MAX_TRIM_PPM,
+                ),
+                (Clocks::MayBeApart, Target::Auto) => (
+                    0.0,
+                    UNSURE_NEAR_FRAMES,
+                    UNSURE_TRIM_PPM_PER_FRAME,
+                    UNSURE_MAX_TRIM_PPM,
+                ),
+                (Clocks::Unknown | Clocks::Agree, Target::Auto)
+                    if is_engaged && excess.is_some_and(|excess| excess > tolerated) =>
+                {
+                    (
+                        0.0,
+                        tolerated,
+                        UNSURE_TRIM_PPM_PER_FRAME,
+                        UNSURE_MAX_TRIM_PPM,
+                    )
+                }
+                (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
+                    self.steering.trim_ppm = 0.0;
+                    self.resampler.set_ppm(0.0);
+                    return;
+                }
+            };
         let off_aim = excess.map_or(0, |excess| match self.jitter.target() {
             Target::Auto => excess,
             Target::Fixed(_) => excess - *self.steering.fixed_aim_frames.get_or_insert(excess),
@@ -856,7 +868,7 @@ impl Stream {
         self.steering.trim_ppm = if off_aim.abs() <= near_frames {
             0.0
         } else {
-            (off_aim as f32 * ppm_per_frame).clamp(-MAX_TRIM_PPM, MAX_TRIM_PPM)
+            (off_aim as f32 * ppm_per_frame).clamp(-max_trim_ppm, max_trim_ppm)
         };
         let ppm = drift_ppm + self.steering.trim_ppm;
         if ppm != 0.0 {

@@ -348,6 +348,27 @@ fn what_a_microphone_loses_all_the_time_is_stretched_over() {
 }
 
 #[test]
+fn what_a_microphone_begins_to_lose_is_stretched_over_half_a_minute_later() {
+    for seed in 1..=4 {
+        let mut sim = Sim::new(CHROMIUM, Target::Auto, 128, seed);
+        let mut random = support::Random(seed);
+        sim.run(100.0);
+        let shares = [20, 40].map(|seconds| {
+            let mut concealed = 0;
+            for _ in 0..10 * seconds {
+                if random.unit() < 0.125 {
+                    sim.capture_slipped_s += 64.0 / RATE_HZ;
+                }
+                concealed += sim.run(0.1).concealed_frames();
+            }
+            concealed as f64 / (f64::from(seconds) * RATE_HZ)
+        });
+        println!("0.167 % lost, first and then: {shares:.5?} concealed");
+        assert!(shares[1] < 0.0022, "seed {seed}: {shares:?}");
+    }
+}
+
+#[test]
 fn queues_that_come_and_go_do_not_pass_for_slips() {
     let mut sim = Sim::new(QUIET, Target::Auto, 128, 10);
     let mut concealed = Vec::new();
