@@ -36,5 +36,8 @@ it("tells a computer that loses sound from a clock that is slow", () => {
   expect(note(-300, 20)).toBe("± 20, resampled");
   expect(note(-430, 50)).toBe("± 50, resampled");
   expect(note(-950, 50)).toBe("± 50: sound is lost at their end");
+  // What is lost by chance is known no better.
+  expect(note(-1300, 300)).toBe("± 300: sound is lost at their end");
+  expect(note(-500, 300)).toBe("being measured");
   expect(note(950, 50)).toBe("± 50, resampled");
 });

@@ -495,7 +495,7 @@ export function peerFigures(
       value: driftFigure(ofMix ? null : peer),
       note: driftNote(ofMix ? null : peer),
       explanation:
-        "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry. Sound cards agree within 300: what is far slower is a computer that loses sound before it is sent.",
+        "Measured from when packets come: by how much their sound card runs faster than yours, in millionths, and how sure that is. If the clocks run apart, their sound is resampled by just that much, so that the buffer neither fills nor runs dry. Sound cards agree within 400: what is slower is a computer that loses sound before it is sent.",
     },
     {
       label: "Lanes",
@@ -544,18 +544,22 @@ const KNOWN_PPM = 60;
 /** Clocks of sound cards run apart by less. */
 const MAX_CLOCK_PPM = 400;
 
+/** Frame after frame, which none counts: the sender seems slower than any clock. */
+function losesSound({ driftPpm, driftErrorPpm }: PeerStats): boolean {
+  return (driftPpm ?? 0) + (driftErrorPpm ?? 0) < -MAX_CLOCK_PPM;
+}
+
 function driftFigure(peer: PeerStats | null): string {
   const ppm = peer?.driftPpm ?? null;
-  const isKnown = (peer?.driftErrorPpm ?? Number.POSITIVE_INFINITY) <= KNOWN_PPM;
+  const isKnown = peer !== null && (losesSound(peer) || (peer.driftErrorPpm ?? 1e6) <= KNOWN_PPM);
   return ppm === null || !isKnown ? UNKNOWN : `${ppm < 0 ? "−" : "+"}${Math.abs(ppm).toFixed(0)} ppm`;
 }
 
 function driftNote(peer: PeerStats | null): string {
   if (peer === null || peer.driftErrorPpm === null) return "";
-  if (peer.driftErrorPpm > KNOWN_PPM) return "being measured";
   const sureness = `± ${peer.driftErrorPpm.toFixed(0)}`;
-  if ((peer.driftPpm ?? 0) + peer.driftErrorPpm < -MAX_CLOCK_PPM)
-    return `${sureness}: sound is lost at their end`;
+  if (losesSound(peer)) return `${sureness}: sound is lost at their end`;
+  if (peer.driftErrorPpm > KNOWN_PPM) return "being measured";
   return peer.isResampled ? `${sureness}, resampled` : `${sureness}, played as sent`;
 }
 
