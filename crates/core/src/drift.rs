@@ -402,11 +402,8 @@ impl DriftEstimator {
         while length >= LEAST_WINDOWS {
             let windows = &self.windows[self.count - length..self.count];
             let recur = segments(windows, Steps::Apart).count() > RECURRING_STEPS + 1;
-            let ways = [
-                Some((Steps::Apart, 2.0)),
-                recur.then_some((Steps::Drift, 1.0)),
-            ];
-            for (steps, less) in ways.into_iter().flatten() {
+            let ways = [Steps::Apart, Steps::Drift];
+            for steps in ways.into_iter().take(if recur { 2 } else { 1 }) {
                 let drift = fit(
                     windows,
                     steps,
@@ -414,14 +411,8 @@ impl DriftEstimator {
                     &mut self.scratch[..length],
                     self.rate_hz,
                 );
-                // Nobody captures more than there is.
-                let is_likely = |drift: &Drift| steps == Steps::Apart || drift.ppm < 0.0;
-                if let Some(drift) = drift.filter(is_likely)
-                    && best.is_none_or(|best| {
-                        less * drift.error_ppm < best.error_ppm
-                            || has_ended(best, drift)
-                            || (length >= BEGUN_WINDOWS && has_begun(best, drift))
-                    })
+                if let Some(drift) = drift.filter(|drift| steps.may_be(drift))
+                    && best.is_none_or(|best| is_better(drift, best, steps, length))
                 {
                     best = Some(drift);
                 }
@@ -442,6 +433,11 @@ enum Steps {
 }
 
 impl Steps {
+    /// Nobody captures more than there is.
+    fn may_be(self, drift: &Drift) -> bool {
+        self == Self::Apart || drift.ppm < 0.0
+    }
+
     fn are_none_between(self, one: &Window, other: &Window) -> bool {
         let is_like = one.is_timed == other.is_timed;
         (self == Self::Drift && is_like) || one.segment == other.segment
@@ -622,6 +618,14 @@ fn fit(
         ppm: (-slope * 1e6) as f32,
         error_ppm: error_ppm as f32,
     })
+}
+
+/// Whether a past of so many windows tells more than a longer one, or than the same with its steps apart.
+fn is_better(drift: Drift, best: Drift, steps: Steps, windows: usize) -> bool {
+    let less = if steps == Steps::Apart { 2.0 } else { 1.0 };
+    less * drift.error_ppm < best.error_ppm
+        || has_ended(best, drift)
+        || (windows >= BEGUN_WINDOWS && has_begun(best, drift))
 }
 
 /// Whether a sender that lost frames `before` loses no more, as a newer past says.

@@ -58,15 +58,28 @@ const BUDGET_OF_STAIRS: f32 = 0.5;
 /// Stairs that come as often as that are remembered by the spread of arrivals under budgets that strict, and need no margin once the drift is
 /// known from them.
 const REMEMBERED_STAIR_SECONDS: f32 = 20.0;
-/// What is that near the aim is not trimmed: the need is only known so exactly.
-const NEAR_FRAMES: i64 = 12;
+
+/// How the delay is brought to its aim, unheard.
+#[derive(Clone, Copy, Debug)]
+struct Trim {
+    /// What is that near is not trimmed: the need is only known so exactly.
+    near_frames: i64,
+    ppm_per_frame: f32,
+    max_ppm: f32,
+}
+
 /// A frame off the aim is trimmed in 4 s, but no faster than nobody hears: 600 ppm are a cent.
-const TRIM_PPM_PER_FRAME: f32 = 5.0;
-const MAX_TRIM_PPM: f32 = 600.0;
+const TRIM: Trim = Trim {
+    near_frames: 12,
+    ppm_per_frame: 5.0,
+    max_ppm: 600.0,
+};
 /// The same while the clocks may be apart: then trimming alone has to hold against them, before the margin is eaten up.
-const UNSURE_NEAR_FRAMES: i64 = 20;
-const UNSURE_TRIM_PPM_PER_FRAME: f32 = 10.0;
-const UNSURE_MAX_TRIM_PPM: f32 = 300.0;
+const UNSURE_TRIM: Trim = Trim {
+    near_frames: 20,
+    ppm_per_frame: 10.0,
+    max_ppm: 300.0,
+};
 /// Frames of a stream that a quantum may take besides its own: look-ahead, and what the fastest rate consumes.
 const EXTRA_INPUT_FRAMES: usize = HALF + 8;
 
@@ -831,44 +844,35 @@ impl Stream {
         };
         self.jitter.set_margin(margin, tolerated_at_all);
 
-        let (drift_ppm, near_frames, ppm_per_frame, max_trim_ppm) =
-            match (clocks, self.jitter.target()) {
-                (Clocks::Apart(drift), _) => (
-                    drift.ppm.clamp(-MAX_LOST_PPM, MAX_DRIFT_PPM),
-                    NEAR_FRAMES,
-                    TRIM_PPM_PER_FRAME,
-                    MAX_TRIM_PPM,
-                ),
-                (Clocks::MayBeApart, Target::Auto) => (
+        let (drift_ppm, trim) = match (clocks, self.jitter.target()) {
+            (Clocks::Apart(drift), _) => (drift.ppm.clamp(-MAX_LOST_PPM, MAX_DRIFT_PPM), TRIM),
+            (Clocks::MayBeApart, Target::Auto) => (0.0, UNSURE_TRIM),
+            (Clocks::Unknown | Clocks::Agree, Target::Auto)
+                if is_engaged && excess.is_some_and(|excess| excess > tolerated) =>
+            {
+                let near_frames = tolerated;
+                (
                     0.0,
-                    UNSURE_NEAR_FRAMES,
-                    UNSURE_TRIM_PPM_PER_FRAME,
-                    UNSURE_MAX_TRIM_PPM,
-                ),
-                (Clocks::Unknown | Clocks::Agree, Target::Auto)
-                    if is_engaged && excess.is_some_and(|excess| excess > tolerated) =>
-                {
-                    (
-                        0.0,
-                        tolerated,
-                        UNSURE_TRIM_PPM_PER_FRAME,
-                        UNSURE_MAX_TRIM_PPM,
-                    )
-                }
-                (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
-                    self.steering.trim_ppm = 0.0;
-                    self.resampler.set_ppm(0.0);
-                    return;
-                }
-            };
+                    Trim {
+                        near_frames,
+                        ..UNSURE_TRIM
+                    },
+                )
+            }
+            (Clocks::Unknown | Clocks::MayBeApart | Clocks::Agree, _) => {
+                self.steering.trim_ppm = 0.0;
+                self.resampler.set_ppm(0.0);
+                return;
+            }
+        };
         let off_aim = excess.map_or(0, |excess| match self.jitter.target() {
             Target::Auto => excess,
             Target::Fixed(_) => excess - *self.steering.fixed_aim_frames.get_or_insert(excess),
         });
-        self.steering.trim_ppm = if off_aim.abs() <= near_frames {
+        self.steering.trim_ppm = if off_aim.abs() <= trim.near_frames {
             0.0
         } else {
-            (off_aim as f32 * ppm_per_frame).clamp(-max_trim_ppm, max_trim_ppm)
+            (off_aim as f32 * trim.ppm_per_frame).clamp(-trim.max_ppm, trim.max_ppm)
         };
         let ppm = drift_ppm + self.steering.trim_ppm;
         if ppm != 0.0 {

@@ -162,14 +162,18 @@ impl Page {
 
     /// The next message; pings are answered on the way.
     pub async fn hear(&mut self) -> Value {
+        match self.next().await {
+            Some(Ok(Message::Text(text))) => serde_json::from_str(&text).expect("JSON"),
+            other => panic!("expected a message, got {other:?}"),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Message, Error>> {
         loop {
-            match timeout(SOON, self.socket.next())
-                .await
-                .expect("something to hear")
-            {
-                Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).expect("JSON"),
+            let next = timeout(SOON, self.socket.next()).await;
+            match next.expect("something to hear") {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                other => panic!("expected a message, got {other:?}"),
+                next => return next,
             }
         }
     }
@@ -191,12 +195,9 @@ impl Page {
 
     /// The close code that comes next.
     pub async fn closed(&mut self) -> u16 {
-        loop {
-            match timeout(SOON, self.socket.next()).await.expect("a close") {
-                Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                other => panic!("expected a close, got {other:?}"),
-            }
+        match self.next().await {
+            Some(Ok(Message::Close(Some(frame)))) => frame.code.into(),
+            other => panic!("expected a close, got {other:?}"),
         }
     }
 }
