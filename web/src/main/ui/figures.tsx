@@ -551,7 +551,8 @@ function losesSound({ driftPpm, driftErrorPpm }: PeerStats): boolean {
 
 function driftFigure(peer: PeerStats | null): string {
   const ppm = peer?.driftPpm ?? null;
-  const isKnown = peer !== null && (losesSound(peer) || (peer.driftErrorPpm ?? Number.POSITIVE_INFINITY) <= KNOWN_PPM);
+  const isKnown =
+    peer !== null && (losesSound(peer) || (peer.driftErrorPpm ?? Number.POSITIVE_INFINITY) <= KNOWN_PPM);
   return ppm === null || !isKnown ? UNKNOWN : `${ppm < 0 ? "−" : "+"}${Math.abs(ppm).toFixed(0)} ppm`;
 }
 
