@@ -454,7 +454,7 @@ fn explained(error: &io::Error, may_be_https: bool) -> String {
     if let Some(response) = refusal(error) {
         let place = response.headers().get("location");
         return match (response.status().as_u16(), place.map(|to| to.to_str())) {
-            (404, _) => "there is no Antiphon server there: is the link whole?".into(),
+            (404, _) => "there is no such room, or no Antiphon server: is the link whole?".into(),
             (300..400, Some(Ok(to))) => {
                 let to = printable(to);
                 format!("it is elsewhere, at {to}: take the link that a browser shows in the room")
@@ -796,7 +796,7 @@ pub(crate) mod tests {
         let missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
         let (event, link) = told_where(missing, hello()).await;
         let expected = format!(
-            "127.0.0.1:{}: there is no Antiphon server there: is the link whole?",
+            "127.0.0.1:{}: there is no such room, or no Antiphon server: is the link whole?",
             link.port
         );
         assert!(matches!(event, SignallingEvent::Ended(why) if why == expected));

@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use antiphon_server::{Config, Server, StartError, Tls, has_web_app, signalling::RoomName};
+use antiphon_server::{
+    Config, RoomSigner, Server, StartError, Tls, has_web_app, signalling::RoomName,
+};
 use clap::Args;
 use tokio::runtime::Runtime;
 use tracing::level_filters::LevelFilter;
@@ -59,7 +61,11 @@ Examples:
       nothing else through.
 
   antiphon serve --config antiphon.toml --print-config
-      Show the settings that result, as a file, without starting.")]
+      Show the settings that result, as a file, without starting.
+
+  antiphon serve --config antiphon.toml --print-room violin-3a
+      With room_secret = \"...\" in the file, nobody else makes rooms: print the
+      link of this one, which is the same each time, without starting.")]
 pub(crate) struct Serve {
     /// Read settings from this TOML file
     #[arg(long, env = "ANTIPHON_CONFIG", value_name = "FILE", hide_env = true)]
@@ -68,6 +74,10 @@ pub(crate) struct Serve {
     /// Print the settings that result, as a TOML file with `***` for each secret, which you have to put in, and stop
     #[arg(long)]
     print_config: bool,
+
+    /// Print the link of the room that is called so, which --room-secret makes, and stop
+    #[arg(long, value_name = "NAME")]
+    print_room: Option<String>,
 
     #[command(flatten)]
     settings: Settings,
@@ -88,6 +98,10 @@ impl Serve {
         let resolved = settings.clone().resolve().map_err(Failure::usage)?;
         if self.print_config {
             say(settings.to_toml().map_err(Failure::usage)?.trim_end());
+            return Ok(());
+        }
+        if let Some(label) = self.print_room {
+            say(&link_of(&resolved.config, &label).map_err(Failure::usage)?);
             return Ok(());
         }
         start_log(resolved.log, resolved.log_format);
@@ -140,6 +154,8 @@ async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
     let tls = config.tls.is_some();
     let acme = matches!(config.tls, Some(Tls::Acme(_)));
     let public_origin = config.public_origin.clone();
+    let signer = config.room_signer.as_ref();
+    let room = signer.map_or_else(RoomName::random, RoomSigner::random);
     let relay = config.relay.as_ref();
     let relay_ip = relay.map(|relay| relay.listen.unwrap_or(config.listen).ip());
     let no_ice = config.ice.servers.is_empty() && config.ice.turn.is_none();
@@ -147,7 +163,7 @@ async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
         .await
         .map_err(|error| Failure::running(advise(&error)))?;
     let address = server.address();
-    let link = room_link(address, tls, public_origin.as_deref());
+    let link = room_link(address, tls, public_origin.as_deref(), &room);
     let stopped = stopped(server.reads_files());
     match log_format {
         LogFormat::Human => {
@@ -242,9 +258,30 @@ fn write_greeting(
     out.flush()
 }
 
-/// The link to a new room, at the address that others most likely reach.
-fn room_link(address: SocketAddr, tls: bool, public_origin: Option<&str>) -> String {
-    let room = RoomName::random();
+/// The link to the room that the operator calls so.
+fn link_of(config: &Config, label: &str) -> Result<String, String> {
+    let signer = config.room_signer.as_ref();
+    let signer =
+        signer.ok_or("--print-room needs --room-secret: without it, any name makes a room")?;
+    let room = signer
+        .room(label)
+        .map_err(|error| format!("--print-room {label}: {error}"))?;
+    let origin = config.public_origin.as_deref();
+    Ok(room_link(
+        config.listen,
+        config.tls.is_some(),
+        origin,
+        &room,
+    ))
+}
+
+/// The link to a room, at the address that others most likely reach.
+fn room_link(
+    address: SocketAddr,
+    tls: bool,
+    public_origin: Option<&str>,
+    room: &RoomName,
+) -> String {
     let room = room.as_str();
     if let Some(origin) = public_origin {
         return format!("{origin}/r/{room}");

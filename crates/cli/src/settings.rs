@@ -9,7 +9,7 @@ use std::{
 };
 
 use antiphon_server::{
-    AcmeConfig, Config, ConnectionLimits, Network, RelayConfig, Secret, Tls, TlsFiles,
+    AcmeConfig, Config, ConnectionLimits, Network, RelayConfig, RoomSigner, Secret, Tls, TlsFiles,
     acme::{LETS_ENCRYPT, check_domain},
     ice::{IceConfig, IceServer, IceServerError, TurnService, check_turn_url},
     rooms::RoomLimits,
@@ -230,6 +230,17 @@ pub(crate) struct Settings {
     )]
     no_relay: Option<bool>,
 
+    /// Only you make rooms: their links are signed with this secret, and printed by --print-room [default: none, and any name makes a room]. Better in the file or the environment, where `ps` does not show it
+    #[arg(
+        long,
+        env = "ANTIPHON_ROOM_SECRET",
+        value_name = "SECRET",
+        hide_env = true,
+        allow_hyphen_values = true
+    )]
+    #[arg(help_heading = "Limits")]
+    room_secret: Option<Secret>,
+
     /// Rooms at once [default: 1000]
     #[arg(
         long,
@@ -381,6 +392,7 @@ impl Settings {
             relay_cert: self.relay_cert.or(other.relay_cert),
             relay_key: self.relay_key.or(other.relay_key),
             no_relay: self.no_relay.or(other.no_relay),
+            room_secret: self.room_secret.or(other.room_secret),
             max_rooms: self.max_rooms.or(other.max_rooms),
             max_participants: self.max_participants.or(other.max_participants),
             max_participants_per_room: self
@@ -420,6 +432,7 @@ impl Settings {
             relay_cert: None,
             relay_key: None,
             no_relay: Some(config.relay.is_none()),
+            room_secret: None,
             max_rooms: Some(config.rooms.rooms),
             max_participants: Some(config.rooms.participants),
             max_participants_per_room: Some(config.rooms.participants_per_room),
@@ -481,6 +494,13 @@ impl Settings {
                 "--max-participants-per-room {per_room}: expected 1 to {MAX_PARTICIPANTS_PER_ROOM}"
             ));
         }
+        refuse_hidden("--room-secret", settings.room_secret.as_ref())?;
+        let room_signer = settings
+            .room_secret
+            .as_ref()
+            .map(RoomSigner::new)
+            .transpose()
+            .map_err(|error| format!("--room-secret: {error}"))?;
         let rooms = RoomLimits {
             rooms: at_least_one("--max-rooms", settings.max_rooms)?,
             participants: at_least_one("--max-participants", settings.max_participants)?,
@@ -564,6 +584,7 @@ impl Settings {
                 servers: ice_servers,
                 turn,
             },
+            room_signer,
             rooms,
             connections,
         };

@@ -409,7 +409,12 @@ fn a_printed_file_is_of_use_once_its_secrets_are_put_in() {
     };
     let turn = "turn_urls = [\"turn:turn.example.org\"]\nturn_secret = \"hunter2\"\n";
     let ice = "ice_servers = [\"stun:stun.example.org\", \"turn:turn.example.org,ann,hunter2\"]\n";
-    for (settings, flag) in [(turn, "--turn-secret"), (ice, "--ice-server")] {
+    let room = "room_secret = \"correct horse hunter2\"\n";
+    for (settings, flag, secret) in [
+        (turn, "--turn-secret", "hunter2"),
+        (ice, "--ice-server", "hunter2"),
+        (room, "--room-secret", "correct horse hunter2"),
+    ] {
         fs::write(&file, settings).expect("written");
         let (code, printed, stderr) = print();
         assert_eq!(code, Some(0), "{stderr}");
@@ -418,8 +423,41 @@ fn a_printed_file_is_of_use_once_its_secrets_are_put_in() {
         assert_eq!(code, Some(2), "{printed}");
         let explained = format!("{flag}: *** is what --print-config writes for a secret");
         assert!(stderr.contains(&explained), "{stderr}");
-        fs::write(&file, printed.replace("***", "hunter2")).expect("written");
+        fs::write(&file, printed.replace("***", secret)).expect("written");
         assert_eq!(print(), (Some(0), printed, String::new()));
+    }
+}
+
+#[test]
+fn a_room_of_the_operators_has_a_link_that_is_the_same_each_time() {
+    let print = |arguments: &[&str], secret: &str| {
+        let mut command = antiphon(&["serve", "--public-url", "https://music.example.org"]);
+        run(command.args(arguments).env("ANTIPHON_ROOM_SECRET", secret))
+    };
+    let choir = ["--print-room", "choir"];
+    let (code, link, stderr) = print(&choir, "correct horse battery");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        link.starts_with("https://music.example.org/r/choir-"),
+        "{link}"
+    );
+    assert_eq!(print(&choir, "correct horse battery").1, link);
+    assert_ne!(print(&choir, "correct horse batterie").1, link);
+    for (arguments, secret, why) in [
+        (&choir[..], "", "--print-room needs --room-secret"),
+        (&choir, "too short", "--room-secret: expected at least 16"),
+        (
+            &["--print-room", "the choir"],
+            "correct horse battery",
+            "--print-room the choir: expected 1 to 41 letters",
+        ),
+    ] {
+        let (code, _, stderr) = print(arguments, secret);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(
+            stderr.contains(why) && !stderr.contains("too short"),
+            "{stderr}"
+        );
     }
 }
 

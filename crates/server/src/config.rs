@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{ice::IceConfig, network::Network, rooms::RoomLimits};
+use crate::{
+    ice::IceConfig, network::Network, room_signer::RoomSigner, rooms::RoomLimits,
+    signalling::RoomName,
+};
 
 /// Everything that a [`crate::Server`] needs to know.
 #[derive(Debug, Clone)]
@@ -26,6 +29,8 @@ pub struct Config {
     pub trusted_proxies: Vec<Network>,
     /// STUN and TURN.
     pub ice: IceConfig,
+    /// Whose rooms these are: there are no others. Without it any name makes a room.
+    pub room_signer: Option<RoomSigner>,
     /// How many rooms and participants there may be.
     pub rooms: RoomLimits,
     /// What one connection, or one address, may do.
@@ -39,6 +44,15 @@ impl Config {
             .iter()
             .any(|proxy| proxy.contains(address))
     }
+
+    /// The room of that name, if there may be one.
+    pub(crate) fn room(&self, name: &str) -> Option<RoomName> {
+        let room = name.parse().ok()?;
+        let signer = self.room_signer.as_ref();
+        signer
+            .is_none_or(|signer| signer.has_made(&room))
+            .then_some(room)
+    }
 }
 
 impl Default for Config {
@@ -51,6 +65,7 @@ impl Default for Config {
             metrics_listen: None,
             trusted_proxies: Vec::new(),
             ice: IceConfig::default(),
+            room_signer: None,
             rooms: RoomLimits::default(),
             connections: ConnectionLimits::default(),
         }

@@ -55,12 +55,8 @@ pub(crate) async fn upgrade(
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let Ok(room) = room.parse::<RoomName>() else {
-        return (
-            StatusCode::NOT_FOUND,
-            "a room's name is 16 to 64 letters, digits, '-' or '_'\n",
-        )
-            .into_response();
+    let Some(room) = hub.config.room(&room) else {
+        return (StatusCode::NOT_FOUND, "there is no such room\n").into_response();
     };
     if !is_own_origin(&headers, &uri, hub.config.public_origin.as_deref()) {
         hub.metrics.count_dropped(DropReason::ForeignOrigin);

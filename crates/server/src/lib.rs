@@ -37,6 +37,7 @@ mod numbers;
 mod outbox;
 mod rate;
 pub mod relay;
+mod room_signer;
 pub mod rooms;
 mod secret;
 mod server;
@@ -47,6 +48,7 @@ mod web;
 
 pub use config::{AcmeConfig, Config, ConnectionLimits, RelayConfig, Tls, TlsFiles};
 pub use network::Network;
+pub use room_signer::{LabelError, RoomSigner, WeakSecret};
 pub use secret::Secret;
 pub use server::{Server, StartError};
 pub use web::is_embedded as has_web_app;

@@ -377,6 +377,7 @@ fn app(hub: Arc<Hub>, tls: bool) -> Router {
     let is_own = !tls && config.public_origin.is_none() && config.listen.ip().is_loopback();
     let app = Router::new()
         .route("/", get(web::index))
+        .route("/index.html", get(web::index))
         .route("/r/{room}", get(web::room))
         .route("/plain.css", get(web::plain_css))
         .route("/healthz", get(web::health))

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use rust_embed::RustEmbed;
 
-use crate::{hub::Hub, signalling::RoomName};
+use crate::hub::Hub;
 
 #[derive(RustEmbed)]
 #[folder = "../../web/dist"]
@@ -23,9 +23,16 @@ pub fn is_embedded() -> bool {
     App::get("index.html").is_some()
 }
 
-/// `GET /`: the app, which makes a room.
-pub(crate) async fn index(headers: HeaderMap) -> Response {
-    match answer("index.html", &headers, "no-cache") {
+/// `GET /`: the app, which makes a room. Where only the operator makes rooms, a page says so instead.
+pub(crate) async fn index(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
+    match hub.config.room_signer {
+        Some(_) => Html(include_str!("../pages/by-link.html")).into_response(),
+        None => app(&headers),
+    }
+}
+
+fn app(headers: &HeaderMap) -> Response {
+    match answer("index.html", headers, "no-cache") {
         Some(answer) => answer,
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -36,10 +43,14 @@ pub(crate) async fn index(headers: HeaderMap) -> Response {
 }
 
 /// `GET /r/{room}`: the same app, which enters the room.
-pub(crate) async fn room(Path(room): Path<String>, headers: HeaderMap) -> Response {
-    match room.parse::<RoomName>() {
-        Ok(_) => index(headers).await,
-        Err(_) => not_found(),
+pub(crate) async fn room(
+    State(hub): State<Arc<Hub>>,
+    Path(room): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    match hub.config.room(&room) {
+        Some(_) => app(&headers),
+        None => not_found(),
     }
 }
 

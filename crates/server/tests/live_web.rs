@@ -4,7 +4,9 @@ mod running;
 
 use std::{fs, sync::Arc, time::Duration};
 
-use antiphon_server::{RelayConfig, Tls, TlsFiles, has_web_app, signalling::RoomName};
+use antiphon_server::{
+    RelayConfig, RoomSigner, Secret, Tls, TlsFiles, has_web_app, signalling::RoomName,
+};
 use axum::http::Request;
 use data_encoding::BASE64;
 use running::{ROOM, Running, get};
@@ -145,6 +147,30 @@ async fn pages_are_found_or_explained() {
         404,
         "only on a port of its own"
     );
+}
+
+#[tokio::test]
+async fn where_the_operator_makes_rooms_nobody_else_does() {
+    let signer = RoomSigner::new(&Secret::new("correct horse battery")).expect("long enough");
+    let choir = signer.room("choir").expect("a room");
+    let choir = choir.as_str();
+    let server = Running::start(|config| config.room_signer = Some(signer.clone())).await;
+    for path in ["/", "/index.html"] {
+        let answer = server.get(path, &[]).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.body.contains("made by those who run it"), "{path}");
+    }
+    let expected = if has_web_app() { 200 } else { 503 };
+    let enters = async |room: &str| {
+        let page = server.get(&format!("/r/{room}"), &[]).await;
+        (page.status, server.try_connect(room, None).await.err())
+    };
+    assert_eq!(enters(choir).await, (expected, None));
+    let unsigned = RoomName::random();
+    let another = choir.replacen("choir", "chair", 1);
+    for room in [ROOM, unsigned.as_str(), &another, "short"] {
+        assert_eq!(enters(room).await, (404, Some(404)), "{room}");
+    }
 }
 
 /// Debug builds read the app from its folder: where it was built, its files are served as they should be.
