@@ -402,12 +402,13 @@ impl Client {
         names
     }
 
-    /// Runs `handler` on the audio thread for as long as `body` runs on this one, and gives it back.
+    /// Runs `handler` on the audio thread for as long as `body` runs on this one, and gives it back. Fails, in words for the user, where the
+    /// server does not let it run.
     pub fn run<H: Handler, R>(
         &self,
         handler: H,
         body: impl FnOnce() -> R,
-    ) -> Result<(H, R), String> {
+    ) -> (H, Result<R, String>) {
         let told = Box::into_raw(Box::new(handler.events()));
         self.told.borrow_mut().push(told);
         let mut callbacks = Callbacks {
@@ -429,9 +430,8 @@ impl Client {
         let active = unsafe { (self.api.jack_activate)(self.raw) };
         let result = (active == 0).then(body);
         drop(running);
-        result
-            .map(|result| (callbacks.handler, result))
-            .ok_or_else(|| format!("JACK refuses to activate (code {active})"))
+        let result = result.ok_or_else(|| format!("JACK refuses to activate (code {active})"));
+        (callbacks.handler, result)
     }
 }
 
@@ -474,6 +474,7 @@ mod tests {
         /// What happened, in order.
         static LOG: RefCell<Vec<&'static str>> = RefCell::default();
         static RATE_HZ: Cell<u32> = const { Cell::new(48_000) };
+        static ACTIVATION: Cell<c_int> = const { Cell::new(0) };
         static PROCESS: Cell<Option<(ProcessCallback, *mut c_void)>> = const { Cell::new(None) };
         static SHUTDOWN: Cell<Option<(ShutdownCallback, *mut c_void)>> = const { Cell::new(None) };
     }
@@ -509,7 +510,7 @@ mod tests {
         }
         unsafe extern "C" fn activate(_: *mut RawClient) -> c_int {
             log("active");
-            0
+            ACTIVATION.get()
         }
         unsafe extern "C" fn deactivate(_: *mut RawClient) -> c_int {
             log("inactive");
@@ -579,7 +580,8 @@ mod tests {
     #[test]
     fn the_server_s_end_may_be_told_until_the_client_is_closed() {
         let client = client();
-        let (handler, ()) = client.run(Deaf, || ()).expect("activates");
+        let (handler, ran) = client.run(Deaf, || ());
+        ran.expect("activates");
         drop(handler);
         assert_eq!(LOG.take(), ["active", "inactive", "handler freed"]);
         let (callback, argument) = SHUTDOWN.take().expect("was told");
@@ -587,6 +589,17 @@ mod tests {
         unsafe { callback(argument) };
         drop(client);
         assert_eq!(LOG.take(), ["server gone", "closed", "events freed"]);
+    }
+
+    #[test]
+    fn who_may_not_run_has_its_handler_back() {
+        let client = client();
+        ACTIVATION.set(-1);
+        let (handler, ran) = client.run(Deaf, || panic!("it runs"));
+        ACTIVATION.set(0);
+        assert_eq!(ran, Err("JACK refuses to activate (code -1)".into()));
+        assert_eq!(LOG.take(), ["active", "inactive"]);
+        drop(handler);
     }
 
     #[test]
@@ -614,7 +627,7 @@ mod tests {
             cycle();
             [before, wrong, client.check_rate(told_hz)]
         });
-        let (_, [before, wrong, right]) = checks.expect("activates");
+        let [before, wrong, right] = checks.1.expect("activates");
         assert_eq!((before, right), (Ok(()), Ok(())));
         let wrong = wrong.expect_err("44100 are not 48000");
         assert!(wrong.contains("runs at 44100 Hz"), "{wrong}");

@@ -179,8 +179,8 @@ fn run(args: &Args) -> Result<(), String> {
         }
         client.check_rate(rate_hz)?;
         Ok(client.quantum_frames())
-    })?;
-    let quantum_frames = played?;
+    });
+    let quantum_frames = played??;
 
     let mut channels = device.inputs.into_iter().map(|(_, samples)| samples);
     for (file, count) in args.record.iter().zip(recorded_channels) {

@@ -16,6 +16,21 @@ pub struct JackDevice {
     client: Client,
     rate: SampleRate,
     card: CardConfig,
+    inputs: Vec<InPort>,
+    outputs: Vec<OutPort>,
+    /// Full names of these and of those.
+    in_names: Vec<String>,
+    out_names: Vec<String>,
+}
+
+/// How playing ended.
+enum End {
+    /// It was told to.
+    Stopped,
+    /// The server is gone.
+    Gone,
+    /// The server did not let it begin.
+    Refused(String),
 }
 
 impl std::fmt::Debug for JackDevice {
@@ -88,7 +103,23 @@ impl JackDevice {
                 ));
             }
         }
-        Ok(Self { client, rate, card })
+        let inputs: Result<Vec<_>, _> = (1..=card.inputs.len())
+            .map(|n| client.in_port(&format!("capture_{n}")))
+            .collect();
+        let outputs: Result<Vec<_>, _> = (1..=2)
+            .map(|n| client.out_port(&format!("playback_{n}")))
+            .collect();
+        let (inputs, in_names) = inputs?.into_iter().unzip();
+        let (outputs, out_names) = outputs?.into_iter().unzip();
+        Ok(Self {
+            client,
+            rate,
+            card,
+            inputs,
+            outputs,
+            in_names,
+            out_names,
+        })
     }
 }
 
@@ -112,12 +143,17 @@ impl Device for JackDevice {
     fn run(self: Box<Self>, mut duplex: Duplex, stop: Arc<AtomicBool>) -> Result<(), String> {
         let mut device = *self;
         let (card, rate) = (device.card.clone(), device.rate);
+        let mut is_first = true;
         loop {
-            let is_gone;
-            (duplex, is_gone) = device.play(duplex, &stop)?;
-            if !is_gone {
-                return Ok(());
+            let end;
+            (duplex, end) = device.play(duplex, &stop);
+            match end? {
+                End::Stopped => return Ok(()),
+                End::Refused(why) if is_first => return Err(why),
+                // One that was found again, and dies before it lets us run, is gone as any other.
+                End::Refused(_) | End::Gone => {}
             }
+            is_first = false;
             let open = || {
                 let device = Self::new(connect()?, card.clone())?;
                 let is_fit = device.rate == rate;
@@ -132,10 +168,16 @@ impl Device for JackDevice {
 }
 
 impl JackDevice {
-    /// Until `stop` is set or the server is gone; says whether it is, and gives the duplex back.
-    fn play(self, duplex: Duplex, stop: &AtomicBool) -> Result<(Duplex, bool), String> {
-        let Self { client, card, rate } = self;
-        let inputs = card.inputs;
+    /// Until `stop` is set or the server is gone; gives the duplex back. Fails, in words for the user, where the rate is none of the room's.
+    fn play(self, duplex: Duplex, stop: &AtomicBool) -> (Duplex, Result<End, String>) {
+        let Self {
+            client,
+            rate,
+            card,
+            in_names,
+            out_names,
+            ..
+        } = self;
         let of = |name: &Option<String>, mut ports: Vec<String>| {
             ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
             ports
@@ -145,22 +187,12 @@ impl JackDevice {
         let wanted = || -> Vec<_> {
             let microphones = of(&card.input, client.microphones());
             let speakers = of(&card.output, client.speakers());
-            let to_hear = inputs.iter().map(|&input| microphones.get(input).cloned());
+            let to_hear = card.inputs.iter();
+            let to_hear = to_hear.map(|&input| microphones.get(input).cloned());
             let to_play = (0..2).map(|n| speakers.get(n).cloned());
             to_hear.chain(to_play).collect()
         };
-        let (mut in_ports, mut out_ports, mut own) = (Vec::new(), Vec::new(), Vec::new());
-        for n in 0..inputs.len() {
-            let (port, name) = client.in_port(&format!("capture_{}", n + 1))?;
-            in_ports.push(port);
-            own.push(name);
-        }
-        for n in 0..2 {
-            let (port, name) = client.out_port(&format!("playback_{}", n + 1))?;
-            out_ports.push(port);
-            own.push(name);
-        }
-        let (in_names, out_names) = own.split_at(inputs.len());
+        let own: Vec<_> = in_names.iter().chain(&out_names).collect();
         let mut links = Links::new(wanted());
         let latencies = Arc::new(Latencies::default());
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
@@ -168,33 +200,33 @@ impl JackDevice {
             duplex,
             rate,
             latencies: latencies.clone(),
-            inputs: in_ports,
-            outputs: out_ports,
-            captured: vec![0.0; inputs.len() * MAX_QUANTUM_FRAMES],
+            captured: vec![0.0; self.inputs.len() * MAX_QUANTUM_FRAMES],
+            inputs: self.inputs,
+            outputs: self.outputs,
             heard: vec![0.0; 2 * MAX_QUANTUM_FRAMES],
             events: Arc::new(Reported {
                 gone: gone.clone(),
                 faults: faults.clone(),
             }),
         };
-        let (process, result) = client.run(process, || {
-            let is_linked = |port: &String| client.capture_latency_frames(port).is_some();
+        let (process, ran) = client.run(process, || {
+            let is_linked = |port: &str| client.capture_latency_frames(port).is_some();
             let is_wanted = |card: &Option<String>| card.as_deref() != Some(NO_CARD);
             let mut has_links = false;
             while !stop.load(Ordering::Acquire) {
                 if gone.load(Ordering::Acquire) {
-                    return Ok(true);
+                    return Ok(End::Gone);
                 }
                 if has_links {
                     client.check_rate(rate.hz())?;
                 }
                 let wanted = wanted();
-                for n in links.review(&wanted, |n| is_linked(&own[n])) {
+                for n in links.review(&wanted, |n| is_linked(own[n])) {
                     let Some(port) = &wanted[n] else { continue };
                     let (from, to) = if n < in_names.len() {
-                        (port, &own[n])
+                        (port, own[n])
                     } else {
-                        (&own[n], port)
+                        (own[n], port)
                     };
                     if let Err(why) = client.connect(from, to) {
                         links.handle_refusal(n, why);
@@ -230,9 +262,12 @@ impl JackDevice {
                     .store(playback.unwrap_or(UNKNOWN), Ordering::Relaxed);
                 thread::sleep(LOOK);
             }
-            Ok(false)
-        })?;
-        result.map(|is_gone: bool| (process.duplex, is_gone))
+            Ok(End::Stopped)
+        });
+        (
+            process.duplex,
+            ran.unwrap_or_else(|why| Ok(End::Refused(why))),
+        )
     }
 }
 
