@@ -1,4 +1,4 @@
-import { allocate, PARAMETERS, type RingStorage } from "./layout.js";
+import { allocate, PARAMETERS, type RingStorage, roundUpCapacity } from "./layout.js";
 import { Ring } from "./ring.js";
 
 /** One change of one parameter. */
@@ -15,7 +15,11 @@ export interface ParameterChange {
  * `shared` false makes a plain ArrayBuffer, for a queue inside one thread. *Errors* as `Ring.createStorage`.
  */
 export function createParameterStorage(changes: number, shared = true): RingStorage {
-  return allocate(Ring.byteLengthFor(2 * changes, Uint32Array), shared, PARAMETERS);
+  return allocate(
+    Ring.byteLengthFor(2 * roundUpCapacity(changes, 1, "changes"), Uint32Array),
+    shared,
+    PARAMETERS,
+  );
 }
 
 function attach(storage: RingStorage): Ring<Uint32Array> {

@@ -295,7 +295,8 @@ class Foreign {
 
   #wordsOf(bytes: Uint8Array): Int32Array {
     if (bytes !== this.#bytes || bytes.length !== this.#length) {
-      const start = (bytes.byteOffset + 3) & -4;
+      // The memory of a wasm module may be longer than 2 GiB.
+      const start = bytes.byteOffset + (-bytes.byteOffset & 3);
       const end = bytes.byteOffset + bytes.length;
       this.#words = new Int32Array(bytes.buffer, start, (end - start) >> 2);
       this.#bytes = bytes;

@@ -141,7 +141,8 @@ export class Ring<T extends NumericArray> {
    * Not RT: allocates `capacity / elements` views. *Errors* RangeError if `elements` is no power of two up to the capacity.
    */
   prepareBlocks(elements: number): void {
-    if (!(elements >= 1 && elements <= this.capacity) || (elements & (elements - 1)) !== 0) {
+    const divides = Number.isInteger(elements) && (elements & (elements - 1)) === 0;
+    if (!divides || elements < 1 || elements > this.capacity) {
       throw new RangeError(`blocks of ${elements} elements do not divide a ring of ${this.capacity}`);
     }
     this.#block = elements;

@@ -166,3 +166,13 @@ test("random garbage anywhere in the storage never hangs, throws or writes outsi
   expect(all.subarray(0, fence).every((byte) => byte === 0xa5)).toBe(true);
   expect(all.subarray(fence + length).every((byte) => byte === 0xa5)).toBe(true);
 });
+
+test("records come from and go to memory beyond 2 GiB", () => {
+  const memory = new ArrayBuffer(2 ** 31 + 256);
+  const [there, back] = [new Uint8Array(memory, 2 ** 31, 128), new Uint8Array(memory, 2 ** 31 + 128)];
+  there.set(bytes(100));
+  const ring = makeRing(256);
+  expect(ring.push(1, there, 0, 100)).toBe(true);
+  expect(ring.pop(back)).toBe(100);
+  expect(back.subarray(0, 100)).toEqual(bytes(100));
+});

@@ -245,8 +245,8 @@ test("blocks popped whole, in step and out of step with the blocks of the ring",
     pushAndPop(length);
   ring.prepareBlocks(64);
   for (let i = 0; i < 20; i++) pushAndPop(64);
-  expect(() => ring.prepareBlocks(48)).toThrow(RangeError);
-  expect(() => ring.prepareBlocks(1024)).toThrow(RangeError);
+  for (const elements of [0, 2.5, 48, 1024, Number.NaN])
+    expect(() => ring.prepareBlocks(elements), `${elements}`).toThrow(RangeError);
 });
 
 test("copies of more than 512 elements, whole and in parts", () => {
@@ -322,4 +322,11 @@ test("parameter changes keep their order, index and value", () => {
       expect(change).toEqual({ index: 2 ** 32 - 1 - i, value: -0.5 * i });
     }
   }
+});
+
+test("a queue of parameter changes holds a whole number of them", () => {
+  for (const changes of [0, 0.5, 1.5, 2 ** 28 + 1, Number.NaN])
+    expect(() => createParameterStorage(changes), `${changes}`).toThrow(RangeError);
+  const writer = new ParameterWriter(createParameterStorage(1));
+  expect([writer.enqueue(1, 0.5), writer.enqueue(2, 0.5)]).toEqual([true, false]);
 });
