@@ -68,6 +68,7 @@ const GRACE_NS: u64 = 15_000_000_000;
 const NOTICE_NS: u64 = 30_000_000_000;
 /// Nobody who is in the room should think that it is locked.
 const OPEN_NOW: &str = "this room was locked, and is open now: somebody without the passphrase was back first; its owner can lock it again";
+
 /// By which ways sound goes and comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
