@@ -13,6 +13,8 @@ import {
 export const FEED_FRAMES = 120;
 /** Blocks that may wait in a codec, 0.3 s or more: what falls behind further is better cut short than late. */
 const MAX_QUEUE = 128;
+/** A decoder that has swallowed so many packets gives each one's sound for another's. */
+const MAX_DECODING = 4 * MAX_QUEUE;
 /** The lookahead if the browser does not tell: libopus's own, without its low-delay mode. */
 const DEFAULT_LOOKAHEAD_FRAMES = 312;
 /** A gap in media time waits for the packets that begin within so many frames of the first behind it: two lanes may differ by 5 ms, and copies come after the burst they belong to. */
@@ -31,8 +33,8 @@ const NEAR_FRAMES = 960n;
 const PATIENCE_PACKETS = 1_000;
 /** Packets whose times are remembered, to tell a copy from one that comes late. */
 const MAX_HANDLED = 64;
-/** Packets dropped after the decoder failed, or where mono and stereo change sooner than that, before there is a new one: so that a peer's nonsense costs little. */
-const PENALTY_PACKETS = 50;
+/** No decoder is made sooner after the last: where that has failed, or mono and stereo change, packets are refused until then. So a peer's nonsense costs little. */
+const LEAST_BETWEEN_DECODERS_MS = 500;
 
 export const hasOpus = (): boolean =>
   typeof AudioEncoder !== "undefined" && typeof AudioDecoder !== "undefined";
@@ -190,6 +192,15 @@ function preSkipFrames(description: AllowSharedBufferSource | undefined): number
   return bytes[10] | (bytes[11] << 8);
 }
 
+/** How long a packet says that it lasts, in frames (RFC 6716, 3.1 and 3.2.5); 0 if it is none. */
+function framesOf(packet: Uint8Array): number {
+  const toc = packet[0] ?? 3;
+  const mode = toc >> 3;
+  const sizes = mode < 12 ? [480, 960, 1_920, 2_880] : mode < 16 ? [480, 960] : [120, 240, 480, 960];
+  const count = [1, 2, 2, (packet[1] ?? 0) & 63][toc & 3]!;
+  return sizes[mode % sizes.length]! * count;
+}
+
 /** Decodes one peer's packets of one duration, in order, each once. */
 export class OpusReceiver {
   /** Gets a record for the engine: the datagram's header, then samples, or none if the packet was passed over. */
@@ -213,7 +224,8 @@ export class OpusReceiver {
   readonly #handled: bigint[] = [];
   /** That went into this decoder. */
   #packets = 0;
-  #penalty = 0;
+  /** When the last decoder was made. */
+  #madeAtMs = Number.NEGATIVE_INFINITY;
   #passedOver = 0;
   /** Packets that came twice. */
   duplicates = 0;
@@ -237,6 +249,11 @@ export class OpusReceiver {
   /** Takes an Opus datagram that `kindOf` accepted; it is kept. */
   push(datagram: Uint8Array<ArrayBuffer>): void {
     const { timestamp: time, frames } = readAudioHeader(datagram);
+    // Unread: to decode 120 ms under a header that says 2.5 costs as much as it sounds.
+    if (framesOf(datagram.subarray(AUDIO_HEADER_BYTES)) !== frames) {
+      this.#refuse(datagram);
+      return;
+    }
     const ahead = this.#next === null ? 0n : time - this.#next;
     if (ahead > MAX_GAP_FRAMES || ahead < -MAX_GAP_FRAMES) {
       this.#waiting = [];
@@ -283,13 +300,14 @@ export class OpusReceiver {
     this.#next = time + BigInt(frames);
     this.#remember(time);
     const channels = datagram[3];
-    if (this.#penalty > 0) this.#penalty--;
-    if (this.#penalty > 0 || !hasOpus()) {
-      this.#refuse(datagram);
-      return;
-    }
-    if (this.#decoder === null || this.#channels !== channels) {
-      if (this.#decoder !== null && this.#packets < PENALTY_PACKETS) this.#penalty = PENALTY_PACKETS;
+    const isStuck = this.#decoding.length > MAX_DECODING;
+    if (this.#decoder === null || this.#channels !== channels || isStuck) {
+      const nowMs = performance.now();
+      if (!hasOpus() || nowMs - this.#madeAtMs < LEAST_BETWEEN_DECODERS_MS) {
+        this.#refuse(datagram);
+        return;
+      }
+      this.#madeAtMs = nowMs;
       this.#configure(channels);
     }
     if (this.#decoder === null) return;
@@ -328,7 +346,6 @@ export class OpusReceiver {
         const [refused] = this.#decoding;
         if (refused !== undefined) this.#refuse(refused.datagram);
         this.#decoder = null;
-        this.#penalty = PENALTY_PACKETS;
       },
     });
     // Without a description nothing is cut off: the timestamps tell what is to be played.

@@ -8,6 +8,8 @@ import { OpusReceiver } from "./opus";
 export const SILENT_MS = 3_000;
 /** One by which no sound has come for so long is not heard. */
 const AUDIBLE_MS = 1_000;
+/** A decoder that has had nothing to do for so long is closed: the peer sends another format. */
+const IDLE_MS = 10_000;
 
 /** What comes of a peer by one of the two ways. */
 export class Way {
@@ -26,7 +28,9 @@ export class Way {
   #newest = 0n;
   readonly numbering = new Numbering();
   /** By the packets' duration: where the peer changes that, both come for a moment. Each way's packets are counted by the engine: so each is decoded. */
-  readonly #opus = new Map<number, OpusReceiver>();
+  readonly #opus = new Map<number, { receiver: OpusReceiver; usedAtMs: number }>();
+  /** Opus packets that came twice, of decoders that are closed. */
+  #duplicates = 0;
   /** Share of its datagrams by this way that never came, of the last seconds, by main's word. */
   lostShare: number | null = null;
 
@@ -62,23 +66,35 @@ export class Way {
   }
 
   play(audio: Uint8Array<ArrayBuffer>): void {
+    if (this.#opus.size > 0) this.#closeIdle();
     if (isOpus(audio)) this.#receiverOf(readAudioHeader(audio).frames).push(audio);
     else this.#give(audio, false);
   }
 
   #receiverOf(frames: number): OpusReceiver {
-    let receiver = this.#opus.get(frames);
-    if (receiver === undefined) {
+    let opened = this.#opus.get(frames);
+    if (opened === undefined) {
       const longer = OPUS_FRAMES.filter((other) => other > frames);
-      receiver = new OpusReceiver(
+      const receiver = new OpusReceiver(
         (record) => this.#give(record, true),
         // As it came: the engine refuses it, and counts.
         (refused) => this.#give(refused, false),
-        (time) => longer.some((other) => this.#opus.get(other)?.isNear(time)),
+        (time) => longer.some((other) => this.#opus.get(other)?.receiver.isNear(time)),
       );
-      this.#opus.set(frames, receiver);
+      opened = { receiver, usedAtMs: this.#audioAtMs };
+      this.#opus.set(frames, opened);
     }
-    return receiver;
+    opened.usedAtMs = this.#audioAtMs;
+    return opened.receiver;
+  }
+
+  #closeIdle(): void {
+    for (const [frames, { receiver, usedAtMs }] of this.#opus) {
+      if (this.#audioAtMs - usedAtMs < IDLE_MS) continue;
+      this.#duplicates += receiver.duplicates;
+      receiver.close();
+      this.#opus.delete(frames);
+    }
   }
 
   /**
@@ -95,11 +111,14 @@ export class Way {
 
   /** Opus packets that came twice by it. */
   get duplicates(): number {
-    return Array.from(this.#opus.values()).reduce((sum, { duplicates }) => sum + duplicates, 0);
+    return Array.from(this.#opus.values()).reduce(
+      (sum, { receiver }) => sum + receiver.duplicates,
+      this.#duplicates,
+    );
   }
 
   close(): void {
-    for (const receiver of this.#opus.values()) receiver.close();
+    for (const { receiver } of this.#opus.values()) receiver.close();
   }
 
   stats(nowMs: number): WayStats {

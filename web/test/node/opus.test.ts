@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { OpusRung } from "../../src/shared/rungs";
 import { kindOf, readAudioHeader, writeOpus } from "../../src/shared/wire";
 import { FEED_FRAMES, OpusReceiver, OpusSender } from "../../src/worker/opus";
@@ -8,6 +8,7 @@ import {
   FakeDecoder,
   FakeEncoder,
   installFakes,
+  opusDatagram,
   removeFakes,
 } from "./webcodecs";
 
@@ -41,7 +42,7 @@ describe("the encoding side", () => {
         expect(kindOf(datagram)).toBe(1);
         const header = readAudioHeader(datagram);
         expect(header).toMatchObject({ frames, channels: 2, bits: null });
-        sent.push({ time: Number(header.timestamp), first: datagram[20] });
+        sent.push({ time: Number(header.timestamp), first: datagram[21] });
       },
       (reason) => expect(reason).toBe(""),
     );
@@ -94,11 +95,7 @@ describe("the encoding side", () => {
 });
 
 describe("the decoding side", () => {
-  const packet = (n: number, first = n) => {
-    const { datagram, packet: payload } = writeOpus(2, 120, BigInt(100_000 + 120 * n), 40);
-    payload.fill(first);
-    return datagram;
-  };
+  const packet = (n: number, sound = n) => opusDatagram(120, 100_000 + 120 * n, sound);
 
   const decode = (datagrams: Uint8Array<ArrayBuffer>[]) => {
     const played: number[] = [];
@@ -153,7 +150,7 @@ describe("the decoding side", () => {
       (record) => times.push(readAudioHeader(record).timestamp),
       () => {},
     );
-    const long = (n: number) => writeOpus(2, 480, BigInt(480 * n), 40).datagram.fill(253, 20);
+    const long = (n: number) => opusDatagram(480, 480 * n);
     for (const n of [1, 3, 2, 4, 6, 7, 5]) receiver.push(long(n));
     expect(times).toEqual([1, 2, 3, 4, 6, 7, 5].map((n) => BigInt(480 * n)));
   });
@@ -172,8 +169,7 @@ describe("the decoding side", () => {
     const played = (from: number, to: number, isLongerSent: boolean) => {
       delivered.length = 0;
       for (let n = from; n < to; n++) {
-        if (isLongerSent && n % 4 === 0)
-          longer.push(writeOpus(2, 480, BigInt(100_000 + 120 * n), 40).datagram.fill(253, 20));
+        if (isLongerSent && n % 4 === 0) longer.push(opusDatagram(480, 100_000 + 120 * n));
         receiver.push(packet(n, 1));
       }
       return delivered.map((length) => length > 20);
@@ -227,26 +223,59 @@ describe("the decoding side", () => {
   });
 
   it("refuses what no decoder reads, and makes no new decoder for each", () => {
-    const hostile = Array.from({ length: 500 }, (_, n) => packet(n, 255));
-    expect(decode(hostile).refused).toBe(500);
-    expect(FakeDecoder.made).toBe(10);
+    const now = vi.spyOn(performance, "now");
+    const hostile = Array.from({ length: 8_000 }, (_, n) => packet(n, 255));
+    let refused = 0;
+    const receiver = new OpusReceiver(
+      () => {},
+      () => refused++,
+    );
+    for (const [n, datagram] of hostile.entries()) {
+      now.mockReturnValue(n / 8);
+      receiver.push(datagram);
+    }
+    expect(refused).toBe(8_000);
+    expect(FakeDecoder.made, "in a second").toBe(2);
+    now.mockRestore();
   });
 
   it("follows a change of channels at once, but makes no new decoder for each", () => {
+    const now = vi.spyOn(performance, "now");
     const heard: number[] = [];
     const receiver = new OpusReceiver(
       (record) => heard.push(record[3]),
       () => {},
     );
-    const of = (n: number, channels: number) => writeOpus(channels, 120, BigInt(120 * n), 40).datagram;
-    for (let n = 0; n < 100; n++) receiver.push(of(n, n < 60 ? 2 : 1));
-    expect(heard).toEqual(Array.from({ length: 100 }, (_, n) => (n < 60 ? 2 : 1)));
+    const push = (n: number, channels: number) => {
+      now.mockReturnValue(n * 2.5);
+      receiver.push(opusDatagram(120, 120 * n, 0, channels));
+    };
+    for (let n = 0; n < 300; n++) push(n, n < 220 ? 2 : 1);
+    expect(heard).toEqual(Array.from({ length: 300 }, (_, n) => (n < 220 ? 2 : 1)));
     expect(FakeDecoder.made).toBe(2);
-    for (let n = 100; n < 1_100; n++) receiver.push(of(n, 1 + (n % 2)));
-    expect(FakeDecoder.made).toBeLessThan(2 + 1_000 / 40);
+    for (let n = 300; n < 2_300; n++) push(n, 1 + (n % 2));
+    expect(FakeDecoder.made, "in five seconds more").toBeLessThanOrEqual(2 + 5 * 2);
+    now.mockRestore();
   });
 
-  it("refuses a packet of another duration than its header says", () => {
+  it("refuses a packet of another duration than its header says, unread", () => {
+    const fits = (change: (payload: Uint8Array) => void) => {
+      const other = packet(2);
+      change(other.subarray(20));
+      const { played, refused } = decode([packet(1), other, ...[3, 4, 5, 6].map((n) => packet(n))]);
+      expect(played, "those behind it").toEqual(refused === 1 ? [3, 4, 5, 6] : [2, 3, 4, 5, 6]);
+      return refused === 0;
+    };
+    // 2.5 ms, alone; two and forty-eight of them; one of 5 and of 60 ms.
+    expect(fits((payload) => payload.set([0xe0]))).toBe(true);
+    expect(fits((payload) => payload.set([0xe1]))).toBe(false);
+    expect(fits((payload) => payload.set([0xe3, 48]))).toBe(false);
+    expect(fits((payload) => payload.set([0xe8]))).toBe(false);
+    expect(fits((payload) => payload.set([0x18]))).toBe(false);
+    expect(decode([packet(1), writeOpus(2, 120, 100_240n, 0).datagram])).toMatchObject({ refused: 1 });
+  });
+
+  it("refuses a packet that gives other frames than it says", () => {
     expect(decode([packet(1), packet(2, 254), packet(3)])).toMatchObject({ played: [3], refused: 1 });
   });
 

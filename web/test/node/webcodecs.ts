@@ -1,5 +1,25 @@
 /** A stand-in for WebCodecs, which Node lacks. */
 
+import { type OpusFrames, writeOpus } from "../../src/shared/wire";
+
+/** The first byte of an Opus packet that is one frame of so many samples (RFC 6716, 3.1). */
+export function toc(frames: number, channels: number): number {
+  return ((28 + Math.log2(frames / 120)) << 3) | (channels === 2 ? 4 : 0);
+}
+
+/** A datagram of a packet that sounds like that (see {@link FakeDecoder}). */
+export function opusDatagram(
+  frames: OpusFrames,
+  timestamp: number,
+  sound = 0,
+  channels = 2,
+): Uint8Array<ArrayBuffer> {
+  const { datagram, packet } = writeOpus(channels, frames, BigInt(timestamp), 40);
+  packet.fill(sound);
+  packet[0] = toc(frames, channels);
+  return datagram;
+}
+
 /** As much of WebCodecs as is used, with a "codec" that keeps the first sample of each packet. One in, one out, at once. */
 export const LOOKAHEAD_FRAMES = 120;
 
@@ -66,6 +86,7 @@ export class FakeEncoder {
     const description = new Uint8Array(19);
     description[10] = LOOKAHEAD_FRAMES;
     const packet = new Uint8Array(40).fill(data.data[0]);
+    packet[0] = toc(data.numberOfFrames, data.numberOfChannels);
     this.#output(new FakeChunk({ timestamp: 0, data: packet }), { decoderConfig: { description } });
   }
   fail(): void {
@@ -77,7 +98,7 @@ export class FakeEncoder {
   }
 }
 
-/** Byte 255 is no Opus; byte 254 is of another duration than its header says; byte 253 is of 480 frames, others of 120. */
+/** What a packet sounds like is its second byte; 255 is no Opus, and 254 gives other frames than it says. */
 export class FakeDecoder {
   static made = 0;
   state = "unconfigured";
@@ -93,14 +114,15 @@ export class FakeDecoder {
     this.#channels = numberOfChannels;
   }
   decode({ data, timestamp }: FakeChunk): void {
-    if (data[0] === 255) {
+    const [first, sound] = data;
+    if (sound === 255) {
       this.state = "closed";
       this.#init.error(new Error("no Opus"));
       return;
     }
-    const numberOfFrames = data[0] === 254 ? 960 : data[0] === 253 ? 480 : 120;
+    const numberOfFrames = sound === 254 ? 960 : 120 << ((first >> 3) - 28);
     const samples = new Float32Array(numberOfFrames * this.#channels).map(
-      (_, n) => data[0] + (n % this.#channels) / 2,
+      (_, n) => sound + (n % this.#channels) / 2,
     );
     this.#init.output(
       new FakeData({ timestamp, numberOfFrames, numberOfChannels: this.#channels, data: samples }),
