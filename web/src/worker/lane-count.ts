@@ -34,6 +34,11 @@ export class LaneCount {
     return Math.max(open, this.#wanted);
   }
 
+  /** What was asked for before does not count any more. */
+  forget(): void {
+    this.#wanted = 0;
+  }
+
   canGrow({ open, most }: Pick<Need, "open" | "most">): boolean {
     return this.#before(open) < most;
   }

@@ -57,6 +57,8 @@ export class Listener {
   }
 
   setSending(sending: Sending): void {
+    // Who chose how many lanes there are has closed those that were added before.
+    if (sending.addsLanes !== this.#sending.addsLanes) this.#laneCount.forget();
     this.#sending = sending;
     this.renditions.setRungs(sending.rungs);
     this.#ladder?.setRungs(sending.rungs.length, this.renditions.step);

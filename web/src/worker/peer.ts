@@ -291,6 +291,7 @@ export class Peer {
       renditions.rung.format === "opus" &&
       renditions.leaving === null &&
       (this.#directLostShare(nowMs) ?? 0) > HEAVY_LOSS_SHARE &&
+      lanes.open.length > 0 &&
       lanes.open.every(({ queueMs }) => queueMs > FULL_QUEUE_MS);
     if (!isChoked || nowMs - this.#renewedAtMs < RENEWAL_INTERVAL_MS) return false;
     this.#renewedAtMs = nowMs;

@@ -16,7 +16,6 @@ import {
   readAudioHeader,
   readReport,
   streamOf,
-  writeOpus,
   writeProbe,
   writeReport,
   writeSequence,
@@ -30,7 +29,7 @@ import type { Trace } from "../../src/worker/trace";
 import { load } from "./golden";
 import { portPair } from "./ports";
 import { SENDING } from "./sending";
-import { type FakeChunk, FakeDecoder, installFakes, removeFakes } from "./webcodecs";
+import { type FakeChunk, FakeDecoder, installFakes, opusDatagram, removeFakes } from "./webcodecs";
 
 afterEach(() => {
   vi.restoreAllMocks();
@@ -69,7 +68,7 @@ function packetWithCopy(n: number): Uint8Array<ArrayBuffer> {
 const anySink = { push: () => true, push2: () => true };
 
 /** Packet number `n` of 240 frames of Opus. */
-const opusPacket = (n: number) => writeOpus(2, 240, BigInt(240 * n), 80).datagram;
+const opusPacket = (n: number) => opusDatagram(240, 240 * n);
 
 /** A listener's report that of so many of our packets so many were lost. */
 const heardWith = (lostPackets: number, packets: number): HeardReport => ({
@@ -195,7 +194,7 @@ it("lanes take nothing any more once they are closed or replaced", () => {
 
 it.each([
   ["samples", packet],
-  ["Opus, some of which is in the decoder", (n: number) => writeOpus(2, 120, BigInt(120 * n), 80).datagram],
+  ["Opus, some of which is in the decoder", (n: number) => opusDatagram(120, 120 * n)],
 ])("what the audio thread has no room for, as it stands still, is no loss of the way: %s", (_, packet) => {
   installFakes();
   const late: (() => void)[] = [];
@@ -274,10 +273,8 @@ it("shorter packets of Opus are played once their decoder has a tenth of a secon
   const peers = new Peers({ ...anySink, push }, () => {});
   peers.addLane(1, 0, 1, true, lane);
   for (let n = 0; n < 60; n++) {
-    const [time, longer] = [BigInt(120 * n), n % 4 === 0];
-    // The fake's own mark of 480 frames.
-    if (longer) lane.onmessage?.({ data: writeOpus(2, 480, time, 80).datagram.fill(253, 20).buffer });
-    lane.onmessage?.({ data: writeOpus(2, 120, time, 80).datagram.buffer });
+    if (n % 4 === 0) lane.onmessage?.({ data: opusDatagram(480, 120 * n).buffer });
+    lane.onmessage?.({ data: opusDatagram(120, 120 * n).buffer });
   }
   expect(frames.filter((count) => count === 480).length).toBe(14);
   expect(frames.filter((count) => count === 120).length).toBe(60 - 41);
@@ -531,6 +528,15 @@ describe("the ladder", { timeout: 60_000 }, () => {
     path.run(2, 10e6);
     path.run(3.5, 100_000);
     expect(path.said).toEqual([4, 8, 16].map((count) => ({ type: "lanes-wanted", stream: 1, count })));
+  });
+
+  it("adds lanes again when their number is left to it again", () => {
+    const path = new Path(2, sendingOf({ addsLanes: true, copies: "on" }));
+    path.run(3.5, 100_000);
+    expect(path.said.length).toBe(3);
+    for (const addsLanes of [false, true]) path.peers.setSending(sendingOf({ addsLanes, copies: "on" }));
+    path.run(3.5, 100_000);
+    expect(path.said[3]).toEqual({ type: "lanes-wanted", stream: 1, count: 4 });
   });
 
   it("shares the lanes that there may be among many peers", () => {
