@@ -138,9 +138,14 @@ export class Capture {
       this.stop();
       this.#path = "track";
       this.#turns = new Turns();
+    } else if (this.#turns === null) {
+      // It was asked for before another one turned out to be none of this microphone.
+      (readable as ReadableStream).cancel().catch(() => undefined);
+      this.#say({ type: "capture-unneeded", capture: id });
+      return;
     } else {
       this.#others.add(id);
-      this.#turns?.open(id, askedMs);
+      this.#turns.open(id, askedMs);
     }
     const generation = this.#generation;
     const reader = (readable as ReadableStream<AudioData>).getReader();
@@ -302,6 +307,8 @@ export class Capture {
   }
 
   #pass(frames: number): void {
+    // What comes behind a gap would seem to have come sooner.
+    this.#recording = null;
     this.#engine.pass(frames);
     this.#clock.pass(frames);
   }

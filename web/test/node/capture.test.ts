@@ -394,7 +394,7 @@ it("sends what two captures of a microphone bring as one, and goes on with the f
   expectWhole(sent);
 });
 
-it("ends a second capture that is not of the same samples, or has other channels", async () => {
+it("ends a second capture that is not of the same samples, and lets no more begin", async () => {
   const { capture, said, begin, put } = takingTurns();
   void begin(FIRST_CAPTURE);
   await put(0);
@@ -405,11 +405,43 @@ it("ends a second capture that is not of the same samples, or has other channels
   }
   expect(said).toEqual([{ type: "capture-unneeded", capture: 1 }]);
   expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 52 * 1024 });
-  void begin(1, 1);
-  await put(1);
-  expect(said.at(-1)).toEqual({ type: "capture-unneeded", capture: 1 });
+  // Asked for before that was known.
+  await begin(2);
+  expect(said.slice(1)).toEqual([{ type: "capture-unneeded", capture: 2 }]);
   await put(0);
   expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 53 * 1024 });
+});
+
+it("ends a second capture that has other channels", async () => {
+  const { capture, said, begin, put } = takingTurns();
+  void begin(FIRST_CAPTURE);
+  await put(0);
+  void begin(1, 1);
+  await put(1);
+  expect(said).toEqual([{ type: "capture-unneeded", capture: 1 }]);
+  await put(0);
+  expect(capture.stats()).toMatchObject({ captures: 1, capturedFrames: 2 * 1024 });
+});
+
+it("hands over no recording with a gap, behind which all would seem to have come sooner", () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const { capture, play, lose, said } = studio(SENDING);
+  const capturing = (quanta: number) => {
+    for (let n = 0; n < quanta; n++) {
+      vi.advanceTimersByTime(128 / 48);
+      play(1);
+    }
+  };
+  capturing(1_000);
+  const record = (gap: number) => {
+    capture.startRecording(0.1);
+    capturing(10);
+    if (gap > 0) lose(gap);
+    capturing(50);
+    return said.filter(({ type }) => type === "recording").length;
+  };
+  expect(record(0)).toBe(1);
+  expect(record(64)).toBe(1);
 });
 
 it("takes a microphone that is opened again with more channels", async () => {
