@@ -137,6 +137,8 @@ export class Relay {
     clearTimeout(this.#timer);
     if (this.#offer === null || this.#isHeld || !this.#isNeeded) return;
     for (let number = 0; number < this.#count; number++) {
+      // It is gone with the first session that this browser does not make.
+      if (this.#offer === null) return;
       if (!this.#sessions.some((session) => session.number === number)) this.#make(number, this.#offer);
     }
     for (const session of [...this.#sessions]) if (session.number >= this.#count) this.#end(session);
@@ -274,7 +276,12 @@ class Session implements LaneChannel {
       const { value, done } = await reader.read();
       if (done) return;
       const isWhole = value.byteLength === value.buffer.byteLength;
-      this.onmessage?.({ data: isWhole ? value.buffer : value.slice().buffer });
+      try {
+        this.onmessage?.({ data: isWhole ? value.buffer : value.slice().buffer });
+      } catch (error) {
+        // As in a data channel, it costs this datagram, not all that would follow.
+        reportError(error);
+      }
     }
   }
 
