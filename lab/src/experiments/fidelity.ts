@@ -13,12 +13,14 @@ interface Measured {
   setup: string;
   /** Both sides, cut to the material. */
   heard: Take;
-  latencyFrames: number;
+  /** Null: nothing was heard. */
+  latencyFrames: number | null;
   /** Share of frames whose two samples are the very numbers that were sent. */
   exactShare: number;
   /** Times the recording moved against the original, by frames that were skipped or inserted. */
   slips: number;
-  levelDb: number[];
+  /** Null of what was not heard. */
+  levelDb: (number | null)[];
 }
 
 const spectrumFrames = 8192;
@@ -57,22 +59,30 @@ export const fidelity: Experiment = {
           });
           version = a.version;
           const { hits } = listen(heard[0]!, score);
-          const latency = quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5);
-          if (latency === null) throw new Error("nothing was heard");
-          const from = score.steady.from + Math.round(latency);
+          const middle = quantile(known(hits.map((hit) => hit.latencyFrames)), 0.5);
+          const latencyFrames = middle === null ? null : Math.round(middle);
+          const from = score.steady.from + (latencyFrames ?? 0);
           const cut = heard[0]!.map((side) => side.subarray(from, from + material[0]!.length));
           const measured = {
             config,
             setup,
             heard: cut,
-            latencyFrames: Math.round(latency),
-            ...exactness(material, heard[0]!, from),
-            levelDb: cut.map((side, index) => 10 * Math.log10(power(side) / power(material[index]!))),
+            latencyFrames,
+            // Silence agrees with what is silent in the material.
+            ...(latencyFrames === null
+              ? { exactShare: 0, slips: 0 }
+              : exactness(material, heard[0]!, from)),
+            levelDb: cut.map((side, index) =>
+              latencyFrames === null ? null : 10 * Math.log10(power(side) / power(material[index]!)),
+            ),
           };
           return {
             measured,
             device: summary,
-            words: `${percent(measured.exactShare)} of frames bit-exact, level ${measured.levelDb.map((db) => shown(db, 2)).join(" and ")} dB`,
+            words:
+              latencyFrames === null
+                ? "nothing was heard"
+                : `${percent(measured.exactShare)} of frames bit-exact, level ${measured.levelDb.map((db) => shown(db, 2)).join(" and ")} dB`,
           };
         });
       },
@@ -164,11 +174,12 @@ function conclude(measured: Measured[], material: Take, version: string): Outcom
     }));
   const worst = (one: Measured) => Math.max(...response(one).map(({ y }) => Math.abs(y)));
   return {
-    findings: measured.map((one) =>
-      one.exactShare === 1
+    findings: measured.map((one) => {
+      if (one.latencyFrames === null) return `${one.setup}: nothing was heard.`;
+      return one.exactShare === 1
         ? `${one.setup}: every one of ${material[0]!.length} frames left the speaker bit for bit as it entered the microphone.`
-        : `${one.setup}: ${percent(one.exactShare)} of the frames are bit-exact; the level changed by up to ${shown(worst(one), 1)} dB in a third of an octave.`,
-    ),
+        : `${one.setup}: ${percent(one.exactShare)} of the frames are bit-exact; the level changed by up to ${shown(worst(one), 1)} dB in a third of an octave.`;
+    }),
     sections: [
       {
         heading: "Spectrum, level, bits",
