@@ -163,15 +163,18 @@ function conclude(measured: Measured[], material: Take, version: string): Outcom
       .filter((k) => hzOf(k) >= 100 && hzOf(k) <= 20_000)
       .map((k) => ({ x: hzOf(k), y: 10 * Math.log10(spectrum[k]! / loudest + 1e-12) })),
   });
-  const response = ({ heard }: Measured) =>
-    bands.map(({ centreHz, lowHz, highHz }) => ({
-      x: centreHz,
-      y:
-        10 *
-        Math.log10(
-          bandPower(noise(heard, 0), lowHz, highHz) / bandPower(noise(material, 0), lowHz, highHz) + 1e-12,
-        ),
-    }));
+  const sentNoise = [0, 1].map((side) => noise(material, side));
+  /** Of each band the side that changed more. */
+  const response = ({ heard }: Measured) => {
+    const heardNoise = [0, 1].map((side) => noise(heard, side));
+    return bands.map(({ centreHz, lowHz, highHz }) => {
+      const [left, right] = [0, 1].map((side) => {
+        const [after, before] = [heardNoise, sentNoise].map((of) => bandPower(of[side]!, lowHz, highHz));
+        return 10 * Math.log10(after! / before! + 1e-12);
+      }) as [number, number];
+      return { x: centreHz, y: Math.abs(right) > Math.abs(left) ? right : left };
+    });
+  };
   const worst = (one: Measured) => Math.max(...response(one).map(({ y }) => Math.abs(y)));
   return {
     findings: measured.map((one) => {
@@ -203,7 +206,8 @@ function conclude(measured: Measured[], material: Take, version: string): Outcom
           {
             kind: "spectrum",
             title: "What was changed",
-            caption: "Received over sent, noise, left side, in thirds of an octave: 0 dB is unchanged.",
+            caption:
+              "Received over sent, noise, in thirds of an octave, of each the side that changed more: 0 dB is unchanged.",
             alt: measured.map((one) => `${one.setup}: at most ${shown(worst(one), 2)} dB`).join("; "),
             xLabel: "frequency, Hz",
             yLabel: "change, dB",
