@@ -211,10 +211,11 @@ async function measureNative(
       ],
       hears: [speaker("B"), speaker("Loop")],
     });
-    const hearing = listen(heard[0]!, score);
-    if (hearing.missed === hearing.hits.length)
-      throw new Error(`nothing was heard through ${program}; its log ends:\n${services[0]!.logTail(5)}`);
-    return { hearing, calibration: listen(heard[1]!, score, { maxLatencyFrames: 4096 }), summary };
+    return {
+      hearing: listen(heard[0]!, score),
+      calibration: listen(heard[1]!, score, { maxLatencyFrames: 4096 }),
+      summary,
+    };
   } finally {
     for (const service of services) await service.stop();
     removeFolder(folder);
