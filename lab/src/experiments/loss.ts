@@ -1,5 +1,5 @@
 import { rollup } from "d3-array";
-import { type Continuity, known, listen, quantile } from "../analysis.js";
+import { type Continuity, known, listen, quantile, tones } from "../analysis.js";
 import { keep, longestTraceSeconds, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
@@ -287,7 +287,7 @@ function conclude(
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is where the tone does not go on as it should by more than a quarter of its own second difference, as at an edge of silence, a jump, or where a cheap copy was played; a good prediction of it does not show. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -504,18 +504,18 @@ function onGrid({ steady, quantumFrames }: Gaps): number {
 /** How many gaps are as the sound system would leave them, at each speaker. */
 export function gapWords(measured: readonly (Gaps & Pick<Measured, "direction">)[]): string[] {
   return directions.flatMap((direction) => {
-    const there = measured.filter((one) => one.direction === direction && one.steady !== null);
+    const there = measured.filter((one) => one.direction === direction);
     const sum = (pick: (one: (typeof there)[number]) => number) =>
       there.reduce((total, one) => total + pick(one), 0);
     if (there.length === 0) return [];
-    const gaps = sum(({ steady }) => steady!.hardGaps.length);
-    const seconds = sum(({ steady }) => steady!.frames) / sampleRateHz;
+    const gaps = sum(({ steady }) => steady?.hardGaps.length ?? 0);
+    const { seconds, unheard } = tones(there);
     const kinds =
       gaps > 0
         ? `; ${percent(sum(ofOneQuantum) / gaps)} of them last exactly one quantum, ${percent(sum(onGrid) / gaps)} begin on its grid`
         : "";
     return [
-      `At ${speakerOf(direction)} ${gaps} hard gaps in ${shown(seconds, 0)} s of all networks${kinds}.`,
+      `At ${speakerOf(direction)} ${gaps} hard gaps in ${shown(seconds, 0)} s of all networks${unheard}${kinds}.`,
     ];
   });
 }

@@ -1,4 +1,4 @@
-import { type Hit, known, quantile } from "../analysis.js";
+import { type Hit, known, quantile, tones } from "../analysis.js";
 import type { PageParameters } from "../antiphon.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
@@ -284,7 +284,7 @@ function latencyTable(measured: readonly Measured[], places: { config: string; s
       const all = of(measured, config, setup);
       const directions = all.flatMap(({ result }) => result.directions);
       const ms = all.flatMap(({ result }) => allMs(result));
-      const breaks = known(directions.map(({ hearing }) => hearing.steady?.breaks ?? null));
+      const { breaks, unheard } = tones(directions.map(({ hearing }) => hearing));
       return [
         config,
         setup,
@@ -293,7 +293,7 @@ function latencyTable(measured: readonly Measured[], places: { config: string; s
         directions.reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
         directions.reduce((sum, { hearing }) => sum + hearing.missed, 0),
         shown(quantile(known(directions.map(({ hearing }) => hearing.crosstalkDb)), 1), 0),
-        breaks.length > 0 ? breaks.reduce((a, b) => a + b, 0) : null,
+        `${breaks}${unheard}`,
       ];
     }),
   };

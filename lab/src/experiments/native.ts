@@ -1,6 +1,6 @@
 import { writeFileSync } from "node:fs";
 import path from "node:path";
-import { type Continuity, type Hearing, listen, quantile } from "../analysis.js";
+import { type Hearing, listen, quantile, tones } from "../analysis.js";
 import { binary } from "../antiphon.js";
 import { choose, chooseConfig, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
@@ -251,16 +251,12 @@ function conclude(
   const programs = [...new Set(measured.map(({ program }) => program))];
   const of = (program: string) => measured.filter((one) => one.program === program);
   const all = (program: string) => of(program).flatMap(({ hearing }) => latenciesMs(hearing.hits));
-  const tone = (program: string) => {
-    const heard = of(program).flatMap(({ hearing }) => hearing.steady ?? []);
-    const sum = (pick: (one: Continuity) => number) => heard.reduce((total, one) => total + pick(one), 0);
-    return { breaks: sum(({ breaks }) => breaks), seconds: sum(({ frames }) => frames) / sampleRateHz };
-  };
+  const tone = (program: string) => tones(of(program).map(({ hearing }) => hearing));
   return {
-    findings: programs.map(
-      (program) =>
-        `${program}: ${shownMs(quantile(all(program), 0.5)) ?? "–"} from mouth to ear (median); ${tone(program).breaks} breaks in ${shown(tone(program).seconds, 0)} s of a tone.`,
-    ),
+    findings: programs.map((program) => {
+      const { breaks, seconds, unheard } = tone(program);
+      return `${program}: ${shownMs(quantile(all(program), 0.5)) ?? "–"} from mouth to ear (median); ${breaks} breaks in ${shown(seconds, 0)} s of a tone${unheard}.`;
+    }),
     sections: [
       {
         heading: "Native programs and Antiphon",
@@ -302,7 +298,7 @@ function conclude(
                 .join(", "),
               of(program).reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
               of(program).reduce((sum, { hearing }) => sum + hearing.missed, 0),
-              tone(program).breaks,
+              `${tone(program).breaks}${tone(program).unheard}`,
               shown(tone(program).seconds, 0),
             ]),
           },
