@@ -334,8 +334,11 @@ export interface Delays {
 /** Of each packet sent while both traces ran, without the last second: those may still be under way. With `copies`, a packet's copy is as good as itself. */
 export function delaysOfSent(sender: PageTrace, receiver: PageTrace, options: { copies: boolean }): Delays {
   const arrivals = firstArrivals(receiver, options);
-  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
-  const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
+  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted. Its first event tells when that was, of whatever kind:
+  // where nothing came it still captures, and all is missing.
+  const { captured, sent, received } = receiver;
+  const firstMs = [captured, sent, received].flatMap(({ timeMs }) => timeMs.slice(0, 1));
+  const begin = (quantile(firstMs, 0) ?? sender.sent.timeMs[0] ?? 0) + 200;
   const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
   const delays = sender.sent.timeMs.flatMap((timeMs, index) => {
     if (timeMs < begin || timeMs > end) return [];

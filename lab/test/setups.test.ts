@@ -1,6 +1,6 @@
 import { createContext, runInContext } from "node:vm";
 import { expect, it } from "vitest";
-import { keep, type PageTrace } from "../src/antiphon.js";
+import { keep, type PageTrace, readTrace } from "../src/antiphon.js";
 import type { Browser } from "../src/browsers.js";
 import {
   type Counters,
@@ -51,6 +51,20 @@ it("what was sent while both traces ran has arrived, or is missing", () => {
   const copied = delaysOfSent(sender, receiver, { copies: true });
   expect(copied.missing).toBe(2);
   expect(copied.arrivedMs.filter((ms) => ms === 110)).toHaveLength(2);
+});
+
+it("of what was sent to a page where nothing came all is missing", () => {
+  // It captures a block every 20 ms from 500 ms on: packets from 700 ms to 2 s count.
+  const captured = { timeMs: Array.from({ length: 125 }, (_, n) => 500 + 20 * n), frames: Array(125).fill(960) };
+  const deaf = { ...receiver, received: structuredClone(sender.received), captured };
+  expect(delaysOfSent(sender, deaf, { copies: true })).toEqual({ arrivedMs: [], missing: 14 });
+  const still = structuredClone({ ...sender, sent: sender.received });
+  expect(delaysOfSent(sender, still, { copies: true })).toEqual({ arrivedMs: [], missing: 19 });
+});
+
+it("does not read a trace that had no room for all", async () => {
+  const page = { evaluate: async () => JSON.stringify({ ...sender, dropped: 3 }) } as unknown as Browser;
+  await expect(readTrace(page, 1)).rejects.toThrow("no room for 3 events");
 });
 
 it("what never came is later than all that did", () => {

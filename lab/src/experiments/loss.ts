@@ -281,6 +281,12 @@ function conclude(
       ? [`With one lane at 5 % loss ${arrivalWords(itself(single), orCopy(single))}.`]
       : []),
     ...gapWords(measured),
+    ...measured
+      .filter(({ packets }) => sentPackets(packets) === 0)
+      .map(
+        (one) =>
+          `${place(one)}, ${lanesText(one.lanes)}, ${one.direction}: nothing was sent while packets were traced, so it is in no figure of theirs.`,
+      ),
   ];
   return {
     findings,
