@@ -6,7 +6,15 @@ import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
-import { type Delays, delayQuantile, delaysOfSent, during, together, withBrowsers } from "../setups.js";
+import {
+  concealment,
+  type Delays,
+  delayQuantile,
+  delaysOfSent,
+  during,
+  together,
+  withBrowsers,
+} from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, raw, shown } from "../units.js";
 import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
@@ -30,8 +38,8 @@ interface Measured extends Condition {
   steady: Continuity | null;
   /** Of the sound system. */
   quantumFrames: number;
-  bufferMs: number;
-  droppedBacklog: number;
+  bufferMs: number | null;
+  droppedBacklog: number | null;
   lanesInUse: number;
   /** With a copy, of what was sent. */
   copiedShare: number | null;
@@ -169,25 +177,24 @@ async function overNetwork(
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
       const { counters, looks, targetFrames } = during(stage, summary, kept[receiver]!);
-      const { concealedFrames, playedFrames } = counters;
-      const whole = (concealedFrames ?? 0) + (playedFrames ?? 0);
+      const concealed = concealment(counters);
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
       const [first, last] = during(stage, summary, kept[sender]!).ends;
-      const outgoing = last.peers[0]!;
-      const copies = (outgoing.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
+      const outgoing = last.peers[0];
+      const copies = (outgoing?.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
       const packets = last.sender.packets - first.sender.packets;
       const [sent, received] = [traces[sender]!, traces[receiver]!];
       return {
         direction: directions[index]!,
         packets: delaysOfSent(sent, received, { copies: false }),
         copied: delaysOfSent(sent, received, { copies: true }),
-        concealedShare: whole > 0 ? concealedFrames! / whole : null,
+        concealedShare: concealed && concealed.frames / concealed.of,
         steady,
         quantumFrames: summary.quantum_frames,
-        bufferMs: targetFrames / framesPerMs,
-        droppedBacklog: outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0),
-        lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
+        bufferMs: targetFrames === null ? null : targetFrames / framesPerMs,
+        droppedBacklog: outgoing ? outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0) : null,
+        lanesInUse: outgoing?.lanes.filter(({ state }) => state === "open").length ?? 0,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
         wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
@@ -325,7 +332,7 @@ function conclude(
           ),
           line(
             "Sound concealed",
-            "Share of frames that were not there when they should have been played.",
+            "Share of frames that were not there when they should have been played, all of the time in which a stream had run dry included.",
             "concealed, %",
             (rows) => times100(middle(rows, (one) => one.concealedShare)),
           ),

@@ -4,7 +4,14 @@ import { choose, configs } from "../configs.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import type { CsvTable } from "../report/csv.js";
 import type { Cell, Section, Table } from "../report/model.js";
-import { type Budget, type Direction, type OwnLook, type SetupResult, setups } from "../setups.js";
+import {
+  type Budget,
+  concealment,
+  type Direction,
+  type OwnLook,
+  type SetupResult,
+  setups,
+} from "../setups.js";
 import { framesPerMs, percent, raw, shown, shownMs } from "../units.js";
 
 const parameters: PageParameters = {
@@ -351,9 +358,11 @@ function goalsOf(measured: readonly Measured[], { sessions, configs: chosen, set
       relayedGoalMs,
       (x) => `${x.toFixed(1)} ms`,
     );
+    const ours = of(measured, config, "Antiphon");
+    const isWhole = new Set(ours.map(({ session }) => session)).size === sessions;
     row(
       "frames concealed",
-      shareOf(of(measured, config, "Antiphon"), "concealedFrames") ?? Number.POSITIVE_INFINITY,
+      (isWhole ? shareOf(ours, "concealedFrames") : null) ?? Number.POSITIVE_INFINITY,
       concealedGoal,
       percent,
     );
@@ -554,7 +563,7 @@ function playedSection(measured: readonly Measured[], places: { config: string; 
   return {
     heading: "What was played",
     method:
-      "Counters of the receiving end, which its page kept once a second, over pulses and tone, all sessions and directions together.",
+      "Counters of the receiving end, which its page kept once a second, over pulses and tone, all sessions and directions together. A stream that ran dry counts neither played nor concealed frames: where more than a hundredth of the time is missing in what was counted, all that is missing was concealed.",
     uncertainty:
       "Exact for what each end counts; RTC media counts in its own way. Empty: it counts no such thing.",
     figures: [],
@@ -692,7 +701,7 @@ function looksCsv(measured: readonly Measured[]): CsvTable {
 
 function runsCsv(measured: readonly Measured[]): CsvTable {
   const columns =
-    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms page_ms page_error_ms page_least_ms page_most_ms page_knows_all page_looks_compared page_looks_within calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
+    "session config setup direction median_ms p05_ms p95_ms pulses missed_pulses crosstalk_db steady_frames steady_breaks steady_silent_frames played_frames concealed_frames skipped_frames received_packets lost_packets late_packets underruns buffer_frames counted_seconds quantum_frames reported_base_latency_ms reported_output_latency_ms reported_input_latency_ms block_frames packet_ms network_ms buffer_aim_ms page_ms page_error_ms page_least_ms page_most_ms page_knows_all page_looks_compared page_looks_within calibration_min_frames calibration_max_frames device_xruns device_missed_frames page_errors";
   return {
     columns: columns.split(" "),
     rows: measured.flatMap(({ session, config, setup, result }) =>
@@ -721,6 +730,7 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
           counters?.latePackets ?? null,
           counters?.underruns ?? null,
           counters?.bufferFrames ?? null,
+          shown(counters?.seconds ?? null, 3),
           report.quantumFrames,
           shown(report.reportedBaseLatencyMs, 2),
           shown(report.reportedOutputLatencyMs, 2),
@@ -747,23 +757,23 @@ function runsCsv(measured: readonly Measured[]): CsvTable {
   };
 }
 
-/** A counter's share of all frames played, or of all packets sent. */
-function shareOf(
-  measured: readonly Measured[],
+/** A counter's share of all frames played, or of all packets sent; of concealed frames also those of streams that ran dry. */
+export function shareOf(
+  measured: readonly { result: { directions: readonly Pick<Direction, "counters">[] } }[],
   counter: "concealedFrames" | "skippedFrames" | "lostPackets" | "latePackets",
 ): number | null {
   let part = 0;
   let whole = 0;
   for (const { counters } of measured.flatMap(({ result }) => result.directions)) {
     if (!counters) continue;
-    const { playedFrames, concealedFrames, receivedPackets, lostPackets } = counters;
-    const [a, b] = counter.endsWith("Frames")
-      ? [playedFrames, concealedFrames]
-      : [receivedPackets, lostPackets];
-    const value = counters[counter];
-    if (a === null || b === null || value === null) continue;
+    const concealed = concealment(counters);
+    const { receivedPackets, lostPackets } = counters;
+    const value = counter === "concealedFrames" ? (concealed?.frames ?? null) : counters[counter];
+    const packets = receivedPackets === null || lostPackets === null ? null : receivedPackets + lostPackets;
+    const all = counter.endsWith("Frames") ? (concealed?.of ?? null) : packets;
+    if (value === null || all === null) continue;
     part += value;
-    whole += a + b;
+    whole += all;
   }
   return whole > 0 ? part / whole : null;
 }

@@ -6,7 +6,7 @@ import { openDoorway } from "../doorway.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
 import { sampleRateHz } from "../rig.js";
-import { until } from "../setups.js";
+import { concealment, until } from "../setups.js";
 import { percent, shown } from "../units.js";
 
 interface Measured {
@@ -164,8 +164,9 @@ function isHeard({ leastShare }: Measured): boolean {
   return leastShare >= leastPlayedShare;
 }
 
-function concealedShare({ concealedFrames, playedFrames }: Measured): number {
-  return concealedFrames / Math.max(1, concealedFrames + playedFrames);
+function concealedShare(measured: Measured): number {
+  const concealed = concealment(measured, measured.peers - 1);
+  return concealed ? concealed.frames / concealed.of : 1;
 }
 
 function conclude(
@@ -235,7 +236,8 @@ function conclude(
           {
             kind: "line",
             title: "Concealed frames",
-            caption: "Share of frames that were not there in time, whatever the reason.",
+            caption:
+              "Share of frames that were not there in time, whatever the reason, those of peers who were not heard included.",
             alt: "Concealed frames in per cent against the number of peers, messages and shared memory.",
             xLabel: "peers in the room",
             yLabel: "concealed frames, %",
