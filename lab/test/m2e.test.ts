@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
 import type { Kept, PagePeer, PageStats } from "../src/antiphon.js";
 import type { Outcome } from "../src/experiment.js";
-import { compareLooks, m2e, shareOf } from "../src/experiments/m2e.js";
+import { compareLooks, m2e, offShare, shareOf } from "../src/experiments/m2e.js";
 import { type Budget, during, type Growth, type SetupResult } from "../src/setups.js";
 import { framesPerMs } from "../src/units.js";
 
@@ -32,6 +32,14 @@ it("compares each look at the page with what was heard around that time", () => 
 
 it("leaves out looks that know only a part, and those without a pulse", () => {
   expect(compareLooks([look(2, 3, 0, false), look(20, 40, 0)], hits)).toEqual([]);
+});
+
+it("cannot compare a look around which half of the pulses were missed, which counts as off", () => {
+  const holed = hits.map((hit, n) => (n % 8 < 5 && n < 32 ? { ...hit, latencyFrames: null } : hit));
+  expect(compareLooks([look(2, 20, 0), look(6, 40, 0)], holed)).toHaveLength(1);
+  const one = { looks: 10, compared: 8, within: 6 };
+  expect(offShare([one, { looks: 10, compared: 0, within: 0 }])).toBe(0.7);
+  expect(offShare([{ looks: 10, compared: 0, within: 0 }])).toBeNull();
 });
 
 /** A page that plays 48,000 frames a second from 1,000 s on, of which it conceals one. */

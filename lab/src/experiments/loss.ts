@@ -43,8 +43,9 @@ interface Measured extends Condition {
   lanesInUse: number;
   /** With a copy, of what was sent. */
   copiedShare: number | null;
-  /** In the way and in the jitter buffer, by the page's own measurement: look by look. */
+  /** In the way and in the jitter buffer, by the page's own measurement: of each look that knows it. */
   wayAndBufferMs: number[];
+  looks: number;
   mouthToEarMs: number | null;
 }
 
@@ -197,6 +198,7 @@ async function overNetwork(
         lanesInUse: outgoing?.lanes.filter(({ state }) => state === "open").length ?? 0,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
         wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
+        looks: looks.length,
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
@@ -266,7 +268,9 @@ function conclude(
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
   const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
   const hardGaps = (rows: Measured[]) => shown(middle(rows, gapsPerSecond), 2) ?? "–";
-  const far = byProfile.filter((one) => one.profile === "rtt-100").flatMap((one) => one.wayAndBufferMs);
+  const farthest = byProfile.filter((one) => one.profile === "rtt-100");
+  const far = farthest.flatMap((one) => one.wayAndBufferMs);
+  const farLooks = farthest.reduce((sum, { looks }) => sum + looks, 0);
   const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
   const findings = [
     ...(automatic.length > 0
@@ -276,7 +280,7 @@ function conclude(
       : []),
     ...(far.length > 0
       ? [
-          `At 5 % loss and 100 ms round trip (50 ms is the wire), way and jitter buffer take ${shown(quantile(far, 0.5), 1)} ms at the median, and ${shown(quantile(far, 0.99), 1)} ms at most in 99 of 100 looks.`,
+          `At 5 % loss and 100 ms round trip (50 ms is the wire), way and jitter buffer take ${shown(quantile(far, 0.5), 1)} ms at the median, and ${shown(quantile(far, 0.99), 1)} ms at most in 99 of 100 looks (${far.length} of ${farLooks} looks know them).`,
         ]
       : []),
     ...(slight.length > 0
@@ -412,7 +416,7 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms way_and_buffer_looks looks dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -434,6 +438,8 @@ function conclude(
           shown(breaksPerSecond(one), 3),
           shown(one.bufferMs, 2),
           ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 2)),
+          one.wayAndBufferMs.length,
+          one.looks,
           one.droppedBacklog,
           one.lanesInUse,
           shown(one.copiedShare, 4),
@@ -467,6 +473,7 @@ function table(caption: string, rows: readonly Measured[]) {
       right("buffer aim, ms"),
       right("way and buffer 50 %, ms"),
       right("99 %, ms"),
+      right("of looks"),
       right("dropped for backlog"),
       right("lanes in use"),
       right("sent with copies"),
@@ -487,6 +494,7 @@ function table(caption: string, rows: readonly Measured[]) {
       shown(breaksPerSecond(one), 2),
       shown(one.bufferMs, 1),
       ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 1)),
+      `${one.wayAndBufferMs.length} of ${one.looks}`,
       one.droppedBacklog,
       one.lanesInUse,
       percentCell(one.copiedShare),
