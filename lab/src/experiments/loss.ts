@@ -267,7 +267,14 @@ function conclude(
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
   const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
-  const hardGaps = (rows: Measured[]) => shown(middle(rows, gapsPerSecond), 2) ?? "–";
+  // The two cards are not alike.
+  const hardGaps = (rows: Measured[]) =>
+    directions
+      .map((direction) => {
+        const there = rows.filter((one) => one.direction === direction);
+        return `${shown(middle(there, gapsPerSecond), 2) ?? "–"} at ${speakerOf(direction)}`;
+      })
+      .join(" and ");
   const farthest = byProfile.filter((one) => one.profile === "rtt-100");
   const far = farthest.flatMap((one) => one.wayAndBufferMs);
   const farLooks = farthest.reduce((sum, { looks }) => sum + looks, 0);
@@ -285,7 +292,7 @@ function conclude(
       : []),
     ...(slight.length > 0
       ? [
-          `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}.`,
+          `Hard gaps a second at 2 % loss: ${hardGaps(slight)}; where nothing is lost: ${hardGaps(lossless)}.`,
         ]
       : []),
     ...(single.length > 0

@@ -260,7 +260,7 @@ function conclude(
     sections: [
       {
         heading: "Native programs and Antiphon",
-        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network, after ${leadSeconds} s of quiet noise, for so long Chromium's start goes on and its buffer remembers it. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
+        method: `The same device, cards and pulses as in the experiment m2e, but A to B only, always heard at card B, over this machine's loopback network, after ${leadSeconds} s of quiet noise, for so long Chromium's start goes on and its buffer remembers it. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
         uncertainty:
           "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. A break in the tone is whatever interrupted it: a program's own xrun, a packet too late, or the sound system standing still, which all have alike. All share this machine's processors.",
         figures: [
