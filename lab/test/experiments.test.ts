@@ -15,11 +15,15 @@ it("draws the server's cost over the number of participants, one point for all s
     [8, 0.25],
     [2, 0.125],
   ] as const;
-  expect(pointsOf(sessions.map(([participants, cpuShare]) => ({ participants, cpuShare })))).toEqual([
+  const measured = sessions.map(([participants, cpuShare]) => ({ participants, cpuShare, missingShare: 0 }));
+  expect(pointsOf(measured)).toEqual([
     { x: 2, y: 12.5 },
     { x: 8, y: 22.5 },
     { x: 20, y: 50 },
   ]);
+  // Who was not there cost nothing.
+  const absent = { participants: 8, cpuShare: 0.1, missingShare: 0.2 };
+  expect(pointsOf([...measured, absent])[1]).toEqual({ x: 8, y: null });
 });
 
 it("misses a participant whom nobody hears", () => {
