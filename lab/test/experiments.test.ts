@@ -15,15 +15,18 @@ it("draws the server's cost over the number of participants, one point for all s
     [8, 0.25],
     [2, 0.125],
   ] as const;
-  const measured = sessions.map(([participants, cpuShare]) => ({ participants, cpuShare, missingShare: 0 }));
+  const whole = { missingShare: 0, absent: 0 };
+  const measured = sessions.map(([participants, cpuShare]) => ({ participants, cpuShare, ...whole }));
   expect(pointsOf(measured)).toEqual([
     { x: 2, y: 12.5 },
     { x: 8, y: 22.5 },
     { x: 20, y: 50 },
   ]);
   // Who was not there cost nothing.
-  const absent = { participants: 8, cpuShare: 0.1, missingShare: 0.2 };
-  expect(pointsOf([...measured, absent])[1]).toEqual({ x: 8, y: null });
+  for (const trouble of [{ missingShare: 0.2 }, { absent: 1 }]) {
+    const less = { participants: 8, cpuShare: 0.1, ...whole, ...trouble };
+    expect(pointsOf([...measured, less])[1]).toEqual({ x: 8, y: null });
+  }
 });
 
 it("misses a participant whom nobody hears", () => {

@@ -106,7 +106,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
       const [before, after] = growth(looks);
       const grown = before === null || after === null ? null : after - before;
       const { aged, overRate } = looks.at(-1)!;
-      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; memory grew by ${shown(grown, 0)} KiB.`;
+      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; ${participants - bots.bots} bots not in at the end; memory grew by ${shown(grown, 0)} KiB.`;
     }),
     sections: [
       {
@@ -138,6 +138,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
               { name: "dropped by the server: no room", align: "right" },
               { name: "over the rate", align: "right" },
               { name: "dropped by the sender", align: "right" },
+              { name: "bots not in at the end", align: "right" },
               { name: "one way, us: median", align: "right" },
               { name: "99 %", align: "right" },
               { name: "99.9 %", align: "right" },
@@ -153,6 +154,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
               looks.at(-1)!.aged,
               looks.at(-1)!.overRate,
               bots.dropped_packets,
+              participants - bots.bots,
               bots.delay_p50_us,
               bots.delay_p99_us,
               bots.delay_p999_us,
@@ -166,7 +168,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
     tables: {
       "loads.csv": {
         columns:
-          "load sent received missing_share lost dropped_by_sender one_way_p50_us one_way_p99_us one_way_p999_us one_way_most_us".split(
+          "load sent received missing_share lost dropped_by_sender absent one_way_p50_us one_way_p99_us one_way_p999_us one_way_most_us".split(
             " ",
           ),
         rows: soaked.map(({ load, bots }) => [
@@ -176,6 +178,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
           shown(missingShare(bots, loads[load]!), 7),
           bots.lost_packets,
           bots.dropped_packets,
+          participants - bots.bots,
           ...[bots.delay_p50_us, bots.delay_p99_us, bots.delay_p999_us, bots.delay_max_us],
         ]),
       },
