@@ -240,11 +240,7 @@ const mostUncountedSeconds = 0.1;
  * concealed. Null where the page counts no such thing, or nothing.
  */
 export function concealment(
-  {
-    playedFrames,
-    concealedFrames,
-    seconds,
-  }: Pick<Growth, "playedFrames" | "concealedFrames" | "seconds">,
+  { playedFrames, concealedFrames, seconds }: Pick<Growth, "playedFrames" | "concealedFrames" | "seconds">,
   streams = 1,
 ): { frames: number; of: number } | null {
   if (playedFrames === null || concealedFrames === null) return null;

@@ -68,7 +68,9 @@ it("takes of what a page kept what it said while pulses and tone sounded", () =>
   ]);
   expect([counters.playedFrames, counters.concealedFrames, targetFrames]).toEqual([4 * 48_000, 4, 5]);
   expect(() => during(stage, { began_ms: 990_000 }, all)).toThrow("kept no stats");
-  const alone = all.map((one, n) => (n < 5 ? one : { ...one, said: { peers: [] as PagePeer[] } as PageStats }));
+  const alone = all.map((one, n) =>
+    n < 5 ? one : { ...one, said: { peers: [] as PagePeer[] } as PageStats },
+  );
   const left = during(stage, { began_ms: 1_001_000 }, alone);
   expect(left.counters).toMatchObject({ playedFrames: 0, concealedFrames: 0, seconds: 4 });
 });
@@ -212,7 +214,11 @@ describe("what is not heard", () => {
     const { directions, ...rest } = whole;
     const result = { ...rest, directions: directions.map((one) => ({ ...one, counters })) };
     const both = [1, 2].map((session) => ({ session, setup: "Antiphon", result }));
-    expect(goal(await reported(both, ["Antiphon"]), "frames concealed")).toEqual(["0.000 %", "0.100 %", "yes"]);
+    expect(goal(await reported(both, ["Antiphon"]), "frames concealed")).toEqual([
+      "0.000 %",
+      "0.100 %",
+      "yes",
+    ]);
     expect(goal(await reported(both.slice(1), ["Antiphon"]), "frames concealed")).toEqual([
       "not measured",
       "0.100 %",

@@ -56,7 +56,10 @@ it("what was sent while both traces ran has arrived, or is missing", () => {
 
 it("of what was sent to a page where nothing came all is missing", () => {
   // It captures a block every 20 ms from 500 ms on: packets from 700 ms to 2 s count.
-  const captured = { timeMs: Array.from({ length: 125 }, (_, n) => 500 + 20 * n), frames: Array(125).fill(960) };
+  const captured = {
+    timeMs: Array.from({ length: 125 }, (_, n) => 500 + 20 * n),
+    frames: Array(125).fill(960),
+  };
   const deaf = { ...receiver, received: structuredClone(sender.received), captured };
   expect(delaysOfSent(sender, deaf, { copies: true })).toEqual({ arrivedMs: [], missing: 14 });
   const still = structuredClone({ ...sender, sent: sender.received });

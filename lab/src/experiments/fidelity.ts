@@ -69,9 +69,7 @@ export const fidelity: Experiment = {
             heard: cut,
             latencyFrames,
             // Silence agrees with what is silent in the material.
-            ...(latencyFrames === null
-              ? { exactShare: 0, slips: 0 }
-              : exactness(material, heard[0]!, from)),
+            ...(latencyFrames === null ? { exactShare: 0, slips: 0 } : exactness(material, heard[0]!, from)),
             levelDb: cut.map((side, index) =>
               latencyFrames === null ? null : 10 * Math.log10(power(side) / power(material[index]!)),
             ),

@@ -291,9 +291,7 @@ function conclude(
         ]
       : []),
     ...(slight.length > 0
-      ? [
-          `Hard gaps a second at 2 % loss: ${hardGaps(slight)}; where nothing is lost: ${hardGaps(lossless)}.`,
-        ]
+      ? [`Hard gaps a second at 2 % loss: ${hardGaps(slight)}; where nothing is lost: ${hardGaps(lossless)}.`]
       : []),
     ...(single.length > 0
       ? [`With one lane at 5 % loss ${arrivalWords(itself(single), orCopy(single))}.`]

@@ -659,7 +659,9 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
 }
 
 /** In order of the number of participants, whatever that of the sessions; unknown where somebody did not take part. */
-export function pointsOf(all: readonly Pick<Measured, "participants" | "cpuShare" | "missingShare" | "absent">[]) {
+export function pointsOf(
+  all: readonly Pick<Measured, "participants" | "cpuShare" | "missingShare" | "absent">[],
+) {
   const counts = [...new Set(all.map(({ participants }) => participants))].sort((a, b) => a - b);
   return counts.map((count) => {
     const there = all.filter(({ participants }) => participants === count);
