@@ -536,7 +536,7 @@ function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [s
         .filter((one) => !isWhole(one))
         .map(
           (one) =>
-            `${one.program}, ${one.participants} participants, session ${one.session}: ${missingText(one)} of the packets are missing${one.absent ? `, ${one.absent} bots were not in at the end` : ""}. Not everyone took part, so its cost is compared with nothing.`,
+            `${one.program}, ${one.participants} participants, session ${one.session}: ${missingText(one)} of the packets are missing${one.absent ? `, bots not in at the end: ${one.absent}` : ""}. Not everyone took part, so its cost is compared with nothing.`,
         ),
     ],
     sections: [

@@ -106,7 +106,7 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
       const [before, after] = growth(looks);
       const grown = before === null || after === null ? null : after - before;
       const { aged, overRate } = looks.at(-1)!;
-      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; ${participants - bots.bots} bots not in at the end; memory grew by ${shown(grown, 0)} KiB.`;
+      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; bots not in at the end: ${participants - bots.bots}; memory grew by ${shown(grown, 0)} KiB.`;
     }),
     sections: [
       {
