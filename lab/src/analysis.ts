@@ -26,7 +26,10 @@ export interface Hearing {
 
 export interface Continuity {
   frames: number;
-  /** Places where the tone is interrupted, jumps, repeats or is not exact: what is concealed or decoded from a cheap copy counts. Neighbours within 256 frames count as one. */
+  /**
+   * Places where the tone is interrupted, jumps, repeats or is far from exact, as where a cheap copy was decoded. What is concealed counts only where its seams
+   * show: a steady tone is predicted well. Neighbours within 256 frames count as one.
+   */
   breaks: number;
   /** Stretches of digital silence, of at least 8 frames: of the side that has more of them. */
   hardGaps: Gap[];
@@ -96,7 +99,7 @@ function steadiness(heard: Take, score: Score, latencyFrames: number): Continuit
 
 /**
  * Breaks in a tone of `step` radians per frame: a sine satisfies x[n] = 2 cos(step) x[n-1] - x[n-2], so a frame that
- * misses this by more than a tenth of the tone's own second difference is not its continuation.
+ * misses this by more than a quarter of the tone's own second difference is not its continuation.
  */
 export function continuity(tone: Float32Array, step: number): Continuity {
   const twoCos = 2 * Math.cos(step);
@@ -120,6 +123,24 @@ export function continuity(tone: Float32Array, step: number): Continuity {
   }
   const silentFrames = hardGaps.reduce((sum, { frames }) => sum + frames, 0);
   return { frames: tone.length, breaks, hardGaps, silentFrames };
+}
+
+/** The tones of all, together. `unheard` is to stand behind the breaks: what was not heard has none, and is worse. */
+export function tones(hearings: readonly Pick<Hearing, "steady">[]): {
+  breaks: number;
+  seconds: number;
+  unheard: string;
+} {
+  const heard = known(hearings.map(({ steady }) => steady));
+  const sum = (pick: (one: Continuity) => number) => heard.reduce((total, one) => total + pick(one), 0);
+  return {
+    breaks: sum(({ breaks }) => breaks),
+    seconds: sum(({ frames }) => frames) / 48_000,
+    unheard:
+      heard.length < hearings.length
+        ? `, and ${hearings.length - heard.length} of ${hearings.length} tones not heard`
+        : "",
+  };
 }
 
 /** Linear interpolation between order statistics; null of nothing. Infinite where the place falls among what is infinite, because it never came. */

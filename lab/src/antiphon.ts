@@ -286,6 +286,8 @@ export async function readTrace(page: Browser, seconds: number): Promise<PageTra
   const trace = JSON.parse(text) as PageTrace;
   if (trace.version !== 1)
     throw new Error(`the page's traces have version ${trace.version}, the lab reads version 1`);
+  // Else they would pass for packets that never came.
+  if (trace.dropped > 0) throw new Error(`the page's trace had no room for ${trace.dropped} events`);
   return trace;
 }
 

@@ -33,7 +33,10 @@ export interface Step<T = unknown> {
   label: string;
   /** About how long it takes: for the estimate of the time left. */
   seconds: number;
-  /** May be called again, where the machine disturbed it: what it measures is only in what it returns. */
+  /**
+   * May be called again, where the machine disturbed it: what it measures is only in what it returns. *Errors* if it could not be set up, and is then repeated: a bad
+   * outcome is a figure, for else it would be the outcome that decides which take counts.
+   */
   run(lab: Lab): Promise<Take<T>>;
 }
 

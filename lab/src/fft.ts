@@ -48,14 +48,15 @@ export class Fft {
  */
 export function powerSpectrum(samples: Float32Array, size: number): Float64Array {
   const fft = new Fft(size);
-  const sum = new Float64Array(size / 2);
+  const mean = new Float64Array(size / 2);
+  const windows = Math.floor((samples.length - size) / (size / 2)) + 1;
   for (let start = 0; start + size <= samples.length; start += size / 2) {
     const re = new Float64Array(size);
     for (let n = 0; n < size; n++)
       re[n] = samples[start + n]! * (0.5 - 0.5 * Math.cos((2 * Math.PI * n) / size));
     const im = new Float64Array(size);
     fft.transform(re, im);
-    for (let k = 0; k < sum.length; k++) sum[k]! += re[k]! ** 2 + im[k]! ** 2;
+    for (let k = 0; k < mean.length; k++) mean[k]! += (re[k]! ** 2 + im[k]! ** 2) / windows;
   }
-  return sum;
+  return mean;
 }

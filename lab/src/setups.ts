@@ -48,6 +48,11 @@ export interface Counters {
   bufferFrames: number | null;
 }
 
+/** What counters grew by, and in what time. */
+export interface Growth extends Counters {
+  seconds: number;
+}
+
 /** The browsers' own words about the receiving end, not measurements. */
 export interface Report {
   quantumFrames: number | null;
@@ -71,7 +76,7 @@ export interface Budget {
 export interface Direction {
   name: string;
   hearing: Hearing;
-  counters: Counters | null;
+  counters: Growth | null;
   report: Report;
   budget: Budget | null;
   /** What the page itself says of this direction while the pulses sound, once a second; empty where it says nothing. */
@@ -173,7 +178,8 @@ async function antiphon(stage: Stage, parameters: PageParameters): Promise<Setup
     ] as const) {
       const { own, counters, targetFrames } = during(stage, result.summary, keptThere);
       // Packets of a mix are not those that were sent.
-      const budget = parameters.path === "mix" ? null : budgetOf(sent, received, targetFrames);
+      const isKnown = parameters.path !== "mix" && targetFrames !== null;
+      const budget = isKnown ? budgetOf(sent, received, targetFrames) : null;
       Object.assign(direction, { own, counters, budget });
     }
     return result;
@@ -190,7 +196,7 @@ function cut<T>(
 ) {
   if (beganMs === null) throw new Error("the device does not say when its takes began");
   const placed = kept.map(({ atMs, said }) => ({ seconds: (atMs - beganMs) / 1000, said }));
-  const before = (end: number) => placed.findLast(({ seconds }) => seconds <= end)?.said;
+  const before = (end: number) => placed.findLast(({ seconds }) => seconds <= end);
   return {
     first: before(leadSeconds),
     last: before(leadSeconds + pulseSeconds + steadySeconds),
@@ -203,11 +209,47 @@ export function counted(
   stage: Lengths,
   summary: Pick<DeviceSummary, "began_ms">,
   kept: readonly Kept<Counters>[],
-): Counters | null {
+): Growth | null {
   if (kept.length === 0) return null;
   const { first, last } = cut(stage, summary, kept);
   if (!first || !last) throw new Error("the page kept no counters from before the pulses");
-  return increments(first, last);
+  return { ...increments(first.said, last.said), seconds: last.seconds - first.seconds };
+}
+
+/** Of somebody who is not there any more. */
+const nothingPlayed: Counters = {
+  playedFrames: 0,
+  concealedFrames: 0,
+  skippedFrames: null,
+  receivedPackets: null,
+  lostPackets: null,
+  latePackets: null,
+  underruns: null,
+  bufferFrames: null,
+};
+
+/**
+ * So much of the time may be missing in what a page counted, whichever is more. It renews its counters every 50 ms, and clocks are 0.02 % apart at most; but an output
+ * slips where the machine stands still: at most 0.7 % were missing of streams that had not run dry, while the device missed 42,112 frames (results/2026-11-26-m2e-5).
+ */
+const mostUncountedShare = 0.01;
+const mostUncountedSeconds = 0.1;
+
+/**
+ * Frames concealed, and of how many, in so many streams. Of one that ran dry the engine counts neither what it played nor what it concealed: what is missing of the time was
+ * concealed. Null where the page counts no such thing, or nothing.
+ */
+export function concealment(
+  { playedFrames, concealedFrames, seconds }: Pick<Growth, "playedFrames" | "concealedFrames" | "seconds">,
+  streams = 1,
+): { frames: number; of: number } | null {
+  if (playedFrames === null || concealedFrames === null) return null;
+  const counted = playedFrames + concealedFrames;
+  const missing = seconds * sampleRateHz * streams - counted;
+  const tolerated = Math.max(mostUncountedShare * seconds, mostUncountedSeconds) * sampleRateHz * streams;
+  const uncounted = missing > tolerated ? missing : 0;
+  const of = counted + uncounted;
+  return of > 0 ? { frames: concealedFrames + uncounted, of } : null;
 }
 
 /** What a page said of its peer while pulses and tone sounded. */
@@ -220,13 +262,13 @@ export function during(
   looks: PageStats[];
   /** Between them the counters grew. */
   ends: [PageStats, PageStats];
-  counters: Counters;
-  /** What the jitter buffer aimed at, the middle of the looks. */
-  targetFrames: number;
+  counters: Growth;
+  /** What the jitter buffer aimed at, the middle of the looks; null without a peer. */
+  targetFrames: number | null;
 } {
   const { first, last, sounding } = cut(stage, summary, kept);
-  const [before, after] = [heard(first), heard(last)];
-  if (!first || !last || !before || !after) throw new Error("the page kept no stats of its peer");
+  if (!first || !last) throw new Error("the page kept no stats from before the pulses");
+  const [before, after] = [first, last].map(({ said }) => heard(said));
   const own = sounding.flatMap(({ seconds, said }): OwnLook[] => {
     const delay = said.peers[0]?.mouthToEar;
     if (!delay) return [];
@@ -236,21 +278,21 @@ export function during(
       { frame, knownMs, errorMs, offsetErrorMs, isWhole: ms !== null, stagesMs: stages.map((one) => one.ms) },
     ];
   });
-  const counters = increments(countersOf(before), countersOf(after));
+  const grown = before && after ? increments(countersOf(before), countersOf(after)) : nothingPlayed;
   const aims = sounding.flatMap(({ said }) => heard(said)?.targetFrames ?? []);
   return {
     own,
     looks: sounding.map(({ said }) => said),
-    ends: [first, last],
-    counters,
-    targetFrames: quantile(aims, 0.5) ?? after.targetFrames,
+    ends: [first.said, last.said],
+    counters: { ...grown, seconds: last.seconds - first.seconds },
+    targetFrames: quantile(aims, 0.5) ?? after?.targetFrames ?? null,
   };
 }
 
 /** The stream in which a page's peer is heard. */
-function heard(said: PageStats | undefined): PageStream | undefined {
-  const peer = said?.peers[0];
-  return (peer?.path === "mix" ? said?.mix : peer) ?? undefined;
+function heard(said: PageStats): PageStream | undefined {
+  const peer = said.peers[0];
+  return (peer?.path === "mix" ? said.mix : peer) ?? undefined;
 }
 
 type Meeting = Pick<Stage, "rig" | "pages" | "product" | "browser" | "parameters">;
@@ -334,8 +376,11 @@ export interface Delays {
 /** Of each packet sent while both traces ran, without the last second: those may still be under way. With `copies`, a packet's copy is as good as itself. */
 export function delaysOfSent(sender: PageTrace, receiver: PageTrace, options: { copies: boolean }): Delays {
   const arrivals = firstArrivals(receiver, options);
-  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted.
-  const begin = (receiver.received.timeMs[0] ?? Number.POSITIVE_INFINITY) + 200;
+  // Both traces begin within moments of each other: what was sent before the receiver looked is not counted. Its first event tells when that was, of whatever kind:
+  // where nothing came it still captures, and all is missing.
+  const { captured, sent, received } = receiver;
+  const firstMs = [captured, sent, received].flatMap(({ timeMs }) => timeMs.slice(0, 1));
+  const begin = (quantile(firstMs, 0) ?? sender.sent.timeMs[0] ?? 0) + 200;
   const end = (sender.sent.timeMs.at(-1) ?? 0) - 1000;
   const delays = sender.sent.timeMs.flatMap((timeMs, index) => {
     if (timeMs < begin || timeMs > end) return [];

@@ -10,8 +10,8 @@ export function shown(value: number | null, places: number): string | null {
 }
 
 /** The same with its unit. */
-export function shownMs(ms: number | null): string | null {
-  const text = shown(ms, 1);
+export function shownMs(ms: number | null, places = 1): string | null {
+  const text = shown(ms, places);
   return ms === null || ms === Number.POSITIVE_INFINITY ? text : `${text} ms`;
 }
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { continuity, listen, quantile } from "../src/analysis.js";
+import { continuity, listen, quantile, tones } from "../src/analysis.js";
 import { goldCode, pulseFrames, type Score, writeScore } from "../src/signal.js";
 import type { Take } from "../src/wav.js";
 
@@ -110,6 +110,16 @@ describe("continuity", () => {
     expect(continuity(heard, step).breaks).toBe(1);
   });
 
+  it("sees a step of more than a quarter of the tone's second difference", () => {
+    const jumped = (share: number) => {
+      const heard = tone(20_000);
+      heard[10_000]! += (8192 / 32_768) * (2 - 2 * Math.cos(step)) * share;
+      return continuity(heard, step).breaks;
+    };
+    // The frame after it is off by nearly twice as much.
+    expect([0.1, 0.3].map(jumped)).toEqual([0, 1]);
+  });
+
   it("sees a block played twice, and a block of silence", () => {
     const twice = new Float32Array([...tone(10_000), ...tone(10_000, 10_000 - 128)]);
     expect(continuity(twice, step).breaks).toBe(1);
@@ -119,6 +129,16 @@ describe("continuity", () => {
       hardGaps: [{ from: 5000, frames: 128 }],
       silentFrames: 128,
     });
+  });
+});
+
+it("a tone that nobody heard is told of beside the breaks of the others", () => {
+  const steady = { frames: 96_000, breaks: 3, hardGaps: [], silentFrames: 0 };
+  expect(tones([{ steady }, { steady }])).toEqual({ breaks: 6, seconds: 4, unheard: "" });
+  expect(tones([{ steady }, { steady: null }])).toEqual({
+    breaks: 3,
+    seconds: 2,
+    unheard: ", and 1 of 2 tones not heard",
   });
 });
 

@@ -20,7 +20,7 @@ it("tells each speaker's hard gaps, and which of them are like the sound system'
     { ...heard("A to B"), steady: null },
   ];
   expect(gapWords(measured)).toEqual([
-    "At B's speaker 0 hard gaps in 10 s of all networks.",
+    "At B's speaker 0 hard gaps in 10 s of all networks, and 1 of 2 tones not heard.",
     "At A's speaker 4 hard gaps in 20 s of all networks; 75.0 % of them last exactly one quantum, 75.0 % begin on its grid.",
   ]);
 });

@@ -2,8 +2,8 @@ import { describe, expect, it } from "vitest";
 import type { Hit } from "../src/analysis.js";
 import type { Kept, PagePeer, PageStats } from "../src/antiphon.js";
 import type { Outcome } from "../src/experiment.js";
-import { compareLooks, m2e } from "../src/experiments/m2e.js";
-import { type Budget, during, type SetupResult } from "../src/setups.js";
+import { compareLooks, m2e, offShare, shareOf } from "../src/experiments/m2e.js";
+import { type Budget, during, type Growth, type SetupResult } from "../src/setups.js";
 import { framesPerMs } from "../src/units.js";
 
 /** A pulse every 125 ms for 8 s; after 4 s the delay goes from 20 to 40 ms, and one pulse is missed. */
@@ -34,6 +34,14 @@ it("leaves out looks that know only a part, and those without a pulse", () => {
   expect(compareLooks([look(2, 3, 0, false), look(20, 40, 0)], hits)).toEqual([]);
 });
 
+it("cannot compare a look around which half of the pulses were missed, which counts as off", () => {
+  const holed = hits.map((hit, n) => (n % 8 < 5 && n < 32 ? { ...hit, latencyFrames: null } : hit));
+  expect(compareLooks([look(2, 20, 0), look(6, 40, 0)], holed)).toHaveLength(1);
+  const one = { looks: 10, compared: 8, within: 6 };
+  expect(offShare([one, { looks: 10, compared: 0, within: 0 }])).toBe(0.7);
+  expect(offShare([{ looks: 10, compared: 0, within: 0 }])).toBeNull();
+});
+
 /** A page that plays 48,000 frames a second from 1,000 s on, of which it conceals one. */
 const kept = (second: number): Kept<PageStats> => {
   const delay = { ms: second, knownMs: second, errorMs: 1, offsetErrorMs: 0.5, stages: [] };
@@ -60,6 +68,24 @@ it("takes of what a page kept what it said while pulses and tone sounded", () =>
   ]);
   expect([counters.playedFrames, counters.concealedFrames, targetFrames]).toEqual([4 * 48_000, 4, 5]);
   expect(() => during(stage, { began_ms: 990_000 }, all)).toThrow("kept no stats");
+  const alone = all.map((one, n) =>
+    n < 5 ? one : { ...one, said: { peers: [] as PagePeer[] } as PageStats },
+  );
+  const left = during(stage, { began_ms: 1_001_000 }, alone);
+  expect(left.counters).toMatchObject({ playedFrames: 0, concealedFrames: 0, seconds: 4 });
+});
+
+it("a share of concealed frames has in it streams that ran dry", () => {
+  const counters = (playedFrames: number, concealedFrames: number) =>
+    ({ playedFrames, concealedFrames, receivedPackets: 80, lostPackets: 20, seconds: 10 }) as Growth;
+  const measured = (...all: (Growth | null)[]) => [
+    { result: { directions: all.map((one) => ({ counters: one })) } },
+  ];
+  const whole = counters(479_520, 480);
+  expect(shareOf(measured(whole, null), "concealedFrames")).toBe(0.001);
+  expect(shareOf(measured(whole, counters(0, 0)), "concealedFrames")).toBe(0.5005);
+  expect(shareOf(measured(whole), "lostPackets")).toBe(0.2);
+  expect(shareOf(measured(null), "concealedFrames")).toBeNull();
 });
 
 /** What a run reports of which `measured` was measured, everything in chromium. */
@@ -175,6 +201,29 @@ describe("what is not heard", () => {
         expect.stringContaining("chromium: Antiphon / setup A not measured"),
       );
     }
+  });
+
+  it("makes a session that is missing concealed more than any", async () => {
+    const counters = {
+      playedFrames: 480_000,
+      concealedFrames: 0,
+      receivedPackets: 0,
+      lostPackets: 0,
+      seconds: 10,
+    } as Growth;
+    const { directions, ...rest } = whole;
+    const result = { ...rest, directions: directions.map((one) => ({ ...one, counters })) };
+    const both = [1, 2].map((session) => ({ session, setup: "Antiphon", result }));
+    expect(goal(await reported(both, ["Antiphon"]), "frames concealed")).toEqual([
+      "0.000 %",
+      "0.100 %",
+      "yes",
+    ]);
+    expect(goal(await reported(both.slice(1), ["Antiphon"]), "frames concealed")).toEqual([
+      "not measured",
+      "0.100 %",
+      "no",
+    ]);
   });
 
   it("is no goal missed if it was not to be measured", async () => {

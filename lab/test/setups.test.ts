@@ -1,9 +1,10 @@
 import { createContext, runInContext } from "node:vm";
 import { expect, it } from "vitest";
-import { keep, type PageTrace } from "../src/antiphon.js";
+import { keep, type PageTrace, readTrace } from "../src/antiphon.js";
 import type { Browser } from "../src/browsers.js";
 import {
   type Counters,
+  concealment,
   counted,
   delayQuantile,
   delaysMs,
@@ -53,6 +54,23 @@ it("what was sent while both traces ran has arrived, or is missing", () => {
   expect(copied.arrivedMs.filter((ms) => ms === 110)).toHaveLength(2);
 });
 
+it("of what was sent to a page where nothing came all is missing", () => {
+  // It captures a block every 20 ms from 500 ms on: packets from 700 ms to 2 s count.
+  const captured = {
+    timeMs: Array.from({ length: 125 }, (_, n) => 500 + 20 * n),
+    frames: Array(125).fill(960),
+  };
+  const deaf = { ...receiver, received: structuredClone(sender.received), captured };
+  expect(delaysOfSent(sender, deaf, { copies: true })).toEqual({ arrivedMs: [], missing: 14 });
+  const still = structuredClone({ ...sender, sent: sender.received });
+  expect(delaysOfSent(sender, still, { copies: true })).toEqual({ arrivedMs: [], missing: 19 });
+});
+
+it("does not read a trace that had no room for all", async () => {
+  const page = { evaluate: async () => JSON.stringify({ ...sender, dropped: 3 }) } as unknown as Browser;
+  await expect(readTrace(page, 1)).rejects.toThrow("no room for 3 events");
+});
+
 it("what never came is later than all that did", () => {
   const delays = { arrivedMs: [4, 1, 3, 2], missing: 1 };
   expect([0, 0.5, 0.75].map((p) => delayQuantile(delays, p))).toEqual([1, 3, 4]);
@@ -66,9 +84,25 @@ it("counts of a page only while pulses and tone sound, by the device's clock", (
   const stage = { leadSeconds: 2.5, pulseSeconds: 3, steadySeconds: 1 };
   const said = (playedFrames: number) => ({ playedFrames, lostPackets: null, bufferFrames: 64 }) as Counters;
   const kept = Array.from({ length: 12 }, (_, n) => ({ atMs: 1_000 * n, said: said(100 * n) }));
-  expect(counted(stage, { began_ms: 1_000 }, kept)).toEqual(said(400));
+  expect(counted(stage, { began_ms: 1_000 }, kept)).toEqual({ ...said(400), seconds: 4 });
   expect(counted(stage, { began_ms: 1_000 }, [])).toBeNull();
   expect(() => counted(stage, { began_ms: -10_000 }, kept)).toThrow("kept no counters");
+});
+
+it("what a stream that ran dry did not count was concealed, but not what an output slipped by", () => {
+  const of = (playedFrames: number | null, concealedFrames: number, seconds = 10) =>
+    concealment({ playedFrames, concealedFrames, seconds });
+  expect(of(479_000, 1_000)).toEqual({ frames: 1_000, of: 480_000 });
+  expect(of(475_000, 1_000)).toEqual({ frames: 1_000, of: 476_000 });
+  expect(of(192_000, 48_000)).toEqual({ frames: 288_000, of: 480_000 });
+  expect(of(0, 0)).toEqual({ frames: 480_000, of: 480_000 });
+  // Of a short time what the page has not published yet is more.
+  expect(of(93_000, 0, 2)).toEqual({ frames: 0, of: 93_000 });
+  expect(of(null, 0)).toBeNull();
+  expect(concealment({ playedFrames: 480_000, concealedFrames: 0, seconds: 10 }, 2)).toEqual({
+    frames: 480_000,
+    of: 960_000,
+  });
 });
 
 it("a page keeps what it counts until it is asked, and nothing if it counts nothing", async () => {

@@ -1,12 +1,20 @@
 import { rollup } from "d3-array";
-import { type Continuity, known, listen, quantile } from "../analysis.js";
+import { type Continuity, known, listen, quantile, tones } from "../analysis.js";
 import { keep, longestTraceSeconds, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
-import { type Delays, delayQuantile, delaysOfSent, during, together, withBrowsers } from "../setups.js";
+import {
+  concealment,
+  type Delays,
+  delayQuantile,
+  delaysOfSent,
+  during,
+  together,
+  withBrowsers,
+} from "../setups.js";
 import { writeScore } from "../signal.js";
 import { framesPerMs, percent, raw, shown } from "../units.js";
 import { forgetSeconds, latenciesMs, startupSeconds } from "./m2e.js";
@@ -30,13 +38,14 @@ interface Measured extends Condition {
   steady: Continuity | null;
   /** Of the sound system. */
   quantumFrames: number;
-  bufferMs: number;
-  droppedBacklog: number;
+  bufferMs: number | null;
+  droppedBacklog: number | null;
   lanesInUse: number;
   /** With a copy, of what was sent. */
   copiedShare: number | null;
-  /** In the way and in the jitter buffer, by the page's own measurement: look by look. */
+  /** In the way and in the jitter buffer, by the page's own measurement: of each look that knows it. */
   wayAndBufferMs: number[];
+  looks: number;
   mouthToEarMs: number | null;
 }
 
@@ -169,27 +178,27 @@ async function overNetwork(
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
       const { counters, looks, targetFrames } = during(stage, summary, kept[receiver]!);
-      const { concealedFrames, playedFrames } = counters;
-      const whole = (concealedFrames ?? 0) + (playedFrames ?? 0);
+      const concealed = concealment(counters);
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
       const [first, last] = during(stage, summary, kept[sender]!).ends;
-      const outgoing = last.peers[0]!;
-      const copies = (outgoing.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
+      const outgoing = last.peers[0];
+      const copies = (outgoing?.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
       const packets = last.sender.packets - first.sender.packets;
       const [sent, received] = [traces[sender]!, traces[receiver]!];
       return {
         direction: directions[index]!,
         packets: delaysOfSent(sent, received, { copies: false }),
         copied: delaysOfSent(sent, received, { copies: true }),
-        concealedShare: whole > 0 ? concealedFrames! / whole : null,
+        concealedShare: concealed && concealed.frames / concealed.of,
         steady,
         quantumFrames: summary.quantum_frames,
-        bufferMs: targetFrames / framesPerMs,
-        droppedBacklog: outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0),
-        lanesInUse: outgoing.lanes.filter(({ state }) => state === "open").length,
+        bufferMs: targetFrames === null ? null : targetFrames / framesPerMs,
+        droppedBacklog: outgoing ? outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0) : null,
+        lanesInUse: outgoing?.lanes.filter(({ state }) => state === "open").length ?? 0,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
         wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
+        looks: looks.length,
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
@@ -258,8 +267,17 @@ function conclude(
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
   const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
-  const hardGaps = (rows: Measured[]) => shown(middle(rows, gapsPerSecond), 2) ?? "–";
-  const far = byProfile.filter((one) => one.profile === "rtt-100").flatMap((one) => one.wayAndBufferMs);
+  // The two cards are not alike.
+  const hardGaps = (rows: Measured[]) =>
+    directions
+      .map((direction) => {
+        const there = rows.filter((one) => one.direction === direction);
+        return `${shown(middle(there, gapsPerSecond), 2) ?? "–"} at ${speakerOf(direction)}`;
+      })
+      .join(" and ");
+  const farthest = byProfile.filter((one) => one.profile === "rtt-100");
+  const far = farthest.flatMap((one) => one.wayAndBufferMs);
+  const farLooks = farthest.reduce((sum, { looks }) => sum + looks, 0);
   const single = swept.filter((one) => one.lanes === "1" && one.loss === 0.05);
   const findings = [
     ...(automatic.length > 0
@@ -269,25 +287,29 @@ function conclude(
       : []),
     ...(far.length > 0
       ? [
-          `At 5 % loss and 100 ms round trip (50 ms is the wire), way and jitter buffer take ${shown(quantile(far, 0.5), 1)} ms at the median, and ${shown(quantile(far, 0.99), 1)} ms at most in 99 of 100 looks.`,
+          `At 5 % loss and 100 ms round trip (50 ms is the wire), way and jitter buffer take ${shown(quantile(far, 0.5), 1)} ms at the median, and ${shown(quantile(far, 0.99), 1)} ms at most in 99 of 100 looks (${far.length} of ${farLooks} looks know them).`,
         ]
       : []),
     ...(slight.length > 0
-      ? [
-          `At 2 % loss the sound that is heard has ${hardGaps(slight)} hard gaps a second; where nothing is lost, ${hardGaps(lossless)}.`,
-        ]
+      ? [`Hard gaps a second at 2 % loss: ${hardGaps(slight)}; where nothing is lost: ${hardGaps(lossless)}.`]
       : []),
     ...(single.length > 0
       ? [`With one lane at 5 % loss ${arrivalWords(itself(single), orCopy(single))}.`]
       : []),
     ...gapWords(measured),
+    ...measured
+      .filter(({ packets }) => sentPackets(packets) === 0)
+      .map(
+        (one) =>
+          `${place(one)}, ${lanesText(one.lanes)}, ${one.direction}: nothing was sent while packets were traced, so it is in no figure of theirs.`,
+      ),
   ];
   return {
     findings,
     sections: [
       {
         heading: "Loss and lanes",
-        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is any place where the tone is not exact, as where a cheap copy was played. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
+        method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is where the tone does not go on as it should by more than a quarter of its own second difference, as at an edge of silence, a jump, or where a cheap copy was played; a good prediction of it does not show. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
           "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
         figures: [
@@ -319,7 +341,7 @@ function conclude(
           ),
           line(
             "Sound concealed",
-            "Share of frames that were not there when they should have been played.",
+            "Share of frames that were not there when they should have been played, all of the time in which a stream had run dry included.",
             "concealed, %",
             (rows) => times100(middle(rows, (one) => one.concealedShare)),
           ),
@@ -399,7 +421,7 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms way_and_buffer_looks looks dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -421,6 +443,8 @@ function conclude(
           shown(breaksPerSecond(one), 3),
           shown(one.bufferMs, 2),
           ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 2)),
+          one.wayAndBufferMs.length,
+          one.looks,
           one.droppedBacklog,
           one.lanesInUse,
           shown(one.copiedShare, 4),
@@ -454,6 +478,7 @@ function table(caption: string, rows: readonly Measured[]) {
       right("buffer aim, ms"),
       right("way and buffer 50 %, ms"),
       right("99 %, ms"),
+      right("of looks"),
       right("dropped for backlog"),
       right("lanes in use"),
       right("sent with copies"),
@@ -474,6 +499,7 @@ function table(caption: string, rows: readonly Measured[]) {
       shown(breaksPerSecond(one), 2),
       shown(one.bufferMs, 1),
       ...[0.5, 0.99].map((p) => shown(quantile(one.wayAndBufferMs, p), 1)),
+      `${one.wayAndBufferMs.length} of ${one.looks}`,
       one.droppedBacklog,
       one.lanesInUse,
       percentCell(one.copiedShare),
@@ -504,18 +530,18 @@ function onGrid({ steady, quantumFrames }: Gaps): number {
 /** How many gaps are as the sound system would leave them, at each speaker. */
 export function gapWords(measured: readonly (Gaps & Pick<Measured, "direction">)[]): string[] {
   return directions.flatMap((direction) => {
-    const there = measured.filter((one) => one.direction === direction && one.steady !== null);
+    const there = measured.filter((one) => one.direction === direction);
     const sum = (pick: (one: (typeof there)[number]) => number) =>
       there.reduce((total, one) => total + pick(one), 0);
     if (there.length === 0) return [];
-    const gaps = sum(({ steady }) => steady!.hardGaps.length);
-    const seconds = sum(({ steady }) => steady!.frames) / sampleRateHz;
+    const gaps = sum(({ steady }) => steady?.hardGaps.length ?? 0);
+    const { seconds, unheard } = tones(there);
     const kinds =
       gaps > 0
         ? `; ${percent(sum(ofOneQuantum) / gaps)} of them last exactly one quantum, ${percent(sum(onGrid) / gaps)} begin on its grid`
         : "";
     return [
-      `At ${speakerOf(direction)} ${gaps} hard gaps in ${shown(seconds, 0)} s of all networks${kinds}.`,
+      `At ${speakerOf(direction)} ${gaps} hard gaps in ${shown(seconds, 0)} s of all networks${unheard}${kinds}.`,
     ];
   });
 }

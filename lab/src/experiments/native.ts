@@ -1,6 +1,6 @@
 import { writeFileSync } from "node:fs";
 import path from "node:path";
-import { type Continuity, type Hearing, listen, quantile } from "../analysis.js";
+import { type Hearing, listen, quantile, tones } from "../analysis.js";
 import { binary } from "../antiphon.js";
 import { choose, chooseConfig, configs, describe } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
@@ -211,10 +211,11 @@ async function measureNative(
       ],
       hears: [speaker("B"), speaker("Loop")],
     });
-    const hearing = listen(heard[0]!, score);
-    if (hearing.missed === hearing.hits.length)
-      throw new Error(`nothing was heard through ${program}; its log ends:\n${services[0]!.logTail(5)}`);
-    return { hearing, calibration: listen(heard[1]!, score, { maxLatencyFrames: 4096 }), summary };
+    return {
+      hearing: listen(heard[0]!, score),
+      calibration: listen(heard[1]!, score, { maxLatencyFrames: 4096 }),
+      summary,
+    };
   } finally {
     for (const service of services) await service.stop();
     removeFolder(folder);
@@ -250,20 +251,16 @@ function conclude(
   const programs = [...new Set(measured.map(({ program }) => program))];
   const of = (program: string) => measured.filter((one) => one.program === program);
   const all = (program: string) => of(program).flatMap(({ hearing }) => latenciesMs(hearing.hits));
-  const tone = (program: string) => {
-    const heard = of(program).flatMap(({ hearing }) => hearing.steady ?? []);
-    const sum = (pick: (one: Continuity) => number) => heard.reduce((total, one) => total + pick(one), 0);
-    return { breaks: sum(({ breaks }) => breaks), seconds: sum(({ frames }) => frames) / sampleRateHz };
-  };
+  const tone = (program: string) => tones(of(program).map(({ hearing }) => hearing));
   return {
-    findings: programs.map(
-      (program) =>
-        `${program}: ${shownMs(quantile(all(program), 0.5)) ?? "–"} from mouth to ear (median); ${tone(program).breaks} breaks in ${shown(tone(program).seconds, 0)} s of a tone.`,
-    ),
+    findings: programs.map((program) => {
+      const { breaks, seconds, unheard } = tone(program);
+      return `${program}: ${shownMs(quantile(all(program), 0.5)) ?? "–"} from mouth to ear (median); ${breaks} breaks in ${shown(seconds, 0)} s of a tone${unheard}.`;
+    }),
     sections: [
       {
         heading: "Native programs and Antiphon",
-        method: `The same device, cards and pulses as in the experiment m2e, A to B, over this machine's loopback network, after ${leadSeconds} s of quiet noise, for so long Chromium's start goes on and its buffer remembers it. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
+        method: `The same device, cards and pulses as in the experiment m2e, but A to B only, always heard at card B, over this machine's loopback network, after ${leadSeconds} s of quiet noise, for so long Chromium's start goes on and its buffer remembers it. ${describe(natives)} Antiphon: two Chromium browsers, as served, automatic buffer.`,
         uncertainty:
           "Each pulse is exact to one frame. The sound system's quantum is 64 frames; native programs are JACK clients of it, browsers go through its PulseAudio interface. A break in the tone is whatever interrupted it: a program's own xrun, a packet too late, or the sound system standing still, which all have alike. All share this machine's processors.",
         figures: [
@@ -301,7 +298,7 @@ function conclude(
                 .join(", "),
               of(program).reduce((sum, { hearing }) => sum + hearing.hits.length, 0),
               of(program).reduce((sum, { hearing }) => sum + hearing.missed, 0),
-              tone(program).breaks,
+              `${tone(program).breaks}${tone(program).unheard}`,
               shown(tone(program).seconds, 0),
             ]),
           },

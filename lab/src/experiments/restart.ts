@@ -5,20 +5,20 @@ import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan } from "../experiment.js";
 import { sleep } from "../processes.js";
 import { sampleRateHz } from "../rig.js";
-import { shown } from "../units.js";
+import { raw, shown, shownMs } from "../units.js";
 
 interface Measured {
   config: string;
   session: number;
   page: string;
-  /** From killing the server until the page's connection to it is known to be gone. */
+  /** From killing the server until the page's connection to it is known to be gone. Infinite, as all times here: it was not seen. */
   noticedMs: number;
   /** Whether the part of a browser that holds its sockets crashed meanwhile, in either. */
   hasCrashed: boolean;
   /** Frames played while the server was gone, over those of that time. */
   playedShare: number;
-  /** Frames concealed from before the server was killed until after all was back. */
-  concealedFrames: number;
+  /** Frames concealed from before the server was killed until after all was back; null: the other was gone then. */
+  concealedFrames: number | null;
   /** From starting the server anew until it answered. */
   answersMs: number;
   /** From starting it anew until the page was in its room again. */
@@ -30,6 +30,18 @@ interface Measured {
 /** How long the server is gone. */
 const goneMs = 5_000;
 const lookMs = 20;
+const names = ["A", "B"];
+const never = Number.POSITIVE_INFINITY;
+
+const worst = {
+  noticedMs: never,
+  hasCrashed: false,
+  playedShare: 0,
+  concealedFrames: null,
+  answersMs: never,
+  roomMs: never,
+  relayMs: never,
+};
 
 export const restart: Experiment = {
   name: "restart",
@@ -84,52 +96,59 @@ async function once(
   config: string,
   session: number,
 ): Promise<Measured[]> {
-  await Promise.all(pages.map((page) => until(page, "answers both ways", answersBothWays)));
+  const ready = await Promise.all(pages.map((page) => until(page, answersBothWays)));
+  if (ready.some(({ at }) => at === never)) {
+    if (session === 1) throw new Error("30 s without answers both ways");
+    // They did once: what the time before broke is no reason to take it anew.
+    return pages.map((_, index) => ({ config, session, page: names[index]!, ...worst }));
+  }
   const before = await Promise.all(pages.map(readStats));
   const services = networkServices().join();
   const killed = performance.now();
   await product.kill();
   const gone = await Promise.all(
     pages.map(async (page) => {
-      const { at, stats } = await until(
-        page,
-        "the loss of the server",
-        ({ signalling }) => signalling !== "online",
-      );
-      return { noticedMs: at - killed, at, stats };
+      const { at, stats } = await until(page, ({ signalling }) => signalling !== "online");
+      return { noticedMs: at - killed, stats };
     }),
   );
   await sleep(goneMs);
   const alone = await Promise.all(
     pages.map(async (page, index) => {
       const stats = await readStats(page);
-      const { at, stats: then } = gone[index]!;
-      const frames = stats.peers[0]!.playedFrames - then.peers[0]!.playedFrames;
-      return frames / (((performance.now() - at) / 1000) * sampleRateHz);
+      const { stats: then } = gone[index]!;
+      const [first, last] = [then, stats].map(({ peers }) => peers[0]?.playedFrames);
+      if (first === undefined || last === undefined) return 0;
+      return (last - first) / (((stats.timeMs - then.timeMs) / 1000) * sampleRateHz);
     }),
   );
   const started = performance.now();
-  const answered = product.restart().then(() => performance.now() - started);
+  const answered = product.restart().then(
+    () => performance.now() - started,
+    () => never,
+  );
   const back = await Promise.all(
     pages.map(async (page) => {
-      const room = await until(page, "the room", isInRoom);
-      const relayed = await until(page, "an answer by the server again", isRelayed);
+      const room = await until(page, isInRoom);
+      const relayed = await until(page, isRelayed);
       return { roomMs: room.at - started, relayMs: relayed.at - started, stats: relayed.stats };
     }),
   );
   const answersMs = await answered;
   return pages.map((_, index) => {
-    const { stats, roomMs, relayMs } = back[index]!;
-    const same = (of: PageStats) => [of.id, of.peers[0]!.id].join();
-    if (same(stats) !== same(before[index]!)) throw new Error("others are in the room than before");
+    const { stats, ...times } = back[index]!;
+    const ids = (of: PageStats) => [of.id, of.peers[0]?.id].join();
+    // Whoever is in the room as somebody else is not back.
+    const { roomMs, relayMs } = ids(stats) === ids(before[index]!) ? times : worst;
+    const [old, now] = [before[index]!, stats].map(({ peers }) => peers[0]?.concealedFrames);
     return {
       config,
       session,
-      page: ["A", "B"][index]!,
+      page: names[index]!,
       noticedMs: gone[index]!.noticedMs,
       hasCrashed: networkServices().join() !== services,
       playedShare: alone[index]!,
-      concealedFrames: stats.peers[0]!.concealedFrames - before[index]!.peers[0]!.concealedFrames,
+      concealedFrames: old === undefined || now === undefined ? null : now - old,
       answersMs,
       roomMs,
       relayMs,
@@ -150,10 +169,9 @@ function answersBothWays(stats: PageStats): boolean {
   return isRelayed(stats) && stats.peers[0]!.direct?.rttMs != null;
 }
 
-/** Looks at the page until it says so: when that was, and what else it said. */
+/** Looks at the page until it says so: when that was, and what else it said. Never, after half a minute. */
 async function until(
   page: Browser,
-  what: string,
   holds: (stats: PageStats) => boolean,
 ): Promise<{ at: number; stats: PageStats }> {
   const deadline = performance.now() + 30_000;
@@ -161,21 +179,22 @@ async function until(
     const stats = await readStats(page);
     const at = performance.now();
     if (holds(stats)) return { at, stats };
-    if (at > deadline) throw new Error(`30 s without ${what}: ${JSON.stringify(stats.peers)}`);
+    if (at > deadline) return { at: never, stats };
     await sleep(lookMs);
   }
 }
 
 function milliseconds(some: readonly Measured[], of: (one: Measured) => number): string {
   const all = some.map(of);
-  return `${shown(quantile(all, 0.5), 0)} ms, at most ${shown(quantile(all, 1), 0)} ms`;
+  const [middle, most] = [0.5, 1].map((p) => shownMs(quantile(all, p), 0));
+  return `${middle}, at most ${most}`;
 }
 
 function conclude(measured: Measured[], versions: Record<string, string>): Outcome {
-  const names = [...new Set(measured.map(({ config }) => config))];
+  const chosen = [...new Set(measured.map(({ config }) => config))];
   const of = (config: string) => measured.filter((one) => one.config === config);
   return {
-    findings: names.map((config) => {
+    findings: chosen.map((config) => {
       const some = of(config);
       const least = quantile(
         some.map(({ playedShare }) => playedShare),
@@ -189,7 +208,7 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
     sections: [
       {
         heading: "Without the server, and with it again",
-        method: `Two pages in browsers of their own hear each other both ways, directly and by the server. It is killed as by a crash, knows nothing of rooms when it is started again ${goneMs / 1000} s later, and its relay has another certificate. The pages' own counters are looked at every ${lookMs} ms: when the connection is said to be gone; what share of the frames of that time was played; when each was online with the other in its room; when the other answered by way of the server, too. Chromium 156 sometimes loses all its sockets, of the direct lanes too, at the moment when a WebTransport server dies (its network service crashes, and is started anew); it is said where that happened. Both have the ids and the stream from before; nothing was reloaded.`,
+        method: `Two pages in browsers of their own hear each other both ways, directly and by the server. It is killed as by a crash, knows nothing of rooms when it is started again ${goneMs / 1000} s later, and its relay has another certificate. The pages' own counters are looked at every ${lookMs} ms: when the connection is said to be gone; what share of the frames of that time was played; when each was online with the other in its room; when the other answered by way of the server, too. Chromium 156 sometimes loses all its sockets, of the direct lanes too, at the moment when a WebTransport server dies (its network service crashes, and is started anew); it is said where that happened. Who is back has the id from before; nothing was reloaded. What was not seen within half a minute is "never"; if two do not come back from one time, the times after it are "never" as well.`,
         uncertainty: `Looking takes some milliseconds, and the time until the server answers, part of all of these, is measured in steps of 100 ms. The pages' counters are renewed a few times a second: shares are right to some percent.`,
         figures: [],
         tables: [
@@ -241,12 +260,12 @@ function conclude(measured: Measured[], versions: Record<string, string>): Outco
           one.config,
           one.session,
           one.page,
-          shown(one.noticedMs, 1),
+          raw(one.noticedMs, 1),
           shown(one.playedShare, 5),
           one.concealedFrames,
-          shown(one.answersMs, 1),
-          shown(one.roomMs, 1),
-          shown(one.relayMs, 1),
+          raw(one.answersMs, 1),
+          raw(one.roomMs, 1),
+          raw(one.relayMs, 1),
           Number(one.hasCrashed),
         ]),
       },

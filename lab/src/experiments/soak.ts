@@ -2,8 +2,8 @@ import { quantile } from "../analysis.js";
 import { choose, describe } from "../configs.js";
 import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
-import { shown } from "../units.js";
-import { type BotsSummary, lostPackets, residentKib, startAntiphon } from "./server.js";
+import { percent, shown } from "../units.js";
+import { type BotsSummary, lostPackets, missingShare, residentKib, startAntiphon } from "./server.js";
 
 const participants = 20;
 const lookSeconds = 10;
@@ -68,7 +68,7 @@ export const soak: Experiment = {
           const bots = await running.summary();
           return {
             measured: { load, looks, bots },
-            words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost`,
+            words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost, ${missingText({ load, bots })} missing`,
           };
         } finally {
           for (const service of running.services) await service.stop();
@@ -79,6 +79,10 @@ export const soak: Experiment = {
     return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
+
+function missingText({ load, bots }: Pick<Soaked, "load" | "bots">): string {
+  return percent(missingShare(bots, loads[load]!));
+}
 
 /** When to look, s: every so often, and at the end. */
 export function lookTimes(seconds: number, every: number): number[] {
@@ -102,12 +106,12 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
       const [before, after] = growth(looks);
       const grown = before === null || after === null ? null : after - before;
       const { aged, overRate } = looks.at(-1)!;
-      return `${load}: ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; memory grew by ${shown(grown, 0)} KiB.`;
+      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; bots not in at the end: ${participants - bots.bots}; memory grew by ${shown(grown, 0)} KiB.`;
     }),
     sections: [
       {
         heading: "Half an hour with 20 participants",
-        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did; forwarded, what its sender dropped is among them. Dropped: by the server, because the listener's sessions had no room or the sender was over its rate, as it says itself at the last look; by the sender, because the bot's own session had no room. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
+        method: `The server runs on one core of this machine, the ${participants} bots on the other, with 16-bit stereo in packets of 128 frames, for ${seconds} s. ${describe(loads)} Lost: a sequence number that never came, though a later one did; forwarded, what its sender dropped is among them. Missing: of all that was to be heard, also of streams that never began or ended early, and of what was sent before its listeners had come. Dropped: by the server, because the listener's sessions had no room or the sender was over its rate, as it says itself at the last look; by the sender, because the bot's own session had no room. One way: from bot to bot, both network stacks included; bots cannot tell whose sound a mix has. Memory: the server's, resident; medians of the first and the last tenth of the time.`,
         uncertainty: "Where this machine stands still, the bots do too.",
         figures: [
           {
@@ -129,10 +133,12 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
             columns: [
               { name: "load" },
               { name: "sent", align: "right" },
+              { name: "missing", align: "right" },
               { name: "lost", align: "right" },
               { name: "dropped by the server: no room", align: "right" },
               { name: "over the rate", align: "right" },
               { name: "dropped by the sender", align: "right" },
+              { name: "bots not in at the end", align: "right" },
               { name: "one way, us: median", align: "right" },
               { name: "99 %", align: "right" },
               { name: "99.9 %", align: "right" },
@@ -143,10 +149,12 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
             rows: soaked.map(({ load, looks, bots }) => [
               load,
               bots.sent_packets,
+              missingText({ load, bots }),
               bots.lost_packets,
               looks.at(-1)!.aged,
               looks.at(-1)!.overRate,
               bots.dropped_packets,
+              participants - bots.bots,
               bots.delay_p50_us,
               bots.delay_p99_us,
               bots.delay_p999_us,
@@ -158,6 +166,22 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
       },
     ],
     tables: {
+      "loads.csv": {
+        columns:
+          "load sent received missing_share lost dropped_by_sender absent one_way_p50_us one_way_p99_us one_way_p999_us one_way_most_us".split(
+            " ",
+          ),
+        rows: soaked.map(({ load, bots }) => [
+          load,
+          bots.sent_packets,
+          bots.received_packets,
+          shown(missingShare(bots, loads[load]!), 7),
+          bots.lost_packets,
+          bots.dropped_packets,
+          participants - bots.bots,
+          ...[bots.delay_p50_us, bots.delay_p99_us, bots.delay_p999_us, bots.delay_max_us],
+        ]),
+      },
       "raw.csv": {
         columns: ["load", "seconds", "memory_kib", "transit_p99_us", "mix_p99_us", "aged", "over_rate"],
         rows: soaked.flatMap(({ load, looks }) =>
