@@ -30,6 +30,7 @@ import { InputWatch, type Ran } from "./input-watch";
 import type { Buffer } from "./model";
 import type { OutputClock } from "./mouth-to-ear";
 import { Standstill } from "./standstill";
+import { Underruns } from "./underruns";
 
 declare global {
   interface AudioContextOptions {
@@ -141,6 +142,7 @@ export class Sound {
   readonly #numbers: Float64Array;
   #source: MediaStreamAudioSourceNode | null = null;
   readonly #inputWatch = new InputWatch();
+  readonly #underruns = new Underruns(performance.now());
   readonly #captures = new Captures();
   #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
   readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
@@ -412,9 +414,10 @@ export class Sound {
     this.#tell({ type: "record", seconds });
   }
 
-  /** Times the output ran dry; null where the browser does not count. */
+  /** Times the output ran dry since it began; null where the browser does not count. */
   outputUnderruns(): number | null {
-    return this.context.playbackStats?.underrunEvents ?? null;
+    const { playbackStats } = this.context;
+    return playbackStats ? this.#underruns.since(performance.now(), playbackStats.underrunEvents) : null;
   }
 
   /** Which relay to use, if any. */

@@ -269,7 +269,7 @@ export interface Stats {
   reportedInputLatencyMs: number | Unknown;
   /** Times the microphone was opened since the page was loaded. Nothing is captured for a moment then, also where the page opens it anew by itself (docs/adr: late inputs are opened anew). */
   microphoneOpenings: number;
-  /** Times the output ran dry, by the browser's own count; null where it has none. */
+  /** Times the output ran dry, by the browser's own count, since three seconds after it began; null where it has none. */
   outputUnderruns: number | Unknown;
   /** By which the output has rendered less than the clock went on, since the sound began, but for standstills of more than a second; below 0 if it took more into store. */
   slippedFrames: number;
