@@ -65,7 +65,7 @@ lab: build lab-build ## Runs the lab (EXPERIMENT=m2e for one, ARGS="--quick" for
 	@scripts/install-test-packages
 	node lab/dist/lab.js $(EXPERIMENT) $(ARGS)
 
-fuzz: .cache/toolchain ## Fuzzes every parser, 60 s each (SECONDS_EACH=600 for longer)
+fuzz: .cache/toolchain ## Runs every fuzz target, 60 s each (SECONDS_EACH=600 for longer)
 	@scripts/fuzz $(or $(SECONDS_EACH),60)
 
 vectors: .cache/toolchain ## Writes the golden files again: review the difference

@@ -1,14 +1,27 @@
 //! Any sequence of commands, datagrams and quanta: no panic, a finite mix, and every datagram and frame accounted for.
 #![no_main]
 
+use std::cmp::Ordering;
+
 use antiphon_core::conceal::Concealment;
 use antiphon_core::player::MAX_QUANTUM_FRAMES;
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, OpusHeader};
-use antiphon_core::{Command, Player, PlayerConfig, SampleFormat, SampleRate, Target};
+use antiphon_core::{Command, Player, PlayerConfig, SampleFormat, SampleRate, StreamStats, Target};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
 const STREAMS: usize = 3;
+const RATES: [SampleRate; 4] = [
+    SampleRate::Hz44100,
+    SampleRate::Hz48000,
+    SampleRate::Hz88200,
+    SampleRate::Hz96000,
+];
+const CONCEALMENTS: [Concealment; 3] = [
+    Concealment::Prediction,
+    Concealment::Silence,
+    Concealment::Repetition,
+];
 
 #[derive(Arbitrary, Debug)]
 enum Operation {
@@ -30,6 +43,8 @@ enum Operation {
         sequence_off: i8,
         media_off: i16,
         fill: u8,
+        has_copy: bool,
+        is_relayed: bool,
     },
     /// A packet from anywhere.
     Jump {
@@ -70,6 +85,7 @@ struct Tally {
 }
 
 struct Host {
+    rate: SampleRate,
     player: Player,
     tallies: [Tally; STREAMS],
     now_ns: u64,
@@ -92,38 +108,49 @@ impl Host {
         }
     }
 
-    fn received(&self, id: usize) -> u64 {
-        let stats = self.player.stream_stats(id as u32);
-        stats.map_or(0, |stats| stats.sequence.received)
+    fn stats(&self, id: usize) -> StreamStats {
+        self.player.stream_stats(id as u32).unwrap_or_default()
     }
 
     fn datagram(&mut self, id: usize, bytes: &[u8]) {
-        let before = self.received(id);
+        let before = self.stats(id);
         // In every other quantum by the clock, wherever that has been set meanwhile.
         if self.player.rendered_frames() % 2 == 0 {
             self.player.handle_datagram_at(id as u32, bytes, self.now_ns);
         } else {
             self.player.handle_datagram(id as u32, bytes);
         }
-        self.tallies[id].datagrams += 1;
-        if self.received(id) > before
-            && let Ok(Datagram::Audio(header, ..)) = wire::parse(bytes)
-        {
-            self.tallies[id].frames += u64::from(header.frames);
+        let after = self.stats(id);
+        let tally = &mut self.tallies[id];
+        tally.datagrams += 1;
+        if let Ok(Datagram::Audio(header, _, copy)) = wire::parse(bytes) {
+            let [then, now] = [before.sequence, after.sequence];
+            let come = now.received - then.received;
+            let copies = match now.recovered.cmp(&then.recovered) {
+                Ordering::Greater => 1,
+                Ordering::Less => 0,
+                // It may be the original of a copy that had come, and carry a copy itself.
+                Ordering::Equal if now.reordered > then.reordered && !copy.is_empty() => {
+                    u64::from(counted(&after) - counted(&before) > header.frames.into())
+                }
+                Ordering::Equal => 0,
+            };
+            tally.frames += (come + copies) * u64::from(header.frames);
         }
     }
 
-    fn packet(&mut self, id: usize, header: AudioHeader, fill: u8) {
-        let mut bytes = vec![fill; header.datagram_bytes()];
+    fn packet(&mut self, id: usize, header: AudioHeader, fill: u8, has_copy: bool) {
+        let copy_bytes = if has_copy { header.copy_bytes() } else { 0 };
+        let mut bytes = vec![fill; header.datagram_bytes() + copy_bytes];
         header.write(&mut bytes[..AUDIO_HEADER_BYTES]);
         self.datagram(id, &bytes);
     }
 
     fn decoded(&mut self, id: usize, bytes: &[u8]) {
-        let before = self.received(id);
+        let before = self.stats(id).sequence.received;
         self.player.handle_decoded(id as u32, bytes);
         self.tallies[id].datagrams += 1;
-        if self.received(id) > before
+        if self.stats(id).sequence.received > before
             && let Ok((header, _)) = wire::parse_decoded(bytes)
         {
             self.tallies[id].frames += u64::from(header.frames);
@@ -134,7 +161,7 @@ impl Host {
         let tally = &mut self.tallies[id];
         let header = AudioHeader {
             format: SampleFormat::S16,
-            rate: SampleRate::Hz48000,
+            rate: self.rate,
             channels: 1,
             stream: 0,
             frames,
@@ -158,7 +185,6 @@ impl Host {
                 continue;
             };
             let sequence = stats.sequence;
-            let jitter = stats.jitter;
             assert_eq!(
                 tally.datagrams,
                 sequence.received
@@ -167,30 +193,35 @@ impl Host {
                     + stats.ancient_packets,
                 "{stats:?}"
             );
-            assert_eq!(
-                tally.frames,
-                jitter.played_frames
-                    + jitter.skipped_frames
-                    + jitter.late_frames
-                    + jitter.copied_frames
-                    + stats.held_frames,
-                "{stats:?}"
-            );
+            assert_eq!(tally.frames, counted(&stats), "{stats:?}");
             assert!(sequence.reordered <= sequence.received);
             assert!(stats.held_frames <= 2_048);
         }
     }
 }
 
-fuzz_target!(|operations: Vec<Operation>| {
+/// Frames of which it is known what became of them.
+fn counted(stats: &StreamStats) -> u64 {
+    let jitter = stats.jitter;
+    jitter.played_frames
+        + jitter.skipped_frames
+        + jitter.late_frames
+        + jitter.copied_frames
+        + stats.held_frames
+}
+
+fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
+    let (rate, concealment, operations) = input;
+    let rate = RATES[usize::from(rate) % RATES.len()];
     let mut host = Host {
+        rate,
         player: Player::new(PlayerConfig {
-            rate: SampleRate::Hz48000,
+            rate,
             output_channels: 2,
             max_streams: STREAMS - 1,
             buffer_frames: 2_048,
             max_quantum_frames: MAX_QUANTUM_FRAMES,
-            concealment: Concealment::Prediction,
+            concealment: CONCEALMENTS[usize::from(concealment) % CONCEALMENTS.len()],
         }),
         tallies: [Tally::default(); STREAMS],
         now_ns: 0,
@@ -218,15 +249,18 @@ fuzz_target!(|operations: Vec<Operation>| {
                 sequence_off,
                 media_off,
                 fill,
+                has_copy,
+                is_relayed,
             } => {
                 let id = id(stream);
                 let mut header = host.next_packet(id, 1 + u16::from(frames));
                 header.format = [SampleFormat::S16, SampleFormat::S24, SampleFormat::F32]
                     [usize::from(format) % 3];
                 header.channels = 1 + channels % 8;
+                header.stream = is_relayed.into();
                 header.sequence = header.sequence.wrapping_add_signed(i32::from(sequence_off));
                 header.timestamp = header.timestamp.wrapping_add_signed(i64::from(media_off));
-                host.packet(id, header, fill);
+                host.packet(id, header, fill, has_copy);
             }
             Operation::Jump {
                 stream,
@@ -238,7 +272,7 @@ fuzz_target!(|operations: Vec<Operation>| {
                 host.tallies[id].sequence = sequence;
                 host.tallies[id].timestamp = timestamp;
                 let header = host.next_packet(id, 1 + u16::from(frames));
-                host.packet(id, header, 0);
+                host.packet(id, header, 0, false);
             }
             Operation::Decoded {
                 stream,
@@ -284,7 +318,7 @@ fuzz_target!(|operations: Vec<Operation>| {
             } => {
                 for _ in 0..packets {
                     let header = host.next_packet(id(stream), 64);
-                    host.packet(id(stream), header, 1);
+                    host.packet(id(stream), header, 1, false);
                     host.quantum(1 + usize::from(quantum));
                 }
             }

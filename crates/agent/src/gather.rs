@@ -406,6 +406,7 @@ pub(crate) fn route_to(address: SocketAddr) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
     use serde_json::json;
     use tokio::io::duplex;
 
@@ -478,6 +479,43 @@ mod tests {
         for nonsense in [message(longest + 1), vec![0x40; 64], vec![0xff; 64]] {
             let (received, end) = carried(&nonsense).await;
             assert_eq!((received.len(), end), (0, io::ErrorKind::InvalidData));
+        }
+    }
+
+    /// Something like a message: its first byte, the length that it says, and how many bytes follow the header.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        let first = prop_oneof![9 => 0..0x40u8, 1 => any::<u8>()];
+        let length = prop_oneof![9 => 0..60u16, 1 => 2_020..=2_030u16, 1 => any::<u16>()];
+        let missing = prop_oneof![9 => Just(0), 1 => 0..60usize];
+        (first, length, missing).prop_map(|(first, length, missing)| {
+            let mut bytes = vec![first; HEADER_BYTES + usize::from(length.min(2_048))];
+            bytes[2..4].copy_from_slice(&length.to_be_bytes());
+            bytes.truncate(bytes.len().saturating_sub(missing));
+            bytes
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn of_whatever_a_stream_carries_all_that_comes_is_whole_and_in_order(parts in vec(part(), 0..4)) {
+            let bytes = parts.concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let (received, end) = runtime.block_on(carried(&bytes));
+            let mut rest = &bytes[..];
+            let length = |it: &[u8]| HEADER_BYTES + usize::from(u16::from_be_bytes([it[2], it[3]]));
+            for message in received {
+                prop_assert!(message[0] < 0x40 && message.len() <= MAX_MESSAGE_BYTES);
+                prop_assert_eq!(message.len(), length(&message));
+                prop_assert!(rest.starts_with(&message));
+                rest = &rest[message.len()..];
+            }
+            let is_whole = rest.len() >= HEADER_BYTES;
+            let is_nonsense = is_whole && (rest[0] >= 0x40 || length(rest) > MAX_MESSAGE_BYTES);
+            let expected = if is_nonsense { io::ErrorKind::InvalidData } else { io::ErrorKind::UnexpectedEof };
+            prop_assert_eq!(end, expected);
+            prop_assert!(is_nonsense || !is_whole || rest.len() < length(rest));
         }
     }
 }

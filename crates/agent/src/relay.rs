@@ -557,6 +557,7 @@ fn close_code(error: &web_transport_quinn::SessionError) -> Option<u32> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use proptest::{collection::vec, prelude::*};
     use ring::digest::{SHA256, digest};
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use tokio::task::LocalSet;
@@ -669,6 +670,7 @@ pub(crate) mod tests {
         };
         LocalSet::new().run_until(trying).await;
     }
+
     #[tokio::test]
     async fn a_mix_that_was_refused_is_asked_for_again() {
         let (mut server, config) = server();
@@ -720,5 +722,26 @@ pub(crate) mod tests {
             assert_eq!(refused.len(), 1 + MIX_REFUSALS as usize);
         };
         LocalSet::new().run_until(asking).await;
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_a_relay_says_is_refused_or_makes_a_share(
+            bytes in vec(any::<u8>(), 0..200),
+            counts in any::<[u64; 6]>(),
+            (stream, lead_frames, concealed_share) in any::<(u16, i64, f64)>(),
+        ) {
+            let _ = serde_json::from_slice::<FromRelay>(&bytes);
+            let [rtt_us, forwarded, aged, over_rate, received, missing] = counts;
+            let line = serde_json::json!({"type": "statistics", "rtt_us": rtt_us, "forwarded": forwarded, "aged": aged,
+                "over_rate": over_rate, "lost": 0, "received": received, "missing": missing, "mix_us": null, "mix_refused": false,
+                "mixed": [{"stream": stream, "lead_frames": lead_frames, "concealed_share": concealed_share}]});
+            let read = serde_json::from_slice(line.to_string().as_bytes());
+            let Ok(FromRelay::Statistics(statistics)) = read else { panic!("{read:?}") };
+            prop_assert!(statistics.missing_share().is_none_or(|share| (0.0..=1.0).contains(&share)));
+            prop_assert_eq!(statistics.mixed(stream).map(|source| source.lead_frames), Some(lead_frames));
+        }
     }
 }

@@ -666,6 +666,8 @@ fn silent() -> End {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+    use serde_json::json;
     use tokio::net::TcpListener;
     use tokio_tungstenite::accept_async;
 
@@ -1049,5 +1051,82 @@ pub(crate) mod tests {
     fn a_secret_is_not_shown() {
         let secret = Secret::random();
         assert!(!format!("{secret:?}").contains(&secret.to_hex()[..8]));
+    }
+
+    /// Text with control characters, and without what `Debug` would write with a backslash besides.
+    fn text() -> impl Strategy<Value = String> {
+        "[a-z é\u{0}\u{7}\u{1b}\u{9b}]{0,6}"
+    }
+
+    fn anything() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            text().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 12, 4, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::hash_map(text(), inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// A message of every type, in the words of whoever says it.
+    fn said(of: &str) -> Vec<Value> {
+        let participant =
+            json!({"id": of, "stream": 2, "name": of, "present": true, "muted": false});
+        let relay = json!({"port": 4433, "token": of, "certificate_hashes": [of]});
+        let mut welcome = welcome(true);
+        welcome["participants"] = json!([participant]);
+        welcome["ice_servers"] =
+            json!([{"urls": of}, {"urls": [of], "username": of, "credential": of}]);
+        welcome["relay"] = relay.clone();
+        welcome["owner"] = of.into();
+        let mut all = vec![
+            welcome,
+            json!({"type": "joined", "participant": participant}),
+            json!({"type": "renamed", "id": of, "name": of}),
+            json!({"type": "muted", "id": of, "muted": true}),
+            json!({"type": "locked", "passphrase": of}),
+            json!({"type": "relay", "relay": relay}),
+            json!({"type": "signal", "from": of, "data": {"kind": of}}),
+            json!({"type": "error", "code": of, "message": of}),
+        ];
+        all.extend(["away", "back", "left", "owner"].map(|kind| json!({"type": kind, "id": of})));
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn nothing_that_a_server_says_makes_the_parser_panic(bytes in vec(any::<u8>(), 0..200), value in anything()) {
+            let _ = parse(&String::from_utf8_lossy(&bytes));
+            let _ = parse(&value.to_string());
+        }
+
+        #[test]
+        fn whatever_a_server_changes_in_a_message_no_text_of_it_has_control_characters(
+            of in text(),
+            field in select(&["type", "id", "name", "participants", "participant", "relay", "ice_servers", "code"][..]),
+            other in prop::option::of(anything()),
+        ) {
+            for mut message in said(&of) {
+                prop_assert!(parse(&message.to_string()).is_some(), "{message}");
+                if let Some(other) = &other {
+                    message[field] = other.clone();
+                }
+                let kind = message["type"].clone();
+                let Some(read) = parse(&message.to_string()) else { continue };
+                if kind != "signal" && kind != "locked" {
+                    let shown = format!("{read:?}");
+                    prop_assert!(!shown.contains('\\'), "{shown}");
+                }
+            }
+        }
     }
 }

@@ -435,7 +435,13 @@ fn build(setters: &[Box<dyn Setter + '_>]) -> Result<Message> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+    use rtc::stun::attributes::{
+        ATTR_DATA, ATTR_ERROR_CODE, ATTR_LIFETIME, ATTR_XOR_PEER_ADDRESS, ATTR_XOR_RELAYED_ADDRESS,
+        ATTR_XORMAPPED_ADDRESS, AttrType,
+    };
     use rtc::stun::error_code::ErrorCode;
+    use rtc::stun::message::MessageClass;
 
     use super::*;
 
@@ -765,5 +771,134 @@ mod tests {
         assert_eq!(asked.poll_event(), Some(failed));
         assert_eq!(asked.poll_event(), Some(TurnEvent::Lost(relayed)));
         assert_eq!((asked.relayed(), asked.poll_timeout()), (None, None));
+    }
+
+    /// What happens to a client. Answers are to what it asked last.
+    #[derive(Clone, Debug)]
+    enum Happening {
+        Bytes(Vec<u8>),
+        Refusal(u16),
+        /// By who knows the credential, or only guesses it; and one byte of it may be another.
+        Success(bool, Option<(prop::sample::Index, u8)>),
+        Attributes(MessageClass, Vec<(AttrType, Vec<u8>)>),
+        Data(u8),
+        Send(u8),
+        Wait(u64),
+    }
+
+    fn happening() -> impl Strategy<Value = Happening> {
+        let types = vec![
+            ATTR_XORMAPPED_ADDRESS,
+            ATTR_XOR_RELAYED_ADDRESS,
+            ATTR_XOR_PEER_ADDRESS,
+            ATTR_LIFETIME,
+            ATTR_ERROR_CODE,
+            ATTR_REALM,
+            ATTR_NONCE,
+            ATTR_DATA,
+            ATTR_MESSAGE_INTEGRITY,
+        ];
+        let value = vec(prop_oneof![0..=2u8, any::<u8>()], 0..24);
+        let attributes = vec((select(types), value), 0..5);
+        let classes = vec![
+            CLASS_SUCCESS_RESPONSE,
+            CLASS_ERROR_RESPONSE,
+            CLASS_INDICATION,
+        ];
+        let damage = prop::option::of((any::<prop::sample::Index>(), 1..=u8::MAX));
+        let codes = vec![CODE_UNAUTHORIZED.0, CODE_STALE_NONCE.0, 508];
+        prop_oneof![
+            vec(any::<u8>(), 0..100).prop_map(Happening::Bytes),
+            select(codes).prop_map(Happening::Refusal),
+            (any::<bool>(), damage).prop_map(|(knows, damage)| Happening::Success(knows, damage)),
+            Just(Happening::Success(true, None)),
+            (select(classes), attributes)
+                .prop_map(|(class, attributes)| Happening::Attributes(class, attributes)),
+            any::<u8>().prop_map(Happening::Data),
+            any::<u8>().prop_map(Happening::Send),
+            (0..400_000u64).prop_map(Happening::Wait),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1_000) })]
+
+        #[test]
+        fn whatever_comes_little_is_asked_and_nothing_believed_without_the_credential(
+            is_turn in prop::bool::weighted(0.9),
+            is_challenged in prop::bool::weighted(0.9),
+            happenings in vec(happening(), 0..40),
+        ) {
+            let (knowing, guessing) = (Server::new("hush"), Server::new("guess"));
+            let mut now = Instant::now();
+            let mut client = if is_turn { client(now) } else { TurnClient::new(None, now).expect("a client") };
+            let challenge = Happening::Refusal(CODE_UNAUTHORIZED.0);
+            let mut asked = Message::new();
+            for happening in is_challenged.then_some(challenge).into_iter().chain(happenings) {
+                while let Some(bytes) = client.poll_transmit() {
+                    let mut message = Message::new();
+                    message.unmarshal_binary(&bytes).expect("STUN");
+                    if message.typ.class == CLASS_REQUEST {
+                        asked = message;
+                    }
+                }
+                let peer = |last| SocketAddr::from(([198, 51, 100, last], 9));
+                let bytes = match &happening {
+                    Happening::Bytes(bytes) => bytes.clone(),
+                    Happening::Refusal(code) => refusal(&asked, ErrorCode(*code), "one"),
+                    Happening::Success(knows, damage) => {
+                        let server = if *knows { &knowing } else { &guessing };
+                        let mut bytes = server.allocation(&asked);
+                        if let Some((at, change)) = damage {
+                            let at = at.index(bytes.len());
+                            bytes[at] ^= change;
+                        }
+                        bytes
+                    }
+                    Happening::Attributes(class, attributes) => {
+                        let is_data = *class == CLASS_INDICATION;
+                        let method = if is_data { METHOD_DATA } else { asked.typ.method };
+                        let setters: [Box<dyn Setter>; 2] =
+                            [Box::new(asked.transaction_id), Box::new(MessageType::new(method, *class))];
+                        let mut message = build(&setters).expect("built");
+                        for (typ, value) in attributes {
+                            message.add(*typ, value);
+                        }
+                        message.raw
+                    }
+                    Happening::Data(last) => data(peer(*last)),
+                    Happening::Send(last) => {
+                        client.send(peer(*last), b"sound", now).expect("asked");
+                        continue;
+                    }
+                    Happening::Wait(ms) => {
+                        now += Duration::from_millis(*ms);
+                        client.handle_timeout(now).expect("asked");
+                        client.events.clear();
+                        prop_assert!(client.poll_timeout().is_none_or(|next| next > now));
+                        continue;
+                    }
+                };
+                let was_challenged = client.challenge.is_some();
+                let _ = client.handle_read(&bytes, now);
+                prop_assert!(client.transmits.len() <= 1 && client.events.len() <= 2);
+                prop_assert!(client.permissions.len() <= MAX_PERMISSIONS);
+                prop_assert!(client.transactions.len() <= MAX_PERMISSIONS + 2);
+                while let Some(event) = client.poll_event() {
+                    match event {
+                        TurnEvent::Data(peer, data) => {
+                            prop_assert!(client.relayed.is_some() && data.len() < bytes.len());
+                            prop_assert!(client.permissions.contains_key(&peer.ip()));
+                        }
+                        TurnEvent::Reflexive(_) | TurnEvent::Relayed(_) => {
+                            let is_vouched = matches!(happening, Happening::Success(true, None));
+                            prop_assert!(is_vouched || !was_challenged, "{happening:?}");
+                        }
+                        TurnEvent::Failed(_) => prop_assert_eq!(client.poll_timeout(), None),
+                        TurnEvent::Lost(_) => prop_assert_eq!(client.relayed, None),
+                    }
+                }
+            }
+        }
     }
 }

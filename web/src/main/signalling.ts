@@ -255,7 +255,7 @@ export class Signalling {
   #handle(text: string): void {
     let message: FromServer;
     try {
-      message = JSON.parse(text) as FromServer;
+      message = Object(JSON.parse(text)) as FromServer;
     } catch {
       return;
     }

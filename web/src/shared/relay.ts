@@ -70,14 +70,16 @@ export function parseControl(line: string): FromRelay | null {
   } catch {
     return null;
   }
-  const isCount = (value: unknown) => typeof value === "number" && value >= 0 && Number.isFinite(value);
   switch (message.type) {
     case "wanted":
       return isCount(message.listeners) && typeof message.opus === "boolean" ? message : null;
     case "statistics": {
       const { rtt_us, forwarded, aged, over_rate, lost, received, missing } = message;
       const counts = [rtt_us, forwarded, aged, over_rate, lost, received, missing];
-      const isWhole = counts.every(isCount) && (message.mix_us === null || isCount(message.mix_us));
+      const isWhole =
+        counts.every(isCount) &&
+        (message.mix_us === null || isCount(message.mix_us)) &&
+        typeof (message.mix_refused ?? false) === "boolean";
       return isWhole && isMixed(message.mixed) ? message : null;
     }
     default:
@@ -85,11 +87,18 @@ export function parseControl(line: string): FromRelay | null {
   }
 }
 
+function isCount(value: unknown): value is number {
+  return typeof value === "number" && value >= 0 && Number.isFinite(value);
+}
+
 function isMixed(value: unknown): value is MixedSource[] {
   return (
     Array.isArray(value) &&
-    value.every((source) =>
-      [source?.stream, source?.lead_frames, source?.concealed_share].every(Number.isFinite),
+    value.every(
+      (source) =>
+        [source?.stream, source?.lead_frames].every(Number.isFinite) &&
+        isCount(source.concealed_share) &&
+        source.concealed_share <= 1,
     )
   );
 }

@@ -1,3 +1,4 @@
+import fc from "fast-check";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Signalling } from "../../src/main/signalling";
 
@@ -294,4 +295,22 @@ it("gives up a connection that does not open within 10 s, and looks for the serv
   await vi.advanceTimersByTimeAsync(3_000);
   expect(Socket.all).toHaveLength(1);
   expect(status).toHaveBeenLastCalledWith("connecting", "silent");
+});
+
+it("survives whatever a server says", async () => {
+  const types = fc.constantFrom("locked", "error", "signal", "joined");
+  const messages = fc.record({ type: types, code: fc.jsonValue() });
+  const texts = fc.oneof(
+    fc.string(),
+    fc.json(),
+    messages.map((message) => JSON.stringify(message)),
+  );
+  const received = vi.fn();
+  new Signalling("room", "secret", { name: "a", sample_rate_hz: 48_000 }, received, vi.fn());
+  const [socket] = await welcomed(false);
+  fc.assert(
+    fc.property(texts, (data) => socket.onmessage?.({ data })),
+    { examples: [["null"], ["3"]] },
+  );
+  expect(received.mock.calls.every(([message]) => message === Object(message))).toBe(true);
 });

@@ -949,6 +949,7 @@ mod tests {
     use antiphon_core::{SampleFormat, SampleRate, StreamFormat, StreamStats};
     use antiphon_opus::outgoing::Copies;
     use futures_util::{SinkExt, StreamExt};
+    use proptest::{collection::vec, prelude::*};
     use serde_json::json;
     use tokio::task::LocalSet;
     use tokio_tungstenite::tungstenite::Message;
@@ -1896,6 +1897,55 @@ mod tests {
             assert_eq!((stats.malformed_packets, stats.sequence.lost), (30, 0));
             assert_eq!(stats.sequence.duplicate, 30);
             assert!((0.1..0.5).contains(&loudest), "{loudest}");
+        }
+    }
+
+    /// Bytes, any, or those of a datagram of sound with some changed.
+    fn hostile() -> impl Strategy<Value = Vec<u8>> {
+        let number = prop_oneof![0..4u16, Just(MIX_STREAM)];
+        let change = (0..AUDIO_HEADER_BYTES, any::<u8>());
+        let changed =
+            (number, any::<u32>(), vec(change, 0..3)).prop_map(|(number, at, changes)| {
+                let mut bytes = relayed(&audio(128 * u64::from(at)), number);
+                for (at, value) in changes {
+                    bytes[at] = value;
+                }
+                bytes
+            });
+        let reply =
+            any::<(u16, u32, u64, Option<u64>)>().prop_map(|(stream, id, time_ns, replied_ns)| {
+                let stream = stream % 4;
+                Probe {
+                    stream,
+                    id,
+                    time_ns,
+                    replied_ns,
+                }
+                .to_bytes()
+                .to_vec()
+            });
+        prop_oneof![1 => vec(any::<u8>(), 0..1_100), 4 => changed, 1 => reply]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
+
+        #[test]
+        fn whatever_comes_by_the_relay_what_is_heard_is_finite(
+            is_mix: bool,
+            datagrams in vec((0..5usize, hostile()), 0..100),
+        ) {
+            let (mut network, mut duplex, _) = network(if is_mix { Path::Mix } else { Path::Relay });
+            hear(&mut network, welcome(false, &[("a", 1), ("b", 2)]));
+            network.follow_mix(0);
+            for (session, bytes) in datagrams {
+                network.handle_relayed(session, &bytes);
+                network.handle_capture();
+                let mut heard = [0.0; 64];
+                duplex.process(&[0.0; 64], &mut heard);
+                prop_assert!(heard.iter().all(|sample| sample.is_finite()));
+            }
+            network.tell(now_ns());
         }
     }
 }

@@ -212,6 +212,8 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
 
     #[test]
@@ -331,5 +333,50 @@ mod tests {
         assert!(lines.next().expect("just short enough").is_none());
         lines.push(b"x");
         assert!(lines.next().is_err());
+    }
+
+    /// Parts of what arrives: some bytes, an end of a line, and as many bytes as a line may just have, or may not.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            4 => vec(any::<u8>(), 0..40),
+            4 => Just(b"\n".to_vec()),
+            1 => (MAX_LINE_BYTES - 2..=MAX_LINE_BYTES + 2).prop_map(|length| vec![b'x'; length]),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn lines_are_the_same_wherever_the_chunks_end(parts in vec(part(), 0..12), chunks in vec(1..5_000usize, 1..8)) {
+            let bytes = parts.concat();
+            let whole = || bytes.split(|byte| *byte == b'\n');
+            let is_short = |line: &&[u8]| line.len() <= MAX_LINE_BYTES;
+            // What follows the last end is no line yet.
+            let complete = whole().count() - 1;
+            let expected: Vec<_> = whole().take_while(is_short).take(complete).collect();
+
+            let mut lines = Lines::default();
+            let (mut read, mut rest) = (Vec::new(), &bytes[..]);
+            let mut is_refused = false;
+            for chunk in chunks.into_iter().cycle() {
+                if rest.is_empty() || is_refused {
+                    break;
+                }
+                let (chunk, after) = rest.split_at(chunk.min(rest.len()));
+                rest = after;
+                lines.push(chunk);
+                is_refused = loop {
+                    match lines.next() {
+                        Ok(Some(line)) => read.push(line),
+                        Ok(None) => break false,
+                        Err(_) => break true,
+                    }
+                };
+                prop_assert!(is_refused || lines.bytes.len() <= MAX_LINE_BYTES);
+            }
+            prop_assert_eq!(read, expected);
+            prop_assert_eq!(is_refused, !whole().all(|line| is_short(&line)));
+        }
     }
 }

@@ -222,9 +222,10 @@ impl Downlink {
     }
 }
 
+/// 0 to 1, also of counts that began anew meanwhile and have not grown alike since.
 fn share((sent, lost): (u64, u64)) -> f32 {
     if sent > 0 {
-        lost as f32 / sent as f32
+        (lost as f32 / sent as f32).min(1.0)
     } else {
         0.0
     }
@@ -424,6 +425,12 @@ mod tests {
             0.0,
             "counts that fell tell nothing"
         );
+        let mut mixed = Mixed::default();
+        for counts in [counts(48_000, 0), None, None, counts(47_000, 2_000)] {
+            mixed.look(counts);
+        }
+        mixed.look(counts(48_000, 4_000));
+        assert_eq!(mixed.concealed_share(), 1.0);
     }
 
     #[test]
