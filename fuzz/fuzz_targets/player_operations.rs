@@ -67,11 +67,13 @@ enum Operation {
     Clock(i16),
     /// Any time, ns.
     ClockJump(u64),
-    /// As long as nothing but time passes.
+    /// Packets come and quanta pass, in turn.
     Wait {
         stream: u8,
         packets: u8,
         quantum: u8,
+        /// A bit for each of eight packets in turn. If any is lost, the others carry copies.
+        lost: u8,
     },
 }
 
@@ -315,10 +317,13 @@ fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
                 stream,
                 packets,
                 quantum,
+                lost,
             } => {
-                for _ in 0..packets {
+                for n in 0..packets {
                     let header = host.next_packet(id(stream), 64);
-                    host.packet(id(stream), header, 1, false);
+                    if lost >> (n % 8) & 1 == 0 {
+                        host.packet(id(stream), header, 1, lost != 0);
+                    }
                     host.quantum(1 + usize::from(quantum));
                 }
             }
