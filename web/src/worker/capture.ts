@@ -97,9 +97,11 @@ export class Capture {
     this.#config = config;
     this.#engine.configure({ ...config, bits: mainBits(config) });
     if (this.#sendsNarrow) this.#engine.setRendition(NARROW, { ...config, bits: 16 });
-    if (config.channels !== channels) this.#stopOpus();
     const { copies, addsLanes } = config;
     this.#peers.setSending({ rungs: this.#rungs(), copies, addsLanes });
+    if (config.channels === channels) return;
+    this.#stopOpus();
+    this.#peers.bridge();
   }
 
   /** What can be sent: in place of Opus that cannot be, samples. */

@@ -79,6 +79,11 @@ export class Peers {
     this.#relay.listener?.setSending(this.#relay.sendingOf(sending));
   }
 
+  /** See {@link Renditions.bridge}. */
+  bridge(): void {
+    for (const { renditions } of this.#listeners.values()) renditions.bridge();
+  }
+
   /** Every format that someone listens to, each once. */
   rungsInUse(): Rung[] {
     const used = new Map<string, Rung>();

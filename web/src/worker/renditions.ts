@@ -65,6 +65,13 @@ export class Renditions {
     this.#from = null;
   }
 
+  /** All encoders begin anew: until the one that is listened to has something, samples are sent. */
+  bridge(): void {
+    if (this.rung.format !== "opus") return;
+    this.leaving = SAMPLES;
+    this.#from = null;
+  }
+
   /** Whether a datagram is to be sent, of the rendition `key`; notes how far that is. `isCrowded`: the lanes do not carry all. */
   admits(key: string, datagram: Uint8Array, isCrowded: boolean): boolean {
     if (this.leaving === null) return key === this.rung.key;

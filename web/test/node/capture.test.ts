@@ -92,6 +92,32 @@ it("encodes as many channels as there are now, whatever there were when the form
   expect(encodes(opus)).toBe(true);
 });
 
+it("sends samples until an encoder for other channels has begun", () => {
+  const opus = { ...SENDING, bits: "opus" } as const;
+  const { capture, play, sent } = studio(opus);
+  play(600);
+  const before = sent.length;
+  const late: (() => void)[] = [];
+  Object.assign(globalThis, {
+    AudioEncoder: class extends FakeEncoder {
+      override encode(data: FakeData): void {
+        late.push(() => super.encode(data));
+      }
+    },
+  });
+  capture.configure({ ...opus, channels: 1 });
+  play(50);
+  expect(sent.slice(before).map(({ from, bits }) => [from, bits])).toEqual(
+    Array.from({ length: 50 }, (_, n) => [(600 + n) * 128, 16]),
+  );
+  installFakes();
+  late.shift()!();
+  capture.configure({ ...opus, channels: 2 });
+  play(900);
+  expectWhole(sent.slice(before).map((one, n) => ({ ...one, sequence: n })));
+  expect(sent.at(-1)?.bits).toBe(null);
+});
+
 it.each(["16 bit", "Opus"])(
   "lets media time pass with the clock from one source to the next, in %s",
   (format) => {
