@@ -6,6 +6,8 @@ pub(crate) struct Numbering {
     offset: u32,
     newest: Option<u32>,
     is_interrupted: bool,
+    /// The first number after the last interruption.
+    first: Option<u32>,
 }
 
 impl Numbering {
@@ -17,10 +19,19 @@ impl Numbering {
     /// The number that a datagram has in place of its own: after an interruption it goes on by one.
     pub(crate) fn apply(&mut self, sequence: u32) -> u32 {
         if let Some(newest) = self.newest.filter(|_| self.is_interrupted) {
-            self.offset = newest.wrapping_add(1).wrapping_sub(sequence);
+            let first = newest.wrapping_add(1);
+            self.first = Some(first);
+            self.offset = first.wrapping_sub(sequence);
         }
         self.is_interrupted = false;
-        let number = sequence.wrapping_add(self.offset);
+        let mut number = sequence.wrapping_add(self.offset);
+        // What the first one overtook finds no number left before it: it takes the next, and all that follow move up.
+        if let (Some(first), Some(newest)) = (self.first, self.newest)
+            && number.wrapping_sub(first).cast_signed() < 0
+        {
+            self.offset = self.offset.wrapping_add(1);
+            number = newest.wrapping_add(1);
+        }
         // RFC 1982: newer, if the difference is positive in 32 bits.
         let is_newer = |newest: u32| number.wrapping_sub(newest).cast_signed() > 0;
         if self.newest.is_none_or(is_newer) {
@@ -54,5 +65,14 @@ mod tests {
         numbering.interrupt();
         seen.push(numbering.apply(5));
         assert_eq!(seen, [u32::MAX - 1, u32::MAX, 0, 1, 3, 2, 4]);
+    }
+
+    #[test]
+    fn gives_what_the_first_one_after_an_interruption_has_overtaken_a_number_of_its_own() {
+        let mut numbering = Numbering::default();
+        let mut seen = [7, 8].map(|sequence| numbering.apply(sequence)).to_vec();
+        numbering.interrupt();
+        seen.extend([31, 30, 32, 34, 33].map(|sequence| numbering.apply(sequence)));
+        assert_eq!(seen, [7, 8, 9, 10, 11, 13, 12]);
     }
 }

@@ -10,6 +10,8 @@ export class Numbering {
   /** Before the last datagram. */
   #before: number | null = null;
   #isInterrupted = false;
+  /** The first number after the last interruption. */
+  #first: number | null = null;
 
   /** What came since the last datagram, if anything did, was not to be heard. */
   interrupt(): void {
@@ -25,9 +27,17 @@ export class Numbering {
   /** Rewrites the number of a datagram of audio, so that after an interruption it goes on by one. */
   apply(bytes: Uint8Array): void {
     const { sequence } = readAudioHeader(bytes);
-    if (this.#isInterrupted && this.#newest !== null) this.#offset = (this.#newest + 1 - sequence) >>> 0;
+    if (this.#isInterrupted && this.#newest !== null) {
+      this.#first = (this.#newest + 1) >>> 0;
+      this.#offset = (this.#first - sequence) >>> 0;
+    }
     this.#isInterrupted = false;
-    const number = (sequence + this.#offset) >>> 0;
+    let number = (sequence + this.#offset) >>> 0;
+    // What the first one overtook finds no number left before it: it takes the next, and all that follow move up.
+    if (this.#first !== null && this.#newest !== null && (number - this.#first) >> 0 < 0) {
+      this.#offset = (this.#offset + 1) >>> 0;
+      number = (this.#newest + 1) >>> 0;
+    }
     this.#before = this.#newest;
     // RFC 1982: newer, if the difference is positive in 32 bits.
     if (this.#newest === null || (number - this.#newest) >> 0 > 0) this.#newest = number;

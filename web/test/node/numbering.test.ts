@@ -25,6 +25,14 @@ it("goes on by one after an interruption, whatever passed meanwhile", () => {
   expect(seen).toEqual([4294967294, 4294967295, 0, 1, 3, 2, 4]);
 });
 
+it("gives what the first one after an interruption has overtaken a number of its own", () => {
+  const numbering = new Numbering();
+  const seen = [7, 8].map((sequence) => through(numbering, sequence));
+  numbering.interrupt();
+  seen.push(...[31, 30, 32, 34, 33].map((sequence) => through(numbering, sequence)));
+  expect(seen).toEqual([7, 8, 9, 10, 11, 13, 12]);
+});
+
 it("forgets what was numbered last where nobody took it, and goes on by one", () => {
   const numbering = new Numbering();
   const seen = [7, 8].map((sequence) => through(numbering, sequence));
