@@ -118,7 +118,8 @@ impl Host {
         let before = self.stats(id);
         // In every other quantum by the clock, wherever that has been set meanwhile.
         if self.player.rendered_frames() % 2 == 0 {
-            self.player.handle_datagram_at(id as u32, bytes, self.now_ns);
+            self.player
+                .handle_datagram_at(id as u32, bytes, self.now_ns);
         } else {
             self.player.handle_datagram(id as u32, bytes);
         }
@@ -238,7 +239,9 @@ fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
             Operation::Pan(s, pan) => host.command(id(s), Command::Pan(id(s) as u32, pan)),
             Operation::Mute(s, muted) => host.command(id(s), Command::Mute(id(s) as u32, muted)),
             Operation::Solo(s, soloed) => host.command(id(s), Command::Solo(id(s) as u32, soloed)),
-            Operation::Budget(s, share) => host.command(id(s), Command::Budget(id(s) as u32, share)),
+            Operation::Budget(s, share) => {
+                host.command(id(s), Command::Budget(id(s) as u32, share))
+            }
             Operation::Target(s, frames) => {
                 let target = frames.map_or(Target::Auto, Target::Fixed);
                 host.command(id(s), Command::Target(id(s) as u32, target));

@@ -38,7 +38,11 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Ok(Datagram::Probe(probe)) => {
             let is_reply = probe.replied_ns.is_some();
-            let kind = if is_reply { Kind::ProbeReply } else { Kind::Probe };
+            let kind = if is_reply {
+                Kind::ProbeReply
+            } else {
+                Kind::Probe
+            };
             assert_eq!(route, Ok((kind, probe.stream)));
             assert_eq!(probe.to_bytes()[..], *bytes);
         }
