@@ -38,10 +38,12 @@ test: ## Installs what the tests need, builds, runs every test, fast ones first 
 
 fmt: | node_modules/.installed-lock.json .cache/toolchain ## Formats all Rust and TypeScript
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 	$(biome_format) --write .
 
 fmt-check: | node_modules/.installed-lock.json .cache/toolchain
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	$(biome_format) .
 
 lint: | node_modules/.installed-lock.json .cache/toolchain ## Looks for mistakes: clippy, rustdoc's links, Biome
