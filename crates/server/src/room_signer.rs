@@ -1,10 +1,7 @@
 //! Rooms that nobody but the operator makes: their names end in a signature.
 
 use data_encoding::BASE64URL_NOPAD;
-use ring::{
-    hmac,
-    rand::{SecureRandom, SystemRandom},
-};
+use ring::hmac;
 use subtle::ConstantTimeEq;
 
 use crate::{secret::Secret, signalling::RoomName};
@@ -59,12 +56,8 @@ impl RoomSigner {
 
     /// A room that nobody has been in.
     pub fn random(&self) -> RoomName {
-        let mut bits = [0; 8];
-        SystemRandom::new()
-            .fill(&mut bits)
-            .expect("the operating system has randomness");
-        self.room(&BASE64URL_NOPAD.encode(&bits))
-            .expect("eleven characters")
+        self.room(RoomName::random().as_str())
+            .expect("a random name is a label")
     }
 
     /// Whether this made it.
