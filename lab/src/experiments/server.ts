@@ -227,8 +227,16 @@ function isWhole({ missingShare, absent }: Pick<Measured, "missingShare" | "abse
 }
 
 /** For people. What the programs say to each other besides makes it less than nothing. */
-function missingText({ missingShare }: Pick<Measured, "missingShare">): string {
+export function missingText({ missingShare }: Pick<Measured, "missingShare">): string {
   return percent(Math.max(0, missingShare));
+}
+
+/** The middle of all; null where somebody did not take part. */
+function middle<T extends Pick<Measured, "missingShare" | "absent">>(
+  all: readonly T[],
+  figure: (one: T) => number,
+): number | null {
+  return all.every(isWhole) ? quantile(all.map(figure), 0.5) : null;
 }
 
 /** Of what was to be heard; null where the clients do not count it. */
@@ -320,7 +328,7 @@ export async function startAntiphon(
         received: said.received_packets,
         lost: lostPackets(said, load.path),
         missingShare: missingShare(said, load),
-        absent: load.rooms * load.perRoom - said.bots,
+        absent: absentBots(said, load),
       };
     },
   };
@@ -365,6 +373,11 @@ export function missingShare(
 ): number {
   const listeners = path === "mix" ? 1 : perRoom - 1;
   return 1 - received_packets / Math.max(1, (sent_packets + dropped_packets) * listeners);
+}
+
+/** Who was not in at the end. */
+export function absentBots({ bots }: BotsSummary, { rooms, perRoom }: { rooms: number; perRoom: number }) {
+  return rooms * perRoom - bots;
 }
 
 async function startFloor(folder: string, participants: number, turns: number): Promise<Running> {
@@ -479,11 +492,11 @@ function together(all: readonly (Percentiles | null)[]): Percentiles | null {
 function conclude(measured: Measured[], seconds: number, [jacktrip, jamulus]: [string, string]): Outcome {
   const names = [...new Set(measured.map(({ program }) => program))];
   const each = ({ cpuShare, participants }: Measured) => (cpuShare / participants) * 100;
-  /** Null where somebody did not take part. */
-  const of = (program: string, participants: number, figure: (one: Measured) => number) => {
-    const there = measured.filter((one) => one.program === program && one.participants === participants);
-    return there.every(isWhole) ? quantile(there.map(figure), 0.5) : null;
-  };
+  const of = (program: string, participants: number, figure: (one: Measured) => number) =>
+    middle(
+      measured.filter((one) => one.program === program && one.participants === participants),
+      figure,
+    );
   const ratio = (program: string, other: string, participants: number) => {
     const [a, b] = [program, other].map((one) => of(one, participants, each)) as [
       number | null,
@@ -667,12 +680,7 @@ export function pointsOf(
     const there = all.filter(({ participants }) => participants === count);
     return {
       x: count,
-      y: there.every(isWhole)
-        ? quantile(
-            there.map(({ cpuShare }) => cpuShare * 100),
-            0.5,
-          )
-        : null,
+      y: middle(there, ({ cpuShare }) => cpuShare * 100),
     };
   });
 }

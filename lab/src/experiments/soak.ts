@@ -2,8 +2,16 @@ import { quantile } from "../analysis.js";
 import { choose, describe } from "../configs.js";
 import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
-import { percent, shown } from "../units.js";
-import { type BotsSummary, lostPackets, missingShare, residentKib, startAntiphon } from "./server.js";
+import { shown } from "../units.js";
+import {
+  absentBots,
+  type BotsSummary,
+  lostPackets,
+  missingShare,
+  missingText,
+  residentKib,
+  startAntiphon,
+} from "./server.js";
 
 const participants = 20;
 const lookSeconds = 10;
@@ -32,6 +40,8 @@ interface Soaked {
   load: string;
   looks: Look[];
   bots: BotsSummary;
+  missingShare: number;
+  absent: number;
 }
 
 export const soak: Experiment = {
@@ -66,9 +76,16 @@ export const soak: Experiment = {
             });
           }
           const bots = await running.summary();
+          const measured: Soaked = {
+            load,
+            looks,
+            bots,
+            missingShare: missingShare(bots, loads[load]!),
+            absent: absentBots(bots, loads[load]!),
+          };
           return {
-            measured: { load, looks, bots },
-            words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost, ${missingText({ load, bots })} missing`,
+            measured,
+            words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost, ${missingText(measured)} missing`,
           };
         } finally {
           for (const service of running.services) await service.stop();
@@ -79,10 +96,6 @@ export const soak: Experiment = {
     return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
-
-function missingText({ load, bots }: Pick<Soaked, "load" | "bots">): string {
-  return percent(missingShare(bots, loads[load]!));
-}
 
 /** When to look, s: every so often, and at the end. */
 export function lookTimes(seconds: number, every: number): number[] {
@@ -102,11 +115,11 @@ function growth(looks: readonly Look[]): [number | null, number | null] {
 
 function conclude(soaked: Soaked[], seconds: number): Outcome {
   return {
-    findings: soaked.map(({ load, looks, bots }) => {
+    findings: soaked.map(({ load, looks, bots, missingShare, absent }) => {
       const [before, after] = growth(looks);
       const grown = before === null || after === null ? null : after - before;
       const { aged, overRate } = looks.at(-1)!;
-      return `${load}: ${missingText({ load, bots })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; bots not in at the end: ${participants - bots.bots}; memory grew by ${shown(grown, 0)} KiB.`;
+      return `${load}: ${missingText({ missingShare })} of what was to be heard is missing; ${bots.lost_packets} lost, of them ${aged} dropped by the server for want of room and ${overRate} for being over the rate; ${bots.dropped_packets} dropped by the sender itself; ${bots.sent_packets} sent; bots not in at the end: ${absent}; memory grew by ${shown(grown, 0)} KiB.`;
     }),
     sections: [
       {
@@ -146,15 +159,15 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
               { name: "memory at first, KiB", align: "right" },
               { name: "at last", align: "right" },
             ],
-            rows: soaked.map(({ load, looks, bots }) => [
+            rows: soaked.map(({ load, looks, bots, missingShare, absent }) => [
               load,
               bots.sent_packets,
-              missingText({ load, bots }),
+              missingText({ missingShare }),
               bots.lost_packets,
               looks.at(-1)!.aged,
               looks.at(-1)!.overRate,
               bots.dropped_packets,
-              participants - bots.bots,
+              absent,
               bots.delay_p50_us,
               bots.delay_p99_us,
               bots.delay_p999_us,
@@ -171,14 +184,14 @@ function conclude(soaked: Soaked[], seconds: number): Outcome {
           "load sent received missing_share lost dropped_by_sender absent one_way_p50_us one_way_p99_us one_way_p999_us one_way_most_us".split(
             " ",
           ),
-        rows: soaked.map(({ load, bots }) => [
+        rows: soaked.map(({ load, bots, missingShare, absent }) => [
           load,
           bots.sent_packets,
           bots.received_packets,
-          shown(missingShare(bots, loads[load]!), 7),
+          shown(missingShare, 7),
           bots.lost_packets,
           bots.dropped_packets,
-          participants - bots.bots,
+          absent,
           ...[bots.delay_p50_us, bots.delay_p99_us, bots.delay_p999_us, bots.delay_max_us],
         ]),
       },
