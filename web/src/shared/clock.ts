@@ -142,19 +142,26 @@ export class ClockOffset {
 
 /** Blocks are looked at in groups of so long, of which the most prompt one counts: an audio graph hands several over at once. */
 const GROUP_MS = 100;
+/** The newest groups, whose middle tells when frames come: those that are lost move it at once. What so many range over is the error. */
+const NEWEST_GROUPS = 5;
 const GROUPS = 20;
+/** Groups whose middle tells how long frames take to come. The browser's word is off for seconds after frames were lost (docs/adr/0014). */
+const DELIVERY_GROUPS = 300;
 
 /** When captured frames were captured, and how long they took from there to the network. */
 export class CaptureClock {
   readonly #frameMs: number;
   /** Frames so far: the media time of the next one. */
   #frames = 0;
-  readonly #lines = new Recent(GROUPS);
+  /** Of the most prompt block of each group: the line on which it came, and how long after its capture by the browser's word. */
+  readonly #arrivals = new Recent(GROUPS);
+  readonly #deliveries = new Recent(DELIVERY_GROUPS);
+  #prompt = { lineMs: Number.POSITIVE_INFINITY, deliveryMs: 0 };
+  #groupEndMs = Number.NEGATIVE_INFINITY;
+  #line: Estimate | null = null;
   readonly #blocks = new Recent(256);
   /** By rendition: a codec takes its time. */
   readonly #sent = new Map<string, Recent>();
-  #leastMs = Number.POSITIVE_INFINITY;
-  #groupEndMs = Number.NEGATIVE_INFINITY;
 
   constructor(rateHz: number) {
     this.#frameMs = 1000 / rateHz;
@@ -162,11 +169,13 @@ export class CaptureClock {
 
   /** Another source: its clock is another. Media time goes on. */
   restart(): void {
-    this.#lines.clear();
+    this.#arrivals.clear();
+    this.#deliveries.clear();
+    this.#prompt = { lineMs: Number.POSITIVE_INFINITY, deliveryMs: 0 };
+    this.#groupEndMs = Number.NEGATIVE_INFINITY;
+    this.#line = null;
     this.#blocks.clear();
     this.#sent.clear();
-    this.#leastMs = Number.POSITIVE_INFINITY;
-    this.#groupEndMs = Number.NEGATIVE_INFINITY;
   }
 
   /** Media time goes on by so many frames that nobody captured. */
@@ -178,18 +187,27 @@ export class CaptureClock {
   add(frames: number, capturedMs: number | null, nowMs: number): void {
     // What a block is at least old by: it cannot be handed over before its last frame.
     const firstMs = capturedMs ?? nowMs - frames * this.#frameMs;
-    this.#leastMs = Math.min(this.#leastMs, firstMs - this.#frames * this.#frameMs);
     this.#blocks.add(nowMs - firstMs);
     this.#frames += frames;
+    const lineMs = nowMs - this.#frames * this.#frameMs;
+    if (lineMs < this.#prompt.lineMs)
+      this.#prompt = { lineMs, deliveryMs: nowMs - firstMs - frames * this.#frameMs };
     if (nowMs < this.#groupEndMs) return;
-    if (Number.isFinite(this.#groupEndMs)) this.#lines.add(this.#leastMs);
-    this.#leastMs = Number.POSITIVE_INFINITY;
+    if (Number.isFinite(this.#groupEndMs)) this.#endGroup();
+    this.#prompt = { lineMs: Number.POSITIVE_INFINITY, deliveryMs: 0 };
     this.#groupEndMs = nowMs + GROUP_MS;
+  }
+
+  #endGroup(): void {
+    this.#arrivals.add(this.#prompt.lineMs);
+    this.#deliveries.add(this.#prompt.deliveryMs);
+    const { ms, errorMs } = this.#arrivals.middle(NEWEST_GROUPS)!;
+    this.#line = { ms: ms - this.#deliveries.middle()!.ms, errorMs };
   }
 
   /** A datagram of the rendition `key`, whose first frame has this media time, is handed to the lanes at `nowMs`. */
   sent(key: string, frame: number, nowMs: number): void {
-    const line = this.#lines.middle();
+    const line = this.#line;
     if (line === null) return;
     const sent = this.#sent.get(key) ?? new Recent(256);
     this.#sent.set(key, sent);
@@ -203,13 +221,13 @@ export class CaptureClock {
 
   /** When a frame was captured; null until some have been for a moment. */
   timeOf(frame: number): number | null {
-    const line = this.#lines.middle();
+    const line = this.#line;
     return line && line.ms + frame * this.#frameMs;
   }
 
   /** Null until frames have been captured, and sent in the rendition `key`, for a moment. */
   read(key: string): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
-    const line = this.#lines.middle();
+    const line = this.#line;
     const block = this.#blocks.middle();
     const sent = this.#sent.get(key)?.middle() ?? null;
     if (line === null || block === null || sent === null) return null;

@@ -123,6 +123,23 @@ describe("the clock of a capture", () => {
     expect(read.sendMs).toBeCloseTo(512 / 48, 2);
   });
 
+  it("moves at once when frames are lost, though the browser takes seconds to say so", () => {
+    const clock = new CaptureClock(rateHz);
+    const capture = (from: number, seconds: number, lostMs: number, saidMs: (passedMs: number) => number) => {
+      for (let frame = from; frame < from + seconds * rateHz; frame += 128) {
+        const saidAtMs = atMs(frame) + saidMs(((frame - from) * 1000) / rateHz);
+        clock.add(128, saidAtMs, atMs(frame + 128) + lostMs + 0.2);
+        clock.sent("main", frame, atMs(frame + 128) + lostMs + 0.2);
+      }
+    };
+    capture(0, 10, 0, () => 0);
+    const lostMs = 20;
+    capture(10 * rateHz, 0.6, lostMs, (passedMs) => Math.min(lostMs, passedMs / 150));
+    const { frame, captured } = clock.read("main")!;
+    expect(Math.abs(captured.ms - atMs(frame) - lostMs)).toBeLessThan(0.1);
+    expect(captured.errorMs).toBeGreaterThan(lostMs / 4);
+  });
+
   it("keeps media time and forgets the old clock with another source", () => {
     const clock = new CaptureClock(rateHz);
     for (let frame = 0; frame < rateHz; frame += 128) clock.add(128, atMs(frame), atMs(frame + 128));
