@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { isHeard } from "../../src/main/ui/diagnosis";
-import { ownChanges, whyUnheard } from "../../src/main/ui/own-words";
+import { barWords, ownChanges, whyUnheard } from "../../src/main/ui/own-words";
 
 const heard = { microphone: "on", selfMuted: false, mutedByOwner: false, inputMuted: false } as const;
 
@@ -18,6 +18,16 @@ it("says why nobody hears one, whenever nobody does", () => {
     expect(whyUnheard(state)).toBe(words);
     expect(isHeard(state)).toBe(words === null);
   }
+});
+
+it("says in the bar that nobody hears one, and that the server is gone, and nothing while all is well", () => {
+  expect(barWords(heard, false)).toBeNull();
+  expect(barWords(heard, true)).toBe("The server does not answer.");
+  const silenced = { ...heard, mutedByOwner: true };
+  expect(barWords(silenced, false)).toBe("The owner has muted you: nobody hears you.");
+  expect(barWords(silenced, true)).toBe(
+    "The owner has muted you: nobody hears you. The server does not answer.",
+  );
 });
 
 it("says that what kept one from being heard is over, unless that is said already", () => {

@@ -1,7 +1,7 @@
 /** The pages: a room with its phases, and the start page. */
 
 import "./style.css";
-import { createEffect, createMemo, Match, on, Show, Switch } from "solid-js";
+import { type Accessor, createEffect, createMemo, Match, on, Show, Switch } from "solid-js";
 import { render } from "solid-js/web";
 import type { Participant, StudioApi } from "../model";
 import { Announcer, announce } from "./announcer";
@@ -11,7 +11,7 @@ import { keepFocus } from "./keep-focus";
 import { createLasting } from "./lasting";
 import { Lobby } from "./lobby";
 import { Wordmark } from "./mark";
-import { ownChanges, whyUnheard } from "./own-words";
+import { barWords, ownChanges, whyUnheard } from "./own-words";
 import { PageTitle } from "./page-title";
 import { participantName } from "./participant";
 import { PathChanges } from "./path-words";
@@ -42,6 +42,7 @@ function RoomPage() {
   const view = useView();
   const phase = createMemo(() => view.state().phase);
   const screen = createMemo(() => (phase() === "joining" ? "lobby" : phase()));
+  const isServerGone = createServerGone();
   announceRoom();
   return (
     <div class="page" ref={(page) => keepFocus(page)}>
@@ -57,10 +58,18 @@ function RoomPage() {
             <Icon name="log-out" />
             <span class="label">Leave</span>
           </button>
+          {/* Read out where it is said in full. */}
+          <Show when={barWords(view.state(), isServerGone())}>
+            {(words) => (
+              <p class="bar-words" aria-hidden="true">
+                {words()}
+              </p>
+            )}
+          </Show>
         </Show>
       </header>
       <main id="main" tabindex="-1">
-        <Signalling />
+        <Signalling isGone={isServerGone()} />
         <Switch>
           <Match when={screen() === "lobby"}>
             <Lobby />
@@ -91,17 +100,20 @@ function RoomPage() {
 /** Of a moment nobody needs to know, nor who is removed, whose connection ends just before the room. */
 const GONE_MS = 1_000;
 
-/** Sound needs no server once it flows: say so, or people leave while they could play. */
-function Signalling() {
+function createServerGone(): Accessor<boolean> {
   const view = useView();
   const isGone = createMemo(() => {
     const { signalling, phase } = view.state();
     return phase === "joined" && signalling !== "online";
   });
-  const isLong = createLasting(isGone, GONE_MS);
+  return createLasting(isGone, GONE_MS);
+}
+
+/** Sound needs no server once it flows: say so, or people leave while they could play. */
+function Signalling(props: { isGone: boolean }) {
   return (
     <p class="signalling" role="status">
-      {isLong() &&
+      {props.isGone &&
         "The server does not answer. You go on playing with those you reach directly; the page keeps trying."}
     </p>
   );

@@ -27,6 +27,12 @@ export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: 
   return null;
 }
 
+/** What one is to know however far one has scrolled: that nobody hears one, that the server is gone, or both. Null while neither is so. */
+export function barWords(state: Unheard, isServerGone: boolean): string | null {
+  const words = [whyUnheard(state), isServerGone ? "The server does not answer." : null];
+  return words.filter((sentence) => sentence !== null).join(" ") || null;
+}
+
 type Own = Unheard & Pick<StudioState, "phase" | "locked" | "roomPassphrase" | "heldBack" | "isOwner">;
 
 /**
