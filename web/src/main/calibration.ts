@@ -5,6 +5,7 @@
  */
 
 import type { DeviceDelay } from "../shared/messages";
+import { keep, readEntries } from "./storage";
 
 export const PULSES = 6;
 export const PULSE_INTERVAL_SECONDS = 0.5;
@@ -132,30 +133,15 @@ export interface Setup {
 }
 
 export function loadCalibration(setup: Setup): Calibration | null {
-  const found = stored().find(([key]) => key === keyOf(setup))?.[1];
+  const found = readEntries(KEY).find(([key]) => key === keyOf(setup))?.[1];
   return isCalibration(found) ? found : null;
 }
 
 /** Null forgets it. */
 export function storeCalibration(setup: Setup, calibration: Calibration | null): void {
-  const others = stored().filter(([key]) => key !== keyOf(setup));
+  const others = readEntries(KEY).filter(([key]) => key !== keyOf(setup));
   const kept = calibration === null ? others : [[keyOf(setup), calibration], ...others];
-  try {
-    localStorage.setItem(KEY, JSON.stringify(kept.slice(0, MOST_KEPT)));
-  } catch {
-    // A browser that keeps nothing: it holds for this visit.
-  }
-}
-
-function stored(): [key: string, calibration: unknown][] {
-  try {
-    const entries: unknown = JSON.parse(localStorage.getItem(KEY) ?? "[]");
-    return Array.isArray(entries)
-      ? entries.filter((entry) => Array.isArray(entry) && typeof entry[0] === "string")
-      : [];
-  } catch {
-    return [];
-  }
+  keep(KEY, kept.slice(0, MOST_KEPT));
 }
 
 export function isSameSetup(one: Setup, other: Setup): boolean {

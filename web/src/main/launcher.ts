@@ -1,5 +1,7 @@
 /** Whether this browser was started for low latency: whoever does that opens links with a mark (crates/cli/src/open.rs), in a profile that is used for nothing else, or, in Firefox, once after it was set up by hand. */
 
+import { keepText, readText } from "./storage";
+
 const MARK = "#launched";
 const KEY = "antiphon.launched";
 
@@ -10,11 +12,6 @@ export const launchLink = (link: string): string => link + MARK;
 export function wasLaunched(): boolean {
   const isMarked = location.hash === MARK;
   if (isMarked) history.replaceState(null, "", location.pathname + location.search);
-  try {
-    if (isMarked) localStorage.setItem(KEY, "1");
-    return isMarked || localStorage.getItem(KEY) !== null;
-  } catch {
-    // A browser that keeps nothing: it holds for this visit.
-    return isMarked;
-  }
+  if (isMarked) keepText(KEY, "1");
+  return isMarked || readText(KEY) !== null;
 }

@@ -33,7 +33,7 @@ export class Members {
   readonly #mesh: MeshHost;
   readonly #byId = new Map<string, Member>();
   readonly #mixes = new Mixes();
-  readonly #delays = new RememberedDelays(() => localStorage);
+  readonly #delays = new RememberedDelays();
   #nextStream = 1;
   #selfId: string | null = null;
   #ownerId: string | null = null;

@@ -1,5 +1,7 @@
 /** The delay that last sufficed for each peer: the next time it starts with that instead of with a guess. */
 
+import { type Keeper, keep, readEntries, renew } from "./storage";
+
 const KEY = "antiphon.delays";
 const MOST_PEERS = 64;
 
@@ -29,9 +31,8 @@ export class RememberedDelays {
   /** Oldest first. */
   readonly #frames: Map<string, number>;
 
-  /** `storage` may throw: it does where site data is blocked. */
-  constructor(private readonly storage: () => Pick<Storage, "getItem" | "setItem">) {
-    this.#frames = new Map(read(storage));
+  constructor(private readonly keeper?: Keeper) {
+    this.#frames = new Map(readEntries(KEY, keeper).filter(isDelay).slice(-MOST_PEERS));
   }
 
   /** In frames; null if the peer was never heard well. */
@@ -41,29 +42,11 @@ export class RememberedDelays {
 
   /** This delay has sufficed for a while. */
   keep(key: string, frames: number): void {
-    this.#frames.delete(key);
-    this.#frames.set(key, frames);
-    const [oldest] = this.#frames.keys();
-    if (this.#frames.size > MOST_PEERS && oldest !== undefined) this.#frames.delete(oldest);
-    try {
-      this.storage().setItem(KEY, JSON.stringify(Array.from(this.#frames)));
-    } catch {
-      // A browser that keeps nothing: it is remembered for this visit.
-    }
+    renew(this.#frames, key, frames, MOST_PEERS);
+    keep(KEY, Array.from(this.#frames), this.keeper);
   }
 }
 
-function read(storage: () => Pick<Storage, "getItem">): [string, number][] {
-  try {
-    const stored: unknown = JSON.parse(storage().getItem(KEY) ?? "[]");
-    return Array.isArray(stored) ? stored.filter(isEntry).slice(-MOST_PEERS) : [];
-  } catch {
-    return [];
-  }
-}
-
-function isEntry(entry: unknown): entry is [string, number] {
-  return (
-    Array.isArray(entry) && entry.length === 2 && typeof entry[0] === "string" && Number.isInteger(entry[1])
-  );
+function isDelay(entry: [string, unknown]): entry is [string, number] {
+  return Number.isInteger(entry[1]);
 }

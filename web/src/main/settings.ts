@@ -5,6 +5,7 @@ import { MAX_TARGET_FRAMES } from "../shared/messages";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
 import { QUANTA, type Settings } from "./model";
 import { DEFAULT_NAME } from "./remembered";
+import { keep, readKept } from "./storage";
 
 const BUFFERS = ["tight", "auto", "safe"] as const;
 const KEY = "antiphon.settings";
@@ -76,19 +77,11 @@ export function nameOf(text: string): string {
 
 /** Remembers what was changed by hand, and so nothing that only the address asked for. */
 export function storeSettings(changed: Partial<Settings>): void {
-  try {
-    localStorage.setItem(KEY, JSON.stringify({ ...readStored(), ...changed }));
-  } catch {
-    // A browser that keeps nothing: the settings hold for this visit.
-  }
+  keep(KEY, { ...readStored(), ...changed });
 }
 
 function readStored(): Record<string, unknown> {
-  try {
-    return JSON.parse(localStorage.getItem(KEY) ?? "{}");
-  } catch {
-    return {};
-  }
+  return Object(readKept(KEY));
 }
 
 /** The valid ones among loosely typed settings; the rest is ignored. */

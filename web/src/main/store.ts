@@ -1,6 +1,7 @@
 /** What the page shows, and who is told when it changes. */
 
 import type { Problem, StudioState } from "./model";
+import { keep, readList } from "./storage";
 
 /** Of advice that was dismissed. */
 const KEY = "antiphon.unwanted";
@@ -8,7 +9,7 @@ const KEY = "antiphon.unwanted";
 export class Store {
   #state: StudioState;
   readonly #listeners = new Set<() => void>();
-  readonly #dismissed = new Set(readUnwanted());
+  readonly #dismissed = new Set(readList(KEY));
 
   constructor(state: StudioState) {
     this.#state = state;
@@ -50,24 +51,7 @@ export class Store {
     this.#dismissed.add(problemId);
     // What is wrong may be worse the next time; advice is the same.
     if (this.#state.problems.some(({ id, severity }) => id === problemId && severity === "advice"))
-      storeUnwanted(problemId);
+      keep(KEY, [...readList(KEY), problemId]);
     this.clear(problemId);
-  }
-}
-
-function readUnwanted(): string[] {
-  try {
-    const stored: unknown = JSON.parse(localStorage.getItem(KEY) ?? "[]");
-    return Array.isArray(stored) ? stored : [];
-  } catch {
-    return [];
-  }
-}
-
-function storeUnwanted(problemId: string): void {
-  try {
-    localStorage.setItem(KEY, JSON.stringify([...readUnwanted(), problemId]));
-  } catch {
-    // A browser that keeps nothing: it holds for this visit.
   }
 }

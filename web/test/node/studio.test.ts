@@ -207,6 +207,11 @@ it("remembers what was chosen by hand, and nothing that only the address asked f
   expect(loadSettings("").settings).toMatchObject({ bits: 16, packet: 64, buffer: 512 });
 });
 
+it.each(["null", "7", "[]", "{"])("starts with the defaults where %s is stored as settings", (text) => {
+  vi.stubGlobal("localStorage", { getItem: () => text, setItem: () => {} });
+  expect(loadSettings("").settings).toMatchObject({ bits: 16, packet: 128, buffer: "auto" });
+});
+
 const problems = (studio: Studio) => studio.state.problems.map(({ id }) => id);
 
 it("says when the microphone has gone although its track goes on, and takes it again when it is back", async () => {

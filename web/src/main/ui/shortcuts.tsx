@@ -1,6 +1,7 @@
 /** Single-key shortcuts, their list, and a switch to turn them off (speech input and some screen readers type keys). */
 
 import { createSignal, onCleanup, onMount } from "solid-js";
+import { keepText, readText } from "../storage";
 import { Icon } from "./icon";
 import { toggleSelfMuted } from "./room";
 import { useView } from "./view";
@@ -9,7 +10,7 @@ const STORAGE_KEY = "antiphon.shortcuts";
 
 export function Shortcuts() {
   const view = useView();
-  const [enabled, setEnabled] = createSignal(readEnabled());
+  const [enabled, setEnabled] = createSignal(readText(STORAGE_KEY) !== "off");
   let dialog!: HTMLDialogElement;
 
   const onKeyDown = (event: KeyboardEvent) => {
@@ -63,7 +64,7 @@ export function Shortcuts() {
             checked={enabled()}
             onChange={(event) => {
               setEnabled(event.currentTarget.checked);
-              writeEnabled(event.currentTarget.checked);
+              keepText(STORAGE_KEY, event.currentTarget.checked ? "on" : "off");
             }}
           />
           <span>Single keys M and ? work</span>
@@ -83,20 +84,4 @@ function isTyping(target: EventTarget | null): boolean {
   return (
     target instanceof HTMLInputElement && !["range", "checkbox", "radio", "button"].includes(target.type)
   );
-}
-
-function readEnabled(): boolean {
-  try {
-    return localStorage.getItem(STORAGE_KEY) !== "off";
-  } catch {
-    return true; // storage may be forbidden
-  }
-}
-
-function writeEnabled(enabled: boolean): void {
-  try {
-    localStorage.setItem(STORAGE_KEY, enabled ? "on" : "off");
-  } catch {
-    // It then holds for this visit only.
-  }
 }
