@@ -16,12 +16,16 @@ import { Room } from "./room";
 import { RunningSound } from "./running-sound";
 import { SendingFormat } from "./sending-format";
 import { type Automation, givenName, nameOf, storeSettings } from "./settings";
+import { keepText, ofTab, readText } from "./storage";
 import { Store } from "./store";
 import { Taking } from "./taking";
 import { Tracing } from "./tracing";
 
 /** How often it is looked at the output's clock, the peers' ways and how they are heard. */
 const OBSERVE_MS = 100;
+
+/** Whoever has muted oneself in a room is so after a reload, too: nobody is to be live unawares. */
+const mutedKey = (room: string) => `antiphon.muted ${room}`;
 
 export class Studio implements StudioApi {
   readonly #store: Store;
@@ -49,7 +53,7 @@ export class Studio implements StudioApi {
       microphone: "unasked",
       inputMuted: false,
       heldBack: false,
-      selfMuted: false,
+      selfMuted: readText(mutedKey(room), ofTab) === "yes",
       looping: false,
       isOwner: false,
       mutedByOwner: false,
@@ -220,6 +224,7 @@ export class Studio implements StudioApi {
 
   setSelfMuted(selfMuted: boolean): void {
     this.#store.set({ selfMuted });
+    keepText(mutedKey(this.state.room), selfMuted ? "yes" : "no", ofTab);
     this.#sound.current?.setMuted(selfMuted);
   }
 

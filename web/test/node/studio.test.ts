@@ -14,7 +14,7 @@ const sound = vi.hoisted(() => ({
   configureSender: () => {},
   setHeard: () => {},
   setListen: () => {},
-  setMuted: () => {},
+  setMuted: vi.fn(),
   setOutput: vi.fn(async () => {}),
   stopCapture: vi.fn(),
   setRelay: () => {},
@@ -153,16 +153,18 @@ afterEach(() => {
 
 /** From here on the browser keeps what is stored. */
 function keepStorage(): void {
-  const kept = new Map<string, string>();
-  vi.stubGlobal("localStorage", {
-    getItem: (key: string) => kept.get(key) ?? null,
-    setItem: (key: string, value: string) => kept.set(key, value),
-  });
+  for (const name of ["localStorage", "sessionStorage"]) {
+    const kept = new Map<string, string>();
+    vi.stubGlobal(name, {
+      getItem: (key: string) => kept.get(key) ?? null,
+      setItem: (key: string, value: string) => kept.set(key, value),
+    });
+  }
 }
 
-function newStudio(): Studio {
+function newStudio(room = "room"): Studio {
   const { settings, automation } = loadSettings("");
-  return new Studio("room", settings, automation);
+  return new Studio(room, settings, automation);
 }
 
 async function serverSays(message: object): Promise<void> {
@@ -205,6 +207,18 @@ it("remembers what was chosen by hand, and nothing that only the address asked f
   await studio.change({ packet: 64 });
   await studio.change({ buffer: 512 });
   expect(loadSettings("").settings).toMatchObject({ bits: 16, packet: 64, buffer: 512 });
+});
+
+it("keeps one muted who loads the page anew, in that room only, and until one unmutes oneself", async () => {
+  keepStorage();
+  newStudio().setSelfMuted(true);
+  const studio = newStudio();
+  expect(studio.state.selfMuted).toBe(true);
+  expect(newStudio("another").state.selfMuted).toBe(false);
+  await studio.join({ microphone: true });
+  expect(sound.setMuted).toHaveBeenLastCalledWith(true);
+  studio.setSelfMuted(false);
+  expect(newStudio().state.selfMuted).toBe(false);
 });
 
 it.each(["null", "7", "[]", "{"])("starts with the defaults where %s is stored as settings", (text) => {
