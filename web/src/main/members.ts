@@ -181,7 +181,7 @@ export class Members {
     const kept = this.#mixes.of({ id, name }, this.#namesBeside(id));
     const { buffer } = this.#store.state.settings;
     const pin = isLoop ? "auto" : this.#pin;
-    const mix = kept ?? { gain: 1, pan: 0, muted: false, solo: false, buffer, pin };
+    const mix = { gain: 1, pan: 0, muted: false, solo: false, buffer, pin, ...kept };
     const stream = this.newStream();
     const member = newMember(stream, { id, name, isLoop, isOwner: id === this.#ownerId }, mix);
     this.#byId.set(id, member);

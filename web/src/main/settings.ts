@@ -3,7 +3,7 @@
 import { PINS, type Pin } from "../shared/engine";
 import { MAX_TARGET_FRAMES } from "../shared/messages";
 import { OPUS_KBPS, type OpusKbps } from "../shared/rungs";
-import { QUANTA, type Settings } from "./model";
+import { type Buffer, QUANTA, type Settings } from "./model";
 import { DEFAULT_NAME } from "./remembered";
 import { keep, readKept } from "./storage";
 
@@ -106,14 +106,20 @@ function pick(raw: Record<string, unknown>): Partial<Settings> {
   if (quantum !== undefined) settings.quantum = quantum;
   const packet = whole(raw.packet, 16, 512);
   if (packet !== null) settings.packet = packet;
-  const buffer = BUFFERS.find((name) => name === raw.buffer) ?? whole(raw.buffer, 0, MAX_TARGET_FRAMES);
+  const buffer = readBuffer(raw.buffer);
   if (buffer !== null) settings.buffer = buffer;
   const lanes = raw.lanes === "auto" ? "auto" : whole(raw.lanes, 1, 16);
   if (lanes !== null) settings.lanes = lanes;
   return settings;
 }
 
+/** Null if it is none. */
+export function readBuffer(raw: unknown): Buffer | null {
+  return BUFFERS.find((name) => name === raw) ?? whole(raw, 0, MAX_TARGET_FRAMES);
+}
+
 function whole(raw: unknown, least: number, most: number): number | null {
-  const number = typeof raw === "string" && raw.trim() === "" ? Number.NaN : Number(raw);
+  const isWritten = typeof raw === "number" || (typeof raw === "string" && raw.trim() !== "");
+  const number = isWritten ? Number(raw) : Number.NaN;
   return Number.isInteger(number) && number >= least && number <= most ? number : null;
 }

@@ -729,6 +729,22 @@ it("mixes those who come back as before, by who they are and else by name", asyn
   expect(mixOf("id 8"), "the buffer of all was changed").toEqual([0.5, -1, true, true, 512, "relay"]);
 });
 
+it("mixes players as before when the page is loaded anew, and nobody solo", async () => {
+  keepStorage();
+  const before = newStudio();
+  await enter(before, [participant(2, "Ann")]);
+  before.setGain("id 2", 0.5);
+  before.setMuted("id 2", true);
+  before.setSolo("id 2", true);
+  sound.command.mockClear();
+  const studio = newStudio();
+  await enter(studio, [participant(3, "Ann")]);
+  expect(studio.state.participants).toMatchObject([{ gain: 0.5, muted: true, solo: false, buffer: "auto" }]);
+  const [stream] = sound.addStream.mock.lastCall!;
+  expect(sound.command.mock.calls).toContainEqual([COMMAND.gain, stream, 0.5]);
+  expect(sound.command.mock.calls).toContainEqual([COMMAND.mute, stream, 1]);
+});
+
 it.each(["gone", "there"])(
   "leaves what is remembered of one who is %s to them, though another takes their name for a while",
   async (where) => {

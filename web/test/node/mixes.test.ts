@@ -1,0 +1,81 @@
+import { describe, expect, it } from "vitest";
+import { type Mix, Mixes } from "../../src/main/mixes";
+
+function storage(text: string | null = null) {
+  let kept = text;
+  const stored = {
+    getItem: () => kept,
+    setItem: (_: string, value: string) => {
+      kept = value;
+    },
+  };
+  return () => stored;
+}
+
+const mix: Mix = { gain: 0.5, pan: -0.25, muted: true, solo: true, buffer: "safe", pin: "relay" };
+const ann = { id: "1", name: "Ann" };
+
+describe("mixes", () => {
+  it("are there when the page is loaded anew, by the name, but for solo and path", () => {
+    const kept = storage();
+    new Mixes(kept).keep(ann, mix);
+    const next = new Mixes(kept);
+    const { gain, pan, muted, buffer } = mix;
+    expect(next.of({ id: "2", name: "Ann" }, [])).toEqual({ gain, pan, muted, buffer });
+    expect(next.of({ id: "2", name: "Ann" }, ["Ann"])).toBeUndefined();
+    expect(next.of({ id: "1", name: "Bo" }, [])).toBeUndefined();
+    next.setBuffer("tight");
+    expect(new Mixes(kept).of(ann, [])).toMatchObject({ gain, buffer: "tight" });
+  });
+
+  it("of nobody without a name are kept, and of the names longest not mixed none", () => {
+    const kept = storage();
+    const mixes = new Mixes(kept);
+    mixes.keep({ id: "1", name: "Musician" }, mix);
+    for (let n = 0; n < 65; n++) {
+      mixes.keep({ id: `${n}`, name: `player ${n}` }, mix);
+      mixes.keep({ id: "0", name: "player 0" }, mix);
+    }
+    const next = new Mixes(kept);
+    const isKept = (name: string) => next.of({ id: "new", name }, []) !== undefined;
+    expect(["Musician", "player 0", "player 1", "player 2"].map(isKept)).toEqual([false, true, false, true]);
+  });
+
+  it("of a name stay when somebody else takes it", () => {
+    const kept = storage();
+    new Mixes(kept).keep(ann, mix);
+    const next = new Mixes(kept);
+    next.keep({ id: "2", name: "Bo" }, { ...mix, gain: 2 });
+    next.rename({ id: "2", name: "Ann" }, []);
+    expect(next.of({ id: "3", name: "Ann" }, [])).toMatchObject({ gain: 0.5 });
+  });
+
+  const sound = { gain: 1, pan: 0, muted: false, buffer: 512 };
+  it.each([
+    "{",
+    "7",
+    '{"Ann": {}}',
+    '[["Ann"], [1, 2]]',
+    ...[null, "auto", { ...sound, gain: 5 }, { ...sound, gain: "1" }, { ...sound, pan: null }].map(stored),
+    ...[
+      { ...sound, muted: 0 },
+      { ...sound, buffer: 0.5 },
+      { ...sound, buffer: null },
+    ].map(stored),
+  ])("survive %s", (text) => {
+    expect(new Mixes(storage(text)).of(ann, [])).toBeUndefined();
+    expect(new Mixes(storage(stored(sound))).of(ann, [])).toEqual(sound);
+  });
+
+  it("hold for the visit where nothing can be stored", () => {
+    const mixes = new Mixes(() => {
+      throw new Error("site data is blocked");
+    });
+    mixes.keep(ann, mix);
+    expect(mixes.of({ id: "2", name: "Ann" }, [])).toEqual(mix);
+  });
+});
+
+function stored(value: unknown): string {
+  return JSON.stringify([["Ann", value]]);
+}
