@@ -72,7 +72,7 @@ describe("a diagnosis", () => {
     [
       { outputUnderruns: 3 },
       "Close other programs. If that does not help, leave and choose a larger block under Advanced.",
-      "Ask Bob to close other programs and, if that does not help, to leave and choose a larger block under Advanced.",
+      "Ask Bob to close other programs and, if that does not help, to take a larger block: under Advanced before joining, or in a terminal with --quantum.",
     ],
     [
       { lateShare: 0.03 },
@@ -109,7 +109,10 @@ describe("how they hear you", () => {
     expect(words({})).toBe("Bob hears you: 0.2 % filled in, 8.0 ms buffer");
     expect(words({ concealedShare: 0 })).toBe("Bob hears you: no gaps, 8.0 ms buffer");
     expect(words({ concealedShare: 0, outputUnderruns: 3 })).toBe(
-      "Bob hears you: 0 % filled in, 8.0 ms buffer",
+      "Bob hears you: their output ran dry 3 times, 8.0 ms buffer",
+    );
+    expect(words({ outputUnderruns: 1 })).toBe(
+      "Bob hears you: 0.2 % filled in, their output ran dry 1 time, 8.0 ms buffer",
     );
     expect(words({ bufferFrames: null })).toBe("Bob hears you: 0.2 % filled in, 5.3 ms buffer");
     expect(words({ isMixed: true })).toBe(

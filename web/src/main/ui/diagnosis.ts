@@ -2,7 +2,7 @@
 
 import type { HeardStats } from "../../shared/stats";
 import { MAX_PACKET_FRAMES } from "../../shared/wire";
-import { formatMs, formatShare, framesToMs } from "./format";
+import { formatMs, formatShare, framesToMs, plural } from "./format";
 import { type Unheard, whyUnheard } from "./own-words";
 
 /** JackTrip's automatic buffer grows at this share of glitches: above it, players notice. */
@@ -56,7 +56,7 @@ export function diagnose(way: Way): Diagnosis | null {
       advice:
         way.to === null
           ? "Close other programs. If that does not help, leave and choose a larger block under Advanced."
-          : `Ask ${way.to} to close other programs and, if that does not help, to leave and choose a larger block under Advanced.`,
+          : `Ask ${way.to} to close other programs and, if that does not help, to take a larger block: under Advanced before joining, or in a terminal with --quantum.`,
     };
   }
   if ((way.concealedShare ?? 0) < AUDIBLE_SHARE) return null;
@@ -127,8 +127,9 @@ export function heardWords(name: string, heard: HeardStats, sampleRateHz: number
   const buffer = `${formatMs(framesToMs(heard.bufferFrames ?? heard.targetFrames, sampleRateHz))} buffer`;
   const { concealedShare, outputUnderruns } = heard;
   if (concealedShare === null) return `${name} does not hear you yet`;
-  const quality =
-    concealedShare === 0 && !outputUnderruns ? "no gaps" : `${formatShare(concealedShare)} filled in`;
+  const gaps = concealedShare === 0 ? [] : [`${formatShare(concealedShare)} filled in`];
+  if (outputUnderruns) gaps.push(`their output ran dry ${plural(outputUnderruns, "time")}`);
+  const quality = gaps.join(", ") || "no gaps";
   return `${name} hears you${heard.isMixed ? " in the server's mix" : ""}: ${quality}, ${buffer}`;
 }
 
