@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { diagnose, heardWords, isHeard, type Way } from "../../src/main/ui/diagnosis";
+import { diagnose, diagnoseMix, heardWords, isHeard, type Way } from "../../src/main/ui/diagnosis";
 import type { HeardStats } from "../../src/shared/stats";
 
 const plain = (text: string) => text.replaceAll("\u202f", " ");
@@ -14,6 +14,7 @@ const clean: Way = {
   droppedPackets: 0,
   outputUnderruns: 0,
   isMixed: false,
+  isMixBad: false,
   othersHearSenderBadly: null,
   listenerHearsOthersBadly: null,
 };
@@ -82,6 +83,21 @@ describe("a diagnosis", () => {
   ])("advises what the one who hears %o can do on this page", (change, ofMe, ofBob) => {
     expect(diagnose({ ...gaps, ...change })?.advice).toBe(ofMe);
     expect(diagnose({ ...gaps, ...change, from: null, to: "Bob" })?.advice).toBe(ofBob);
+  });
+
+  it("of a mix in which all have gaps is made once, and blames nobody who does not say it himself", () => {
+    const bad = { isMixed: true, concealedShare: 0.02, lostShare: 0, lateShare: 0 };
+    const late = { ...bad, lateShare: 0.02 };
+    const well = { ...bad, concealedShare: 0.005 };
+    const direct = { ...well, isMixed: false };
+    const words = (...heard: (typeof bad | null)[]) => diagnoseMix(heard)?.text;
+    expect(words(bad, bad, direct, null)).toBe("The server's mix has gaps; it cannot tell from whom.");
+    expect(words(late, late)).toBe("The server's mix reaches you with gaps.");
+    expect([words(bad), words(bad, well), words(), words(direct, direct)]).toEqual(Array(4).fill(undefined));
+    const way = { ...gaps, ...bad, isMixBad: true };
+    expect(diagnose(way)).toBeNull();
+    expect(diagnose({ ...way, isMixBad: false })?.text).toBe("Bob's sound reaches the server with gaps.");
+    expect(diagnose({ ...way, overrunFrames: 512 })?.where).toBe("microphone");
   });
 
   it("does not take somebody for oneself because of a name", () => {

@@ -26,10 +26,14 @@ export interface Way {
   outputUnderruns: number | null;
   /** By the server's mix: what came lost or late is of the last part of the way, from there. */
   isMixed: boolean;
+  /** Everyone in that mix has gaps: `diagnoseMix` says it once. */
+  isMixBad: boolean;
   /** Whether everyone else hears the sender as badly, and the listener everyone else; null without anyone else. */
   othersHearSenderBadly: boolean | null;
   listenerHearsOthersBadly: boolean | null;
 }
+
+type Shares = Pick<Way, "concealedShare" | "lostShare" | "lateShare">;
 
 /** Less is what a change of microphones cuts off: the beginning of a packet. */
 const LEAST_OVERRUN_FRAMES = MAX_PACKET_FRAMES;
@@ -89,19 +93,15 @@ export function diagnose(way: Way): Diagnosis | null {
       advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
     };
   }
+  if (way.isMixBad) return null;
   if (way.isMixed) {
-    // Of the first part the server's mixer has made up what was missing. Where the last part does not explain it, that was it.
-    return ((lateShare ?? 0) + (lostShare ?? 0)) * 2 < (way.concealedShare ?? 0)
+    return isBeforeServer(way)
       ? {
           where: "uplink",
           text: `${capital(ofSender)} sound reaches the server with gaps.`,
           advice: `A network cable instead of Wi-Fi at ${ofSender} end helps most.`,
         }
-      : {
-          where: "downlink",
-          text: `The server's mix reaches ${listener} with gaps.`,
-          advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
-        };
+      : mixReaches(listener, ofListener);
   }
   if ((lateShare ?? 0) > (lostShare ?? 0)) {
     return {
@@ -114,6 +114,32 @@ export function diagnose(way: Way): Diagnosis | null {
     where: "path",
     text: `Packets from ${sender} to ${listener} get lost on the way.`,
     advice: "A network cable instead of Wi-Fi, at either end, helps most.",
+  };
+}
+
+/** Of the first part of the way the server's mixer has made up what was missing. Where the last part does not explain it, that was it. */
+function isBeforeServer({ lateShare, lostShare, concealedShare }: Shares): boolean {
+  return ((lateShare ?? 0) + (lostShare ?? 0)) * 2 < (concealedShare ?? 0);
+}
+
+function mixReaches(listener: string, ofListener: string): Diagnosis {
+  return {
+    where: "downlink",
+    text: `The server's mix reaches ${listener} with gaps.`,
+    advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
+  };
+}
+
+/** What is wrong with the mix itself, by how the peers are heard: null unless all who are in it, two at least, have gaps. */
+export function diagnoseMix(
+  heard: readonly (Pick<HeardStats, "isMixed" | keyof Shares> | null)[],
+): Pick<Diagnosis, "text" | "advice"> | null {
+  const mixed = heard.flatMap((peer) => (peer?.isMixed ? [peer] : []));
+  if (mixed.length < 2 || !mixed.every((peer) => (peer.concealedShare ?? 0) >= AUDIBLE_SHARE)) return null;
+  if (!mixed.every(isBeforeServer)) return mixReaches("you", "your");
+  return {
+    text: "The server's mix has gaps; it cannot tell from whom.",
+    advice: "If they last, the server may be too busy: tell whoever runs it.",
   };
 }
 

@@ -14,7 +14,7 @@ import { RecentCounts } from "../../shared/clock";
 import type { WayName } from "../../shared/messages";
 import type { HeardStats, MouthToEar, PeerStats, RelayStats, Stats, StreamStats } from "../../shared/stats";
 import { type Bar, delayFigure, delayNote, distanceWords, loopBackNote, settled, waterfall } from "./delay";
-import { AUDIBLE_SHARE, diagnose, heardWords, isHeard } from "./diagnosis";
+import { AUDIBLE_SHARE, diagnose, diagnoseMix, heardWords, isHeard } from "./diagnosis";
 import {
   formatCount,
   formatMs,
@@ -129,6 +129,13 @@ function heardIn(stats: Stats | null, peer: PeerStats | null): StreamStats | nul
   return peer?.path === "mix" ? (stats?.mix ?? null) : peer;
 }
 
+/** Of all who are in the server's mix together. */
+export function MixAdvice() {
+  const view = useView();
+  const found = createMemo(() => diagnoseMix(view.stats()?.peers.map(({ hearing }) => hearing) ?? []));
+  return <Show when={found()}>{(known) => <Advice text={known().text} advice={known().advice} />}</Show>;
+}
+
 function Advice(props: { text: string; advice: string }) {
   return (
     <p class="hint">
@@ -179,6 +186,7 @@ function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name
       from: name,
       to: null,
       ...hearing,
+      isMixBad: hearing.isMixed && diagnoseMix(stats.peers.map((peer) => peer.hearing)) !== null,
       overrunFrames: farEnd?.overrunFrames ?? 0,
       droppedPackets: farEnd?.droppedPackets ?? 0,
       othersHearSenderBadly: null,
@@ -200,6 +208,7 @@ function diagnoseOutgoing(
       from: null,
       to: name,
       ...heard,
+      isMixBad: false,
       overrunFrames: lost?.overrun ?? 0,
       droppedPackets: lost?.dropped ?? 0,
       othersHearSenderBadly: allBad(others),

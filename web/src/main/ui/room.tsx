@@ -4,7 +4,7 @@ import { createMemo, For, Show } from "solid-js";
 import { announce } from "./announcer";
 import { CopyButton } from "./copy-button";
 import { isHeard } from "./diagnosis";
-import { OwnFigures } from "./figures";
+import { MixAdvice, OwnFigures } from "./figures";
 import { Icon } from "./icon";
 import { InputCheck } from "./input-check";
 import { MicrophoneButton } from "./microphone-button";
@@ -38,6 +38,7 @@ export function Room() {
         <Show when={others() === 0}>
           <EmptyRoom />
         </Show>
+        <MixAdvice />
         <ul class="strips">
           <For each={ids()}>{(id) => <ParticipantStrip id={id} participants={participants} />}</For>
         </ul>
