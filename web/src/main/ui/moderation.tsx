@@ -3,6 +3,7 @@
 import { createEffect, createSignal, createUniqueId, onCleanup, Show } from "solid-js";
 import type { Participant } from "../model";
 import { Icon } from "./icon";
+import { lockHint } from "./lock-hint";
 import { useView } from "./view";
 
 /** Whom the owner has just removed: the link still lets them in, so the lock is offered. */
@@ -99,15 +100,6 @@ export function Lock() {
     details.open = true;
     field.focus();
   });
-  const hint = () => {
-    if (removed() !== null)
-      return locked()
-        ? `You removed ${removed()}, who may know the passphrase. A new one keeps them out.`
-        : `You removed ${removed()}. The link still lets them in; a passphrase keeps them out.`;
-    return locked()
-      ? `Tell the passphrase to those whom you invite: ${view.state().roomPassphrase ?? ""}`
-      : "From then on who comes in must know it. Those who are in stay in.";
-  };
   return (
     <Show
       when={view.state().isOwner}
@@ -152,7 +144,7 @@ export function Lock() {
             </button>
           </Show>
           <p class="hint" id={`${id}-hint`}>
-            {hint()}
+            {lockHint(view.state(), removed())}
           </p>
         </form>
       </details>
