@@ -5,6 +5,7 @@ import { type Accessor, createEffect, createMemo, Match, on, Show, Switch } from
 import { render } from "solid-js/web";
 import type { Participant, StudioApi } from "../model";
 import { Announcer, announce } from "./announcer";
+import { Company } from "./company";
 import { Home } from "./home";
 import { Icon } from "./icon";
 import { keepFocus } from "./keep-focus";
@@ -165,6 +166,7 @@ function announceRoom(): void {
   const view = useView();
   const joined = createMemo(() => view.state().phase === "joined");
   const people = createMemo(() => view.state().participants.filter((p) => !p.isLoop));
+  const company = new Company();
   createEffect(() => {
     document.title = joined() ? `${people().length + 1} in the room · Antiphon` : "Antiphon";
   });
@@ -176,7 +178,10 @@ function announceRoom(): void {
           now.length === 0 ? "You are in. Nobody else is here yet." : `You are in, with ${names(now)}.`;
         const why = whyUnheard(view.state());
         announce(why === null ? company : `${company} ${why}`);
-      } else announceChanges(before[1], now);
+      } else {
+        const changes = company.changes(performance.now(), before[1], now);
+        if (changes.length > 0) announce(changes.join(" "));
+      }
     }),
   );
   createEffect(
@@ -195,29 +200,6 @@ function announceRoom(): void {
     const changes = paths.add(stats.timeMs, peers);
     if (changes.length > 0) announce(changes.join(" "));
   });
-}
-
-function announceChanges(before: readonly Participant[], now: readonly Participant[]): void {
-  const sentences: string[] = [];
-  for (const participant of now) {
-    const was = before.find((p) => p.id === participant.id);
-    const name = participantName(participant);
-    if (!was) sentences.push(`${name} joined.`);
-    else if (was.connection !== participant.connection) {
-      if (participant.connection === "connected") sentences.push(`${name} is connected.`);
-      if (participant.connection === "interrupted")
-        sentences.push(`The connection to ${name} is interrupted.`);
-      if (participant.connection === "failed") sentences.push(`No connection to ${name}.`);
-    }
-    if (was !== undefined && was.mutedByOwner !== participant.mutedByOwner)
-      sentences.push(`The owner ${participant.mutedByOwner ? "muted" : "unmuted"} ${name} for everyone.`);
-    if (was !== undefined && participant.isOwner && !was.isOwner)
-      sentences.push(`${name} is the room's owner now.`);
-  }
-  for (const participant of before) {
-    if (!now.some((p) => p.id === participant.id)) sentences.push(`${participantName(participant)} left.`);
-  }
-  if (sentences.length > 0) announce(sentences.join(" "));
 }
 
 const names = (people: readonly Participant[]) => people.map(participantName).join(", ");

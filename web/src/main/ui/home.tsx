@@ -73,7 +73,8 @@ function Refusal(props: { of: RoomReference }) {
     <span>
       <Show when={props.of.kind === "empty"}>Paste the link you were sent first.</Show>
       <Show when={props.of.kind === "unreadable"}>
-        That is not a room link. Paste the whole link: it has /r/ and a long name at its end.
+        That is not a room link. Part of it may be missing: ask for it again, and copy all of it. A room's
+        link ends in 16 to 64 letters, digits, <code>-</code> or <code>_</code>.
       </Show>
       <Show when={elsewhere()}>
         {(found) => (

@@ -69,7 +69,7 @@ export function Shortcuts() {
           />
           <span>Single keys M and ? work</span>
         </label>
-        <button type="button" class="button primary" onClick={() => dialog.close()}>
+        <button type="button" class="button primary" autofocus onClick={() => dialog.close()}>
           Close
         </button>
       </dialog>
