@@ -101,6 +101,8 @@ export interface StudioState {
   outputSelectable: boolean;
   /** Mismatched: recorded at another rate than the room's, by a browser that cannot resample. */
   microphone: "unasked" | "asking" | "on" | MicrophoneFault | "mismatched" | "ended";
+  /** By the browser's own word: it opens one without asking. */
+  microphoneAllowed: boolean;
   /** The browser, the system or a switch of its own mutes the microphone. */
   inputMuted: boolean;
   /** The browser has not started the sound, or something else on the device has taken it. */

@@ -27,6 +27,15 @@ export class OwnDevices {
     this.loopBack = new LoopBack(store, () => this.#setup());
     this.#launchAdvice = new LaunchAdvice(store);
     navigator.mediaDevices?.addEventListener("devicechange", () => void this.list());
+    // Some browsers do not tell.
+    void this.#followPermission().catch(() => {});
+  }
+
+  /** It may be given or taken in the browser's own menus. */
+  async #followPermission(): Promise<void> {
+    const permission = await navigator.permissions.query({ name: "microphone" });
+    permission.onchange = () => this.#store.set({ microphoneAllowed: permission.state === "granted" });
+    this.#store.set({ microphoneAllowed: permission.state === "granted" });
   }
 
   async enableMicrophone(): Promise<void> {

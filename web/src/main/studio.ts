@@ -51,6 +51,7 @@ export class Studio implements StudioApi {
       outputs: [],
       outputSelectable: "setSinkId" in AudioContext.prototype,
       microphone: "unasked",
+      microphoneAllowed: false,
       inputMuted: false,
       heldBack: false,
       selfMuted: readText(mutedKey(room), ofTab) === "yes",

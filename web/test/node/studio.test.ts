@@ -238,7 +238,7 @@ it("says when the microphone has gone although its track goes on, and takes it a
   expect(track.stop).toHaveBeenCalled();
   expect(sound.stopCapture).toHaveBeenCalled();
   expect(problems(studio)).toContain("microphone-ended");
-  expect(studio.state.problems[0].remedy).toContain(`press “${microphoneAction("ended")}”`);
+  expect(studio.state.problems[0].remedy).toContain(`press “${microphoneAction(studio.state)}”`);
   await plug(["built in", "usb in"], []);
   expect(studio.state.microphone).toBe("on");
   expect(askForMicrophone).toHaveBeenCalledTimes(2);
@@ -273,6 +273,19 @@ it.each([
     expect(studio.state.microphone).toBe(then === "refused" ? then : "on");
   },
 );
+
+it("knows whether the browser has to ask for the microphone, and follows that", async () => {
+  const permission = { state: "granted", onchange: () => {} };
+  Object.assign(navigator, { permissions: { query: async () => permission } });
+  const studio = newStudio();
+  expect(studio.state.microphoneAllowed).toBe(false);
+  await vi.advanceTimersByTimeAsync(0);
+  expect(studio.state).toMatchObject({ microphone: "unasked", microphoneAllowed: true });
+  permission.state = "prompt";
+  permission.onchange();
+  expect(studio.state.microphoneAllowed).toBe(false);
+  expect(askForMicrophone).not.toHaveBeenCalled();
+});
 
 it("warns when a card has gone that may have been the system's default", async () => {
   track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });

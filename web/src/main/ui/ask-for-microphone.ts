@@ -3,10 +3,14 @@
 import type { StudioState } from "../model";
 import type { View } from "./view";
 
+type Asked = Pick<StudioState, "microphone" | "microphoneAllowed">;
+
 /** Other texts name the last. */
-export const microphoneAction = (microphone: StudioState["microphone"]) =>
+export const microphoneAction = ({ microphone, microphoneAllowed }: Asked) =>
   microphone === "unasked"
-    ? "Allow microphone"
+    ? microphoneAllowed
+      ? "Use my microphone"
+      : "Allow microphone"
     : microphone === "asking"
       ? "Waiting for you…"
       : "Try the microphone again";

@@ -186,8 +186,11 @@ function MicrophoneStep() {
       <p role="status">
         <Switch>
           <Match when={microphone() === "unasked"}>
-            The browser will ask whether this page may hear you. Your sound goes to the people in the room,
-            directly and also through this server, and is kept nowhere.
+            {view.state().microphoneAllowed
+              ? "The browser lets this page hear you, as you have allowed."
+              : "The browser will ask whether this page may hear you."}{" "}
+            Your sound goes to the people in the room, directly and also through this server, and is kept
+            nowhere.
           </Match>
           <Match when={microphone() === "asking"}>
             Answer the browser's question: it is near the address bar. Choose “Allow”.

@@ -18,7 +18,7 @@ export function MicrophoneButton(props: { large: boolean }) {
       onClick={() => askForMicrophone(view)}
     >
       <Icon name="mic" />
-      {microphoneAction(microphone())}
+      {microphoneAction(view.state())}
     </button>
   );
 }
