@@ -187,7 +187,7 @@ function MicrophoneStep() {
         <Switch>
           <Match when={microphone() === "unasked"}>
             {view.state().microphoneAllowed
-              ? "The browser lets this page hear you, as you have allowed."
+              ? "You have allowed this page to hear you."
               : "The browser will ask whether this page may hear you."}{" "}
             Your sound goes to the people in the room, directly and also through this server, and is kept
             nowhere.

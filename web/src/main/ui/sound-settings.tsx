@@ -56,7 +56,7 @@ export function NameField() {
         onFocus={(event) => event.currentTarget.select()}
         onKeyDown={(event) => {
           // Without a word that nobody will hear one.
-          if (view.state().microphone !== "on") enterLeaves(event);
+          if (view.state().microphone !== "on") enterGoesOn(event);
         }}
         onChange={(event) => {
           change({ name: event.currentTarget.value });
@@ -266,7 +266,7 @@ function BufferField() {
             max={MAX_TARGET_FRAMES}
             step="1" // in the lobby's form, what does not fit the step would keep one from joining
             value={lastFixed()}
-            onKeyDown={enterLeaves}
+            onKeyDown={enterGoesOn}
             onChange={(event) => {
               const frames = Math.round(event.currentTarget.valueAsNumber);
               const buffer = Number.isFinite(frames)
@@ -327,9 +327,17 @@ function withCurrent(values: readonly number[], current: number): number[] {
   return values.includes(current) ? [...values] : [...values, current].sort((a, b) => a - b);
 }
 
-/** Leaves a field at Enter, where the lobby's form would join. */
-function enterLeaves(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
-  if (event.key !== "Enter") return;
+/** At Enter, where the lobby's form would join, goes on to what comes next in it. */
+function enterGoesOn(event: KeyboardEvent & { currentTarget: HTMLInputElement }): void {
+  const { form } = event.currentTarget;
+  if (event.key !== "Enter" || form === null) return;
   event.preventDefault();
-  event.currentTarget.blur();
+  const controls = Array.from(form.elements);
+  const next = controls.slice(controls.indexOf(event.currentTarget) + 1).find(isControl);
+  next?.focus();
+}
+
+/** A form counts its field sets, too. */
+function isControl(element: Element): element is HTMLElement {
+  return element.matches("input, select, button");
 }
