@@ -1,8 +1,9 @@
 /** The keyboard's focus, as people meet it. */
 
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import { untilPlaying } from "../src/antiphon.js";
 import type { Browser } from "../src/browsers.js";
-import { closeBrowsers, product, setUp, start, tearDown, untilShown } from "./stage.js";
+import { closeBrowsers, parameters, product, setUp, start, tearDown, untilShown } from "./stage.js";
 
 beforeAll(() => setUp(["A", "B"]));
 afterEach(closeBrowsers);
@@ -18,6 +19,21 @@ it("goes on to the microphone from a name, where Enter would join without one", 
     field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
   });
   expect(await focused(page)).toMatch(/^(Allow|Use my) microphone$/);
+});
+
+it("stays on the link's button while the first of the others comes in", async () => {
+  const [page, other] = [await start("chromium", "A"), await start("chromium", "B")];
+  const room = product.newRoom();
+  await page.open(product.roomUrl(room, "A", parameters));
+  await untilShown(page, "Nobody else is here yet");
+  await page.evaluate(() => {
+    const buttons = Array.from(document.querySelectorAll("button"));
+    buttons.find(({ textContent }) => textContent.trim() === "Copy link")!.focus();
+  });
+  await other.open(product.roomUrl(room, "B", parameters));
+  await untilPlaying([page]);
+  await untilShown(page, "With you: 1");
+  expect(await focused(page)).toBe("Copy link");
 });
 
 it("begins on the way out of the list of shortcuts", async () => {

@@ -31,13 +31,8 @@ export function Room() {
       <section class="others" aria-labelledby="others-heading">
         <div class="others-head">
           <h2 id="others-heading">{others() === 0 ? "Nobody else is here yet" : `With you: ${others()}`}</h2>
-          <Show when={others() > 0}>
-            <Invite />
-          </Show>
+          <Invite alone={others() === 0} />
         </div>
-        <Show when={others() === 0}>
-          <EmptyRoom />
-        </Show>
         <MixAdvice />
         <ul class="strips">
           <For each={ids()}>{(id) => <ParticipantStrip id={id} participants={participants} />}</For>
@@ -122,9 +117,7 @@ function OwnStrip(props: { alone: boolean }) {
         <OwnFigures />
       </details>
       <Lock />
-      <Show when={!props.alone}>
-        <LoopToggle />
-      </Show>
+      <LoopToggle />
     </section>
   );
 }
@@ -152,30 +145,23 @@ function LoopToggle() {
   );
 }
 
-function EmptyRoom() {
-  const view = useView();
-  return (
-    <div class="empty card">
-      <p class="lead">
-        Send this link to the people you play with.{" "}
-        {view.state().locked
-          ? "Whoever opens it needs the room's passphrase, too."
-          : "Whoever opens it can come in."}
-      </p>
-      <Invite prominent />
-      <LoopToggle />
-    </div>
-  );
-}
-
-function Invite(props: { prominent?: boolean }) {
+/** Always the same one: whoever comes in may do so while its button is pressed. */
+function Invite(props: { alone: boolean }) {
   const view = useView();
   const link = createMemo(() => view.state().link);
   let field!: HTMLInputElement;
   const share = () =>
     void navigator.share({ title: "Play with me on Antiphon", url: link() }).catch(() => {});
   return (
-    <div class="invite">
+    <div class="invite" classList={{ "card prominent": props.alone }}>
+      <Show when={props.alone}>
+        <p class="lead">
+          Send this link to the people you play with.{" "}
+          {view.state().locked
+            ? "Whoever opens it needs the room's passphrase, too."
+            : "Whoever opens it can come in."}
+        </p>
+      </Show>
       <input
         ref={field}
         type="text"
@@ -184,12 +170,7 @@ function Invite(props: { prominent?: boolean }) {
         value={link()}
         onFocus={(event) => event.currentTarget.select()}
       />
-      <CopyButton
-        text={link()}
-        what="link"
-        primary={props.prominent ?? false}
-        onRefused={() => field.focus()}
-      />
+      <CopyButton text={link()} what="link" primary={props.alone} onRefused={() => field.focus()} />
       <Show when={"share" in navigator}>
         <button type="button" class="button" onClick={share}>
           <Icon name="share" />
