@@ -3,7 +3,7 @@
 import path from "node:path";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { untilPlaying } from "../src/antiphon.js";
-import type { Browser } from "../src/browsers.js";
+import type { Browser, Look } from "../src/browsers.js";
 import { makeFolder, removeFolder } from "../src/processes.js";
 import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
 
@@ -31,11 +31,38 @@ it("keeps within a phone's width at 200 % text size", async () => {
   expect(await tooWide(page), "the room").toEqual([]);
 });
 
+it("keeps the bar to one row on a small phone, and what has the focus below it", async () => {
+  const page = await start("chromium", "A");
+  await page.open(product.roomUrl(product.newRoom(), "A", { ...parameters, loop: 1 }));
+  await untilPlaying([page]);
+  await show(page, { width: 360, height: 740, dark: false });
+  const { barPixels, hidden } = await page.evaluate(() => {
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    const bar = document.querySelector(".bar")!.getBoundingClientRect();
+    const controls = Array.from(
+      document.querySelectorAll<HTMLElement>("main :is(a, button, input, summary)"),
+    );
+    const isUnderBar = (control: HTMLElement) => {
+      control.focus();
+      return control === document.activeElement && control.getBoundingClientRect().top < bar.bottom;
+    };
+    const hidden = controls.reverse().filter(isUnderBar);
+    return { barPixels: bar.height, hidden: hidden.map(({ outerHTML }) => outerHTML.slice(0, 60)) };
+  });
+  expect(barPixels).toBeLessThan(2 * 44);
+  expect(hidden).toEqual([]);
+});
+
+/** So large from now on. */
+async function show(page: Browser, look: Look): Promise<void> {
+  const folder = makeFolder("layout");
+  await page.screenshot(path.join(folder, "page.png"), look);
+  removeFolder(folder);
+}
+
 /** What sticks out of the page, or has more in it than fits. */
 async function tooWide(page: Browser): Promise<string[]> {
-  const folder = makeFolder("layout");
-  await page.screenshot(path.join(folder, "page.png"), phone);
-  removeFolder(folder);
+  await show(page, phone);
   return page.evaluate(() => {
     document.documentElement.style.fontSize = "200%";
     // From eyes only, with all that is in it.

@@ -55,7 +55,7 @@ function RoomPage() {
         <Shortcuts />
         <Show when={phase() === "joined"}>
           <MuteMyself />
-          <button type="button" class="button" onClick={() => view.studio.leave()}>
+          <button type="button" class="button leave" onClick={() => view.studio.leave()}>
             <Icon name="log-out" />
             <span class="label">Leave</span>
           </button>
