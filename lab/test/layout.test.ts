@@ -2,10 +2,10 @@
 
 import path from "node:path";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
-import { untilPlaying } from "../src/antiphon.js";
+import { binary, untilPlaying } from "../src/antiphon.js";
 import type { Browser, Look } from "../src/browsers.js";
-import { makeFolder, removeFolder } from "../src/processes.js";
-import { closeBrowsers, parameters, product, setUp, start, tearDown } from "./stage.js";
+import { makeFolder, removeFolder, Service } from "../src/processes.js";
+import { closeBrowsers, parameters, product, setUp, start, tearDown, untilShown } from "./stage.js";
 
 beforeAll(() => setUp(["A", "B"]));
 afterEach(closeBrowsers);
@@ -51,6 +51,41 @@ it("keeps the bar to one row on a small phone, and what has the focus below it",
   });
   expect(barPixels).toBeLessThan(2 * 44);
   expect(hidden).toEqual([]);
+});
+
+it("shows three strips side by side on a laptop, and of many musicians only what one plays by", async () => {
+  const page = await start("chromium", "A");
+  const room = product.newRoom();
+  await page.open(product.roomUrl(room, "A", parameters));
+  const folder = makeFolder("bots");
+  const company = async (count: number) => {
+    const command = [binary, "join", "--bots", String(count), product.lobbyUrl(room)];
+    const bots = Service.start(command, process.env, path.join(folder, "log"));
+    await untilShown(page, `With you: ${count}`);
+    await show(page, { width: 1400, height: 900, dark: false });
+    const seen = await page.evaluate(() => {
+      const visible = (element: Element) => element.checkVisibility();
+      const count = (selector: string) =>
+        Array.from(document.querySelectorAll(`.strip ${selector}`)).filter(visible).length;
+      const { gridTemplateColumns } = getComputedStyle(document.querySelector(".strips")!);
+      return {
+        columns: gridTemplateColumns.split(" ").length,
+        faders: count("input"),
+        verdicts: count(".verdict"),
+        moderations: count("[aria-label^='Mute for everyone']"),
+        grids: count(".figure-grid"),
+      };
+    });
+    await bots.stop();
+    await untilShown(page, "Nobody else is here yet");
+    return seen;
+  };
+  try {
+    expect(await company(4)).toEqual({ columns: 3, faders: 8, verdicts: 4, moderations: 4, grids: 4 });
+    expect(await company(5)).toEqual({ columns: 3, faders: 10, verdicts: 5, moderations: 0, grids: 0 });
+  } finally {
+    removeFolder(folder);
+  }
 });
 
 /** So large from now on. */

@@ -44,6 +44,7 @@ const KEY_FIGURES = ["Delay", "Buffer", "Filled in"];
 /**
  * @param props.from how the sentence about distance calls them
  * @param props.isSilenced by the owner: what is missing then is not judged
+ * @param props.brief of many: all but the verdict waits, too
  * @param props.children choices beside the figures that wait
  */
 export function PeerFigures(props: {
@@ -51,6 +52,7 @@ export function PeerFigures(props: {
   name: string;
   from: "them" | "yourself";
   isSilenced: boolean;
+  brief: boolean;
   children: JSX.Element;
 }) {
   const view = useView();
@@ -91,11 +93,10 @@ export function PeerFigures(props: {
   const keyFigures = createMemo(() => figures().filter(isKey));
   const otherFigures = createMemo(() => figures().filter((figure) => !isKey(figure)));
   const moreId = createUniqueId();
-  return (
-    <div class="figures">
-      <Show when={!props.isSilenced}>
-        <p class={`verdict ${summary().tone}`}>{summary().text}</p>
-        <Show when={incoming()}>{(found) => <Advice text={found().text} advice={found().advice} />}</Show>
+  const AtAGlance = () => (
+    <>
+      <Show when={!props.isSilenced && incoming()}>
+        {(found) => <Advice text={found().text} advice={found().advice} />}
       </Show>
       <Show when={props.from === "them" && isHeard(view.state())}>
         <HeardByThem reading={reading} name={props.name} />
@@ -104,12 +105,25 @@ export function PeerFigures(props: {
         <p class="hint">{distance()}</p>
       </Show>
       <FigureGrid figures={keyFigures} />
+    </>
+  );
+  return (
+    <div class="figures">
+      <Show when={!props.isSilenced}>
+        <p class={`verdict ${summary().tone}`}>{summary().text}</p>
+      </Show>
+      <Show when={!props.brief}>
+        <AtAGlance />
+      </Show>
       <details class="disclosure">
-        <summary aria-describedby={moreId}>Buffer, path and more numbers</summary>
+        <summary aria-describedby={moreId}>Buffer, path and more</summary>
         <span class="visually-hidden" id={moreId}>
           for {props.name}
         </span>
         <div class="figures">
+          <Show when={props.brief}>
+            <AtAGlance />
+          </Show>
           {props.children}
           <FigureGrid figures={otherFigures} />
           <Explanations figures={figures} about={props.name} />

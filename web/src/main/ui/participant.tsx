@@ -56,6 +56,9 @@ function BufferChoice(props: { name: string; buffer: Buffer; onChoice: (buffer: 
   );
 }
 
+/** Of more the strips show only what one plays by, so that all of them are seen soon. */
+const MOST_IN_FULL = 4;
+
 export function ParticipantStrip(props: { id: string; participants: Accessor<Participant[]> }) {
   const { studio, state, stats } = useView();
   // A strip is made for one id and never reused for another.
@@ -73,9 +76,16 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
   const isMixed = createMemo(() => peerOf(stats(), id)?.path === "mix");
   const gone = () => !participant().present && !participant().isLoop;
   const headingId = createUniqueId();
+  let strip!: HTMLLIElement;
+  /** What has the focus stays where it is. */
+  const isBrief = createMemo<boolean>((before) => {
+    const isCrowded = props.participants().filter(({ isLoop }) => !isLoop).length > MOST_IN_FULL;
+    return before !== undefined && strip.matches(":focus-within") ? before : isCrowded;
+  });
+  const canModerate = createMemo(() => state().isOwner && !participant().isLoop);
 
   return (
-    <li class="strip card" data-participant={id}>
+    <li ref={strip} class="strip card" data-participant={id}>
       <section aria-labelledby={headingId}>
         <div class="strip-head">
           <h3 id={headingId}>{name()}</h3>
@@ -124,7 +134,7 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           </div>
           <GainFader name={name()} gain={participant().gain} onGain={(gain) => studio.setGain(id, gain)} />
           <PanFader name={name()} pan={participant().pan} onPan={(pan) => studio.setPan(id, pan)} />
-          <Show when={state().isOwner && !participant().isLoop}>
+          <Show when={canModerate() && !isBrief()}>
             <Moderation participant={participant()} name={name()} />
           </Show>
         </div>
@@ -133,7 +143,11 @@ export function ParticipantStrip(props: { id: string; participants: Accessor<Par
           name={name()}
           from={participant().isLoop ? "yourself" : "them"}
           isSilenced={participant().mutedByOwner}
+          brief={isBrief()}
         >
+          <Show when={canModerate() && isBrief()}>
+            <Moderation participant={participant()} name={name()} />
+          </Show>
           <BufferChoice
             name={name()}
             buffer={participant().buffer}
