@@ -9,7 +9,7 @@ import type { Buffer, Participant, Problem } from "./model";
 import { Negotiations } from "./negotiations";
 import { DEFAULT_NAME, delayKey, hasSufficed, RememberedDelays } from "./remembered";
 import type { RunningSound } from "./running-sound";
-import { nameOf } from "./settings";
+import { type Automation, nameOf } from "./settings";
 import type { RemoteParticipant } from "./signalling";
 import { BUDGET_SHARES } from "./sound";
 import type { Store } from "./store";
@@ -32,18 +32,24 @@ export class Members {
   readonly #host: MembersHost;
   readonly #mesh: MeshHost;
   readonly #byId = new Map<string, Member>();
-  readonly #mixes = new Mixes();
+  readonly #mixes: Mixes;
   readonly #delays = new RememberedDelays();
   #nextStream = 1;
   #selfId: string | null = null;
   #ownerId: string | null = null;
   #iceServers: RTCIceServer[] = [];
 
-  /** `pin`: the way that the others' sound shall take, until it is chosen otherwise. */
-  constructor(store: Store, sound: RunningSound, pin: Pin, host: MembersHost) {
+  /** `asked`: what the page's address asks for. */
+  constructor(
+    store: Store,
+    sound: RunningSound,
+    asked: Pick<Automation, "pin" | "buffer">,
+    host: MembersHost,
+  ) {
     this.#store = store;
     this.#sound = sound;
-    this.#pin = pin;
+    this.#pin = asked.pin;
+    this.#mixes = new Mixes(asked.buffer);
     this.#host = host;
     this.#mesh = {
       negotiations: Negotiations.ofPage(),

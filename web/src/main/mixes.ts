@@ -23,7 +23,11 @@ export class Mixes {
   /** And whose it was; of an earlier page's nobody knows. Oldest first. */
   readonly #byName: Map<string, { id: string | null; mix: Partial<Mix> & KeptMix }>;
 
-  constructor(private readonly keeper?: Keeper) {
+  /** `asked`: the buffer that the page's address asks for, which counts more than what an earlier page kept. */
+  constructor(
+    private readonly asked: Mix["buffer"] | null = null,
+    private readonly keeper?: Keeper,
+  ) {
     const kept = readEntries(KEY, keeper).flatMap(([name, value]) => {
       const mix = readMix(value);
       return mix === null ? [] : [[name, { id: null, mix }] as const];
@@ -33,7 +37,9 @@ export class Mixes {
 
   /** `here`: the names of the others who are there, so that who comes second under a name is not taken for the first. */
   of({ id, name }: Who, here: readonly string[]): Partial<Mix> | undefined {
-    return this.#byId.get(id) ?? (here.includes(name) ? undefined : this.#byName.get(name)?.mix);
+    const known = here.includes(name) ? undefined : this.#byName.get(name);
+    const isEarlier = known?.id === null && this.asked !== null;
+    return this.#byId.get(id) ?? (isEarlier ? { ...known.mix, buffer: this.asked } : known?.mix);
   }
 
   keep({ id, name }: Who, { gain, pan, muted, solo, buffer, pin }: Mix): void {

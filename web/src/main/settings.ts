@@ -37,6 +37,8 @@ export interface Automation {
   port: boolean;
   /** The way that the others' sound shall take, until it is chosen otherwise in the room. */
   pin: Pin;
+  /** Null if the address says nothing of it. */
+  buffer: Buffer | null;
   /** Wanted if the room is new. */
   rateHz: number;
 }
@@ -58,6 +60,7 @@ export function loadSettings(search: string): { settings: Settings; automation: 
       loop: asked.get("loop") === "1",
       port: asked.get("transport") === "port",
       pin: PINS.find((pin) => pin === asked.get("path")) ?? "auto",
+      buffer: readBuffer(asked.get("buffer")),
       rateHz: [44_100, 48_000, 88_200, 96_000].includes(rateHz) ? rateHz : 48_000,
     },
   };

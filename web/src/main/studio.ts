@@ -74,7 +74,7 @@ export class Studio implements StudioApi {
       recover: () => void this.#room.recoverSound(),
     });
     this.#devices = new OwnDevices(this.#store, this.#sound);
-    this.#members = new Members(this.#store, this.#sound, automation.pin, {
+    this.#members = new Members(this.#store, this.#sound, automation, {
       signal: (to, data) => this.#room.signal(to, data),
       removed: (id) => this.#meters.forget(id),
     });
