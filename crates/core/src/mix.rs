@@ -65,9 +65,10 @@ impl Strip {
         self.soloed = soloed;
     }
 
-    /// Whether nothing is heard of the stream, and nothing will be until that is changed; solo apart.
-    pub fn is_silent(&self) -> bool {
-        (self.muted || self.gain == 0.0) && self.current == [0.0; 2]
+    /// Whether nothing is heard of the stream, and nothing will be until that is changed.
+    pub fn is_silent(&self, any_soloed: bool) -> bool {
+        let is_hidden = any_soloed && !self.soloed;
+        (self.muted || is_hidden || self.gain == 0.0) && self.current == [0.0; 2]
     }
 
     /// Whether the stream is soloed.

@@ -199,6 +199,10 @@ struct Stream {
     resampler: Resampler,
     steering: Steering,
     strip: Strip,
+    /// The last one rendered, `[channel][frame]`, with room for the longest.
+    quantum: Box<[f32]>,
+    /// Whether there was anything in it to play.
+    is_playing: bool,
     /// Nothing was heard of it in the last quantum that it played, before gain.
     was_silent: bool,
     /// Of the newest packet: format and channels.
@@ -260,8 +264,8 @@ pub struct Player {
     kernel: Arc<Kernel>,
     /// What a stream's resampler takes for a quantum, `[channel][frame]`.
     input: Box<[f32]>,
-    /// One stream's quantum, `[channel][frame]`.
-    scratch: Box<[f32]>,
+    /// The slot that may have predictors fitted first.
+    first: usize,
     /// Frames rendered so far, or passed, or slipped by.
     rendered: u64,
     slips: SlipWatch,
@@ -292,15 +296,15 @@ impl Player {
             (1..=MAX_QUANTUM_FRAMES).contains(&config.max_quantum_frames),
             "max_quantum_frames out of range"
         );
-        let room = |frames| vec![0.0; config.output_channels * frames].into_boxed_slice();
+        let input_frames = config.max_quantum_frames + EXTRA_INPUT_FRAMES;
         Self {
             config,
             streams: (0..config.max_streams)
                 .map(|_| Stream::new(&config))
                 .collect(),
             kernel,
-            input: room(config.max_quantum_frames + EXTRA_INPUT_FRAMES),
-            scratch: room(config.max_quantum_frames),
+            input: vec![0.0; config.output_channels * input_frames].into_boxed_slice(),
+            first: 0,
             rendered: 0,
             slips: SlipWatch::new(config.rate),
             lead: None,
@@ -489,23 +493,42 @@ impl Player {
             gaps: MAX_GAPS_TOGETHER * parts,
         };
         self.rendered = self.rendered.wrapping_add(frames as u64);
+        let (count, first) = (self.streams.len(), self.first);
+        // Who is not heard comes last, and has nothing fitted.
+        for is_silent in [false, true] {
+            for slot in (first..count).chain(0..first) {
+                let stream = &mut self.streams[slot];
+                if !stream.is_heard() || stream.strip.is_silent(any_soloed) != is_silent {
+                    continue;
+                }
+                // No stream, however full of gaps, takes what the others need.
+                let own_fits = if is_silent {
+                    0
+                } else {
+                    parts * stream.jitter.channels()
+                };
+                let most = Allowance {
+                    fits: left.fits.min(own_fits),
+                    gaps: left.gaps.min(parts * MAX_GAPS),
+                };
+                let mut own = most;
+                stream.render(&self.kernel, &mut self.input, frames, &mut own);
+                left.fits -= most.fits - own.fits;
+                left.gaps -= most.gaps - own.gaps;
+                if own.fits < most.fits {
+                    // Where all lose a packet at once, who got nothing comes first the next time.
+                    self.first = (slot + 1) % count;
+                }
+            }
+        }
+        // In the order of slots, whoever came first: the bits of a sum depend on it.
         for stream in self.streams.iter_mut().filter(|stream| stream.is_heard()) {
-            let (input, scratch) = (&mut self.input, &mut self.scratch);
-            // No stream, however full of gaps, takes what the others need.
-            let most = Allowance {
-                fits: left.fits.min(parts * stream.jitter.channels()),
-                gaps: left.gaps.min(parts * MAX_GAPS),
-            };
-            let mut own = most;
-            let is_playing = stream.render(&self.kernel, input, scratch, frames, &mut own);
-            left.fits -= most.fits - own.fits;
-            left.gaps -= most.gaps - own.gaps;
             stream.leaving_frames = stream.leaving_frames.saturating_sub(frames);
-            if !is_playing {
+            if !stream.is_playing {
                 continue;
             }
             stream.steer(frames, self.config.rate);
-            let quantum = &scratch[..stream.jitter.channels() * frames];
+            let quantum = &stream.quantum[..stream.jitter.channels() * frames];
             for (channel, samples) in quantum.chunks_exact(frames).enumerate() {
                 let peak = &mut stream.peaks[channel % 2];
                 *peak = samples
@@ -628,6 +651,8 @@ impl Stream {
             resampler: Resampler::new(channels),
             steering: Steering::default(),
             strip: Strip::new(config.rate.hz()),
+            quantum: vec![0.0; channels * config.max_quantum_frames].into_boxed_slice(),
+            is_playing: false,
             was_silent: true,
             format: None,
             malformed_packets: 0,
@@ -756,15 +781,9 @@ impl Stream {
         }
     }
 
-    /// Renders `frames` frames into `out`, `[channel][frame]`; false while nothing plays. `input` is room for what that takes.
-    fn render(
-        &mut self,
-        kernel: &Kernel,
-        input: &mut [f32],
-        out: &mut [f32],
-        frames: usize,
-        left: &mut Allowance,
-    ) -> bool {
+    /// Renders the next quantum, if anything plays. `input` is room for what that takes.
+    fn render(&mut self, kernel: &Kernel, input: &mut [f32], frames: usize, left: &mut Allowance) {
+        let out = &mut *self.quantum;
         let channels = self.jitter.channels();
         let is_resampled = self.resampler.is_engaged();
         let (room, taken) = if is_resampled {
@@ -772,10 +791,10 @@ impl Stream {
         } else {
             (&mut *out, frames)
         };
-        let is_playing = self.jitter.read(room, taken, |room, at, run| {
+        self.is_playing = self.jitter.read(room, taken, |room, at, run| {
             (self.concealer).process(room, taken, at, channels, run, left);
         });
-        if !is_playing {
+        if !self.is_playing {
             self.resampler.reset();
             self.steering = Steering::default();
         } else if is_resampled {
@@ -784,7 +803,6 @@ impl Stream {
         } else {
             self.resampler.remember(out, frames, 0, frames, channels);
         }
-        is_playing
     }
 
     /// Adjusts the rate at which the stream is consumed: to the sender's clock, and a little beyond to trim the delay.

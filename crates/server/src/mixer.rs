@@ -472,7 +472,7 @@ impl Mixer {
             let Some(input) = self.inputs.get_mut(&voice.stream) else {
                 continue;
             };
-            let is_silent = voice.strip.is_silent();
+            let is_silent = voice.strip.is_silent(false);
             // Of who is silent here another may still hear what comes before it is due.
             let needed = if is_silent { end.min(due) } else { end };
             while input.rendered_end() < needed {
@@ -484,7 +484,7 @@ impl Mixer {
             }
         }
         mix.voices.retain(|voice| {
-            let has_left = voice.is_leaving && voice.strip.is_silent();
+            let has_left = voice.is_leaving && voice.strip.is_silent(false);
             if has_left
                 && let Some(input) = self.inputs.get_mut(&voice.stream)
                 && !input.lose(listener)
@@ -636,7 +636,7 @@ impl Listener {
         for step in 0..count {
             let at = (self.missing + step) % count;
             let Voice { stream, strip, .. } = &self.voices[at];
-            let Some(input) = inputs.get_mut(stream).filter(|_| !strip.is_silent()) else {
+            let Some(input) = inputs.get_mut(stream).filter(|_| !strip.is_silent(false)) else {
                 continue;
             };
             if !input.reach(end) {
