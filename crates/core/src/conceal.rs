@@ -17,6 +17,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
+use crate::pcm::LARGEST_FLOAT;
 use crate::wire::{MAX_CHANNELS, SampleRate};
 
 /// Frames that the short-term predictor is fitted to: 21 ms at 48 kHz.
@@ -48,8 +49,9 @@ const HISTORY_FRAMES: usize = 2_048;
 const NOISE_FLOOR: f64 = 1e-3;
 /// Mean power below which there is nothing to fit: 16-bit silence.
 const SILENCE: f64 = 1e-10;
-/// Magnitudes that are remembered. What is smaller would end in denormals, what is greater in infinities; both are taken as silence.
-const MAGNITUDES: core::ops::RangeInclusive<f32> = 1e-12..=1e6;
+/// Magnitudes that are remembered. What is smaller would end in denormals, what is greater in infinities, and is of no sound that is decoded, be all
+/// channels folded onto one; both are taken as silence.
+const MAGNITUDES: core::ops::RangeInclusive<f32> = 1e-12..=MAX_CHANNELS as f32 * LARGEST_FLOAT;
 /// Lanes of the sums, so that they vectorise and are the same bits everywhere.
 const LANES: usize = 8;
 /// Lags searched at a time; divides the number of lags.

@@ -7,8 +7,9 @@ use crate::wire::SampleFormat;
 
 const S16_SCALE: f32 = 32_768.0;
 const S24_SCALE: f32 = 8_388_608.0;
-/// No float sample is larger, so that no mix of them is infinite or NaN: that would silence filters after us for good.
-const LARGEST_FLOAT: f32 = 1e30;
+/// No float sample is larger: 24 dB above full scale. What is, is no sound: a single one would have a limiter turn the whole mix down, and
+/// a mix that is infinite or NaN would silence filters after us for good.
+pub(crate) const LARGEST_FLOAT: f32 = 16.0;
 
 /// Added to a small number, it leaves no room for a fraction: what the lowest bits then hold is the nearest integer, halves to even.
 const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
@@ -69,7 +70,7 @@ pub fn encode_channel(
 }
 
 /// Reads one channel of interleaved wire bytes into `out`; floats that are no sound (NaN, infinities,
-/// beyond ±10^30) become 0.
+/// beyond ±16) become 0.
 ///
 /// RT: no alloc, no lock, O(frames).
 pub fn decode_channel(
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn out_of_range_clamps_and_what_is_no_sound_is_silence() {
-        assert_eq!(decode(SampleFormat::F32, &(-1e30f32).to_le_bytes()), -1e30);
+        assert_eq!(decode(SampleFormat::F32, &(-16f32).to_le_bytes()), -16.0);
         assert_eq!(encode(SampleFormat::S16, 2.0)[..2], i16::MAX.to_le_bytes());
         assert_eq!(encode(SampleFormat::S16, -2.0)[..2], i16::MIN.to_le_bytes());
         assert_eq!(encode(SampleFormat::S16, f32::NAN)[..2], [0, 0]);
@@ -195,7 +196,7 @@ mod tests {
             f32::INFINITY,
             f32::NEG_INFINITY,
             f32::MIN,
-            1.01e30,
+            16f32.next_up(),
         ] {
             assert_eq!(decode(SampleFormat::F32, &poison.to_le_bytes()), 0.0);
         }

@@ -3,6 +3,7 @@
 mod support;
 
 use antiphon_core::conceal::Concealment;
+use antiphon_core::limiter::Limiter;
 use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_DATAGRAM_BYTES};
 use antiphon_core::{
     Command, Player, PlayerConfig, SampleFormat, SampleRate, StreamFormat, Target,
@@ -424,7 +425,15 @@ fn send_raw(player: &mut Player, id: u32, sequence: u32, sample: f32) {
 
 #[test]
 fn the_mix_is_always_finite() {
-    for sample in [1e30, f32::MAX, f32::MIN, f32::INFINITY, f32::NAN, 1e-45] {
+    for sample in [
+        16.0,
+        1e30,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NAN,
+        1e-45,
+    ] {
         let mut player = player(1, 2, 4_096);
         for command in [
             Command::Add(GOOD),
@@ -441,6 +450,34 @@ fn the_mix_is_always_finite() {
             send_raw(&mut player, GOOD, n, -sample);
             let out = quantum(&mut player, 64);
             assert!(out.iter().all(|s| s.is_finite()), "{sample} gave {out:?}");
+        }
+    }
+}
+
+#[test]
+fn one_sample_of_nonsense_turns_no_mix_down() {
+    for nonsense in [16f32.next_up(), 1e30, f32::MIN, f32::INFINITY, f32::NAN] {
+        let (mut player, mut limiter) = (player(1, 2, 4_096), Limiter::new(48_000));
+        for id in [GOOD, BAD] {
+            for command in [Command::Add(id), Command::Target(id, Target::Fixed(0))] {
+                player.handle_command(command).expect("fits");
+            }
+        }
+        for n in 0..50 {
+            send_raw(&mut player, GOOD, n, 0.25);
+            let header = header(n, 64 * u64::from(n), 64);
+            let mut bytes = vec![0; header.datagram_bytes()];
+            header.write(&mut bytes);
+            if n == 25 {
+                bytes[AUDIO_HEADER_BYTES..][..4].copy_from_slice(&nonsense.to_le_bytes());
+            }
+            player.handle_datagram(BAD, &bytes);
+            let mut out = quantum(&mut player, 64);
+            limiter.process(&mut out, 64);
+            assert!(
+                out.iter().all(|&sample| sample == 0.25),
+                "{nonsense}: {out:?}"
+            );
         }
     }
 }
