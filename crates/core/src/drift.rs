@@ -128,7 +128,7 @@ pub struct DriftEstimator {
     /// Least delay of what came at `newest_at`, by quanta and by the host's clock.
     least: i64,
     timed_least: i64,
-    /// Delays in this window; those of more than 12 hours count as that.
+    /// Delays in this window.
     samples: Box<[i32]>,
     sampled: usize,
     /// Of the delays, one in so many is kept.
@@ -206,6 +206,12 @@ impl DriftEstimator {
         if self.origin.is_some() && self.is_timed && timed_frames.is_none() && is_near {
             return;
         }
+        let delay_from = |origin: i64, at: u64| (at.wrapping_sub(end) as i64).wrapping_sub(origin);
+        let is_far = |origin| i32::try_from(delay_from(origin, output_frames)).is_err();
+        if self.origin.is_some_and(is_far) {
+            // By hours: another time altogether, whose delays would all be the longest that is kept.
+            self.reset();
+        }
         let origin = match self.origin {
             Some(origin) if self.is_timed == timed_frames.is_some() => origin,
             known => {
@@ -218,9 +224,8 @@ impl DriftEstimator {
                     .insert(known.unwrap_or(output_frames.wrapping_sub(end) as i64))
             }
         };
-        let delay_at = |at: u64| (at.wrapping_sub(end) as i64).wrapping_sub(origin);
-        let delay = delay_at(output_frames);
-        let timed_delay = timed_frames.map_or(delay, delay_at);
+        let delay = delay_from(origin, output_frames);
+        let timed_delay = timed_frames.map_or(delay, |at| delay_from(origin, at));
         match self.window.wrapping_sub(window) {
             0 => {}
             // A straggler: its window has ended.

@@ -536,6 +536,24 @@ fn steps_that_recur_are_drift_until_they_end() {
 }
 
 #[test]
+fn a_media_time_that_jumps_by_hours_hides_no_drift() {
+    for jump_hours in [-13, 0, 6, 13] {
+        let mut random = Random(12);
+        let mut estimator = DriftEstimator::new(SampleRate::Hz48000);
+        for n in 0..60_000u64 {
+            let jump = if n < 20_000 { 0 } else { jump_hours };
+            let media = (n * 128).wrapping_add_signed(jump * 3_600 * 48_000);
+            // 200 ppm fast, with 3 ms of jitter.
+            let at = (n as f64 * 128.0 / 1.000_2) as u64 + random.below(144);
+            estimator.add(at.next_multiple_of(128), Some(at), media, 128);
+        }
+        let found = estimator.estimate();
+        let is_right = |drift: Drift| (drift.ppm - 200.0).abs() <= drift.error_ppm.max(5.0);
+        assert!(found.is_some_and(is_right), "{jump_hours} h: {found:?}");
+    }
+}
+
+#[test]
 fn hostile_numbers_do_no_harm() {
     let mut random = Random(11);
     let mut estimator = DriftEstimator::new(SampleRate::Hz48000);
