@@ -6,7 +6,7 @@
 //! often than the glitch budget allows, and shrinks by a cross-faded skip when it has been longer than needed.
 //!
 //! A sender may send the same frames by two paths. Of each frame the first copy counts; what was received before is a *copy*, whatever
-//! became of it, and tells nothing of lateness.
+//! became of it, and tells nothing of lateness. So is what the slower path brings when nobody remembers any more whether it had come.
 //!
 //! A datagram may also carry a cheap copy of the one before ([`Arrival::Recovered`]). It plays unless the original comes in time, by either
 //! path, which then takes its place.
@@ -126,6 +126,8 @@ pub struct JitterBuffer {
     delay: i64,
     /// Media time after the newest frame received.
     newest_end: u64,
+    /// The path by which that came, as in [`AudioHeader::stream`].
+    newest_stream: u16,
     /// Media time after the newest frame played: nothing before it is played any more, even when the delay has grown.
     played_end: u64,
     /// Media time of the first frame: silence before it is waiting, not concealment.
@@ -178,6 +180,7 @@ impl JitterBuffer {
             lead: None,
             delay: 0,
             newest_end: 0,
+            newest_stream: 0,
             played_end: 0,
             counted_from: 0,
             playout: PlayoutDelay::new(rate),
@@ -410,6 +413,11 @@ impl JitterBuffer {
             }
         } else if is_straggler && is_hopeless {
             // It says nothing of the stream as it is now, so nothing is decided by it, and nothing owed for it.
+            if header.stream != self.newest_stream && self.received.is_past(start) {
+                // As far as anybody remembers, the faster path has brought it.
+                self.counts.copied_frames += frames as u64;
+                return false;
+            }
             self.counts.late_packets += 1;
             self.counts.late_frames += frames as u64;
             return true;
@@ -467,6 +475,7 @@ impl JitterBuffer {
         let end = start.wrapping_add(frames as u64);
         if end.wrapping_sub(self.newest_end) as i64 > 0 {
             self.newest_end = end;
+            self.newest_stream = header.stream;
         }
         true
     }

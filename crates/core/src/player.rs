@@ -763,7 +763,7 @@ impl Stream {
         let behind =
             |newest: Option<u64>| newest.map_or(0, |newest| newest.wrapping_sub(end) as i64);
         // What is older by more than a second may have been sent after the sender had set its clock: but not if it goes on from what the path brought before,
-        // which may have stood still for seconds.
+        // which may have stood still for seconds, nor if the path is new and the other is heard.
         let is_known = arrival == Arrival::New && before.is_some();
         let is_set_back = is_known && behind(before) > second;
         if is_set_back && behind(other.newest_end) > second {
@@ -772,7 +772,7 @@ impl Stream {
         }
         let is_overtaken = match behind(other.newest_end) {
             ..1 => false,
-            behind => behind <= second || is_known,
+            behind => behind <= second || is_known || !is_starved,
         };
         match arrival {
             Arrival::New | Arrival::Restart if is_overtaken => Arrival::Overtaken,

@@ -40,6 +40,13 @@ impl Received {
         }
     }
 
+    /// Whether `media` is older than the record.
+    pub(crate) fn is_past(&self, media: u64) -> bool {
+        let capacity = self.frames.capacity() as i64;
+        self.end
+            .is_some_and(|end| end.wrapping_sub(media) as i64 > capacity)
+    }
+
     /// Frames from `media` on that were received, in a row, at most `most`.
     pub(crate) fn run(&self, media: u64, most: usize) -> usize {
         let Some(end) = self.end else {

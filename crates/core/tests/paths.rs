@@ -188,6 +188,54 @@ fn what_a_path_held_back_for_seconds_does_not_disturb_what_the_other_brings() {
 }
 
 #[test]
+fn a_path_that_begins_with_old_sound_starts_nothing_anew_and_brings_copies() {
+    for (first, second) in [(0, 9), (9, 0)] {
+        let mut player = added();
+        let mut samples = Vec::new();
+        for n in 0..1_100u64 {
+            // 1.2 s behind, from the start.
+            let behind = (n >= 1_000).then(|| (second, n - 450));
+            for (stream, n) in [(first, n)].into_iter().chain(behind) {
+                let header = AudioHeader {
+                    stream,
+                    ..header(n as u32, n * PACKET, PACKET as usize)
+                };
+                player.handle_datagram(ID, &datagram(&header));
+            }
+            samples.extend(quantum(&mut player, PACKET as usize));
+        }
+        assert_order(&samples);
+        let jitter = stats(&player, ID).jitter;
+        assert_eq!((jitter.resyncs, jitter.late_packets), (0, 0), "{jitter:?}");
+        assert_eq!(jitter.copied_frames, 100 * PACKET, "{jitter:?}");
+    }
+}
+
+#[test]
+fn a_path_that_begins_after_the_other_has_ended_is_heard_whatever_its_clock() {
+    let mut player = added();
+    let mut heard = 0;
+    for n in 0..2_000u64 {
+        let (stream, media) = match n {
+            ..1_000 => (0, n * PACKET),
+            // A second later, and set back by three.
+            _ => (9, (n - 1_000) * PACKET),
+        };
+        if !(1_000..1_375).contains(&n) {
+            let header = AudioHeader {
+                stream,
+                ..header(n as u32, media, PACKET as usize)
+            };
+            player.handle_datagram(ID, &datagram(&header));
+        }
+        let samples = quantum(&mut player, PACKET as usize);
+        heard = samples.last().and_then(|&it| media_of(it)).unwrap_or(heard);
+    }
+    assert!((990 * PACKET..1_000 * PACKET).contains(&heard), "{heard}");
+    assert!(stats(&player, ID).jitter.played_frames > 1_600 * PACKET);
+}
+
+#[test]
 fn a_sender_that_sets_its_clock_back_is_followed_by_both_paths() {
     let mut player = added();
     let mut last = 0;
