@@ -313,7 +313,7 @@ impl Rendition {
         overrun
     }
 
-    /// Length in bytes, and frames, of the next datagram.
+    /// Length in bytes of the next datagram, and the frames in it that none had before.
     fn poll(
         &mut self,
         queue: &[f32],
@@ -335,7 +335,17 @@ impl Rendition {
             self.unsent_frames = packet_frames;
             self.unsent_datagrams = packet_frames.div_ceil(self.most_frames());
         }
-        let frames = self.unsent_frames.div_ceil(self.unsent_datagrams);
+        let new = self.unsent_frames.div_ceil(self.unsent_datagrams);
+        let in_queue = queue_frames as u64 - (pushed - self.polled);
+        let kept = self.sent_in_a_row.min(in_queue) as usize;
+        // What is a frame shorter than the others of its packet repeats one: as long as they are, its copy leaves out nothing of the one before.
+        let longest = packet_frames.div_ceil(packet_frames.div_ceil(self.most_frames()));
+        let repeated = if self.is_copied && kept >= 2 * longest - new {
+            longest - new
+        } else {
+            0
+        };
+        let (frames, from) = (new + repeated, self.polled - repeated as u64);
         let header = AudioHeader {
             format,
             rate,
@@ -343,21 +353,18 @@ impl Rendition {
             stream: 0,
             frames: frames as u16,
             sequence: self.sequence,
-            timestamp: self.polled,
+            timestamp: from,
         };
         let mut length = header.datagram_bytes();
         header.write(out);
         let samples = &mut out[AUDIO_HEADER_BYTES..length];
         for channel in 0..channels {
-            let (older, newer) = run(queue, queue_frames, channel, self.polled, frames);
+            let (older, newer) = run(queue, queue_frames, channel, from, frames);
             let (first, second) = samples.split_at_mut(older.len() * channels * format.bytes());
             pcm::encode_channel(format, older, channel, channels, first);
             pcm::encode_channel(format, newer, channel, channels, second);
         }
-        let kept = self
-            .sent_in_a_row
-            .min(queue_frames as u64 - (pushed - self.polled));
-        if self.is_copied && kept >= frames as u64 {
+        if self.is_copied && kept >= frames + repeated {
             for (channel, block) in header.copy_blocks(&mut out[length..]).enumerate() {
                 let (older, newer) = run(
                     queue,
@@ -370,12 +377,12 @@ impl Rendition {
             }
             length += header.copy_bytes();
         }
-        self.sent_in_a_row += frames as u64;
+        self.sent_in_a_row += new as u64;
         self.sequence = self.sequence.wrapping_add(1);
-        self.polled += frames as u64;
-        self.unsent_frames -= frames;
+        self.polled += new as u64;
+        self.unsent_frames -= new;
         self.unsent_datagrams -= 1;
-        Some((length, frames))
+        Some((length, new))
     }
 
     /// Frames of the longest datagram.

@@ -151,6 +151,9 @@ fn each_datagram_but_the_first_carries_a_copy_of_the_one_before() {
         (SampleFormat::S16, 510),
         (SampleFormat::S24, 128),
         (SampleFormat::F32, 300),
+        // Split unevenly.
+        (SampleFormat::S24, 509),
+        (SampleFormat::F32, 512),
     ] {
         let every_second = |player: &mut Player, datagrams: &[Vec<u8>]| {
             for (n, datagram) in datagrams.iter().enumerate() {
