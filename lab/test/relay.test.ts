@@ -28,6 +28,7 @@ import {
   start,
   statsOf,
   tearDown,
+  untilShown,
   wrongCounts,
   wrongIn,
 } from "./stage.js";
@@ -203,6 +204,32 @@ describe("through the server", () => {
       ]);
       expect(peers[0]!.playedFrames).toBeGreaterThan(after[index]!.peers[0]!.playedFrames);
     }
+  });
+
+  it("is how sound comes to a browser that is too old for another way, which is said", async () => {
+    const [old, other] = [await start("chromium", "A"), await start("chromium", "B")];
+    const room = product.newRoom();
+    await old.open(product.lobbyUrl(room));
+    await untilShown(old, "Join and only listen");
+    await old.evaluate(() => {
+      const post = Worker.prototype.postMessage as (this: Worker, ...told: unknown[]) => void;
+      Worker.prototype.postMessage = function (message: unknown, handed?: unknown) {
+        const isLane = Array.isArray(handed) && handed.some((one) => one instanceof RTCDataChannel);
+        if (isLane) throw new DOMException("could not be cloned", "DataCloneError");
+        post.call(this, message, handed);
+      };
+      const buttons = Array.from(document.querySelectorAll("button"));
+      buttons.find(({ textContent }) => textContent.trim() === "Join and only listen")!.click();
+    });
+    await other.open(product.roomUrl(room, "B", parameters));
+    await untilShown(old, "too old to send sound straight");
+    await until([old], ({ path }) => path === "relay", "come by the relay alone");
+    await old.evaluate(() => {
+      const buttons = Array.from(document.querySelectorAll("button"));
+      buttons.find(({ textContent }) => textContent.includes("Hear yourself"))!.click();
+    });
+    await untilShown(old, "With you: 1");
+    expect(old.errors).toEqual([]);
   });
 
   it("comes both ways again after a browser has lost all its sockets", async () => {

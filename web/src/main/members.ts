@@ -25,6 +25,15 @@ export interface MembersHost extends Pick<MeshHost, "signal"> {
   removed(id: string): void;
 }
 
+/** docs/operating.md: what a browser must have. */
+const oldBrowserProblem: Problem = {
+  id: "old-browser",
+  severity: "warning",
+  title: "This browser is too old to send sound straight to the others.",
+  remedy:
+    "Update it, or take another: Chrome, Chromium or Edge from 130 on, or Firefox from 144 on. Until then sound takes the longer way through the server.",
+};
+
 export class Members {
   readonly #store: Store;
   readonly #sound: RunningSound;
@@ -53,7 +62,7 @@ export class Members {
     this.#host = host;
     this.#mesh = {
       negotiations: Negotiations.ofPage(),
-      addLane: (...lane) => sound.current?.addLane(...lane),
+      addLane: (...lane) => this.#addLane(...lane),
       closeLane: (stream, lane) => sound.current?.closeLane(stream, lane),
       signal: (to, data) => host.signal(to, data),
       changed: () => {
@@ -62,6 +71,16 @@ export class Members {
       },
     };
     setInterval(() => this.#keepDelays(), KEEP_DELAYS_MS);
+  }
+
+  /** *Errors* where the browser hands no channel to another thread: then all goes through the server. */
+  #addLane(...lane: Parameters<MeshHost["addLane"]>): void {
+    try {
+      this.#sound.current?.addLane(...lane);
+    } catch (error) {
+      this.#store.raise(oldBrowserProblem);
+      throw error;
+    }
   }
 
   /** In order of joining. */
@@ -177,7 +196,11 @@ export class Members {
     }
     const member = this.#add(LOOP_ID, "Yourself, through the network");
     const { lanes } = this.#store.state.settings;
-    member.peer = new Loop(member.stream, lanes, this.#iceServers, this.#mesh);
+    try {
+      member.peer = new Loop(member.stream, lanes, this.#iceServers, this.#mesh);
+    } catch {
+      this.setLoop(false);
+    }
     this.publish();
   }
 
