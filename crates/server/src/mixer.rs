@@ -142,7 +142,7 @@ struct Input {
     renders: u64,
     /// Whether anything may still come of it.
     is_expected: bool,
-    /// Who mixes it.
+    /// Who mixes it, ascending.
     listeners: Vec<u16>,
 }
 
@@ -158,6 +158,7 @@ struct Voice {
 /// A listener's mix.
 #[derive(Debug)]
 struct Listener {
+    /// By stream, ascending.
     voices: Vec<Voice>,
     limiter: Limiter,
     samples: Renditions,
@@ -216,8 +217,9 @@ impl Mixer {
 
     /// Ends a listener's mix, if it has one.
     pub fn remove_listener(&mut self, listener: u16) {
-        self.listeners.remove(&listener);
-        self.inputs.retain(|_, input| input.lose(listener));
+        if self.listeners.remove(&listener).is_some() {
+            self.inputs.retain(|_, input| input.lose(listener));
+        }
     }
 
     /// Changes who is in a listener's mix, and how loud. Changes of gain are ramped, and who stays goes on undisturbed. Of a participant who is
@@ -242,21 +244,22 @@ impl Mixer {
         }
         mix.missing = 0;
         for voice in &mut mix.voices {
-            voice.is_leaving = !sources.iter().any(|source| source.stream == voice.stream);
-            voice.strip.set_muted(voice.is_leaving);
+            voice.is_leaving = true;
+            voice.strip.set_muted(true);
         }
         for source in sources {
-            let strip = mix.strip(source.stream, self.rate);
-            strip.set_gain(source.gain);
-            strip.set_pan(source.pan);
-            strip.set_muted(source.muted);
+            let voice = mix.voice(source.stream, self.rate);
+            voice.is_leaving = false;
+            voice.strip.set_gain(source.gain);
+            voice.strip.set_pan(source.pan);
+            voice.strip.set_muted(source.muted);
         }
         let begin = self.slowest().unwrap_or(clock);
         for source in sources {
             let input = self.inputs.entry(source.stream);
             let input = input.or_insert_with(|| Input::new(self.rate, begin));
-            if !input.listeners.contains(&listener) {
-                input.listeners.push(listener);
+            if let Err(at) = input.listeners.binary_search(&listener) {
+                input.listeners.insert(at, listener);
             }
         }
     }
@@ -581,7 +584,9 @@ impl Input {
 
     /// This listener does not mix it. False if nobody does.
     fn lose(&mut self, listener: u16) -> bool {
-        self.listeners.retain(|other| *other != listener);
+        if let Ok(at) = self.listeners.binary_search(&listener) {
+            self.listeners.remove(at);
+        }
         !self.listeners.is_empty()
     }
 }
@@ -610,17 +615,22 @@ impl Listener {
         (self.position + self.packet_frames as u64).next_multiple_of(BLOCK_FRAMES)
     }
 
-    fn strip(&mut self, stream: u16, rate: SampleRate) -> &mut Strip {
-        let known = self.voices.iter().position(|voice| voice.stream == stream);
-        let at = known.unwrap_or_else(|| {
-            self.voices.push(Voice {
+    /// Of a source, new if it is not there yet.
+    fn voice(&mut self, stream: u16, rate: SampleRate) -> &mut Voice {
+        let known = self
+            .voices
+            .binary_search_by_key(&stream, |voice| voice.stream);
+        let at = known.unwrap_or_else(|at| {
+            let strip = Strip::from_silence(rate.hz());
+            let voice = Voice {
                 stream,
-                strip: Strip::from_silence(rate.hz()),
+                strip,
                 is_leaving: false,
-            });
-            self.voices.len() - 1
+            };
+            self.voices.insert(at, voice);
+            at
         });
-        &mut self.voices[at].strip
+        &mut self.voices[at]
     }
 
     /// Lets media time pass up to `position`.

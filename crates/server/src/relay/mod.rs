@@ -30,7 +30,7 @@ mod webtransport;
 pub use quic::transport;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -56,7 +56,7 @@ use self::{
     latency::Latencies,
     metrics::Snapshot,
     quic::CloseCode,
-    room::{AllMixes, Room},
+    room::{AllMixes, Changed, Room},
     session::Seat,
 };
 use crate::{
@@ -249,7 +249,7 @@ impl BoundRelay {
             start,
             connections: Connections::new(socket, config)?,
             public_origin,
-            mixes_changed: Rc::default(),
+            changed: Rc::default(),
             mix_due: None,
             all_mixes: Rc::default(),
             encoding: Rc::new(encoding),
@@ -299,6 +299,7 @@ impl BoundRelay {
             }
             let now = Instant::now();
             relay.handle_timeout(now);
+            relay.connect_listeners();
             relay.connections.transmit_all(now);
             if let Some(until) = stopping {
                 if relay.connections.is_empty() {
@@ -353,8 +354,7 @@ struct Relay {
     start: Instant,
     connections: Connections,
     public_origin: Option<String>,
-    /// The first mix may be due at another time than before.
-    mixes_changed: Rc<Cell<bool>>,
+    changed: Rc<Changed>,
     /// When the first mix is due, unless that has changed.
     mix_due: Option<Instant>,
     all_mixes: Rc<AllMixes>,
@@ -482,6 +482,15 @@ impl Relay {
         }
     }
 
+    /// Finds out anew who takes what, where that has changed: once for all that a burst says.
+    fn connect_listeners(&mut self) {
+        if self.changed.listeners.take() {
+            for room in self.rooms.values() {
+                room.borrow_mut().connect_listeners(&mut self.connections);
+            }
+        }
+    }
+
     /// When something is due although nothing comes.
     fn next_timeout(&mut self) -> Instant {
         let timeouts = [
@@ -495,7 +504,7 @@ impl Relay {
 
     /// When the first mix is due.
     fn next_mix(&mut self) -> Option<Instant> {
-        if self.mixes_changed.take() {
+        if self.changed.mixes.take() {
             let rooms = self.rooms.values();
             let due = rooms.filter_map(|room| room.borrow().poll_timeout()).min();
             self.mix_due = due.map(|due| self.start + due);
@@ -527,15 +536,14 @@ impl Relay {
                         room.clone(),
                         sample_rate_hz,
                         self.start,
-                        Rc::clone(&self.mixes_changed),
+                        Rc::clone(&self.changed),
                         Rc::clone(&self.all_mixes),
                         Rc::clone(&self.encoding),
                     );
                     Rc::new(RefCell::new(room))
                 };
                 let room = Rc::clone(self.rooms.entry(room.clone()).or_insert_with(new));
-                room.borrow_mut()
-                    .admit(stream, participant, &mut self.connections);
+                room.borrow_mut().admit(stream, participant);
                 self.seats.insert(token, Seat { room, stream });
             }
             MediaCommand::Withdraw { token } => {

@@ -82,8 +82,9 @@ pub(super) struct Room {
     /// Datagrams that its audio may still cause.
     deliveries: TokenBucket,
     all_mixes: Rc<AllMixes>,
-    /// Set when [`Room::poll_timeout`] may be another than before.
-    mixes_changed: Rc<Cell<bool>>,
+    changed: Rc<Changed>,
+    /// Somebody takes something else than [`Room::connect_listeners`] has found.
+    listeners_changed: bool,
     participants: BTreeMap<u16, Participant>,
     /// Its clock is the relay's.
     mixer: Mixer,
@@ -97,6 +98,15 @@ pub(super) struct Room {
     reported: (Latencies, Latencies),
 }
 
+/// What has changed in any of the rooms since the loop looked.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// [`Room::poll_timeout`] may be another than before.
+    pub(super) mixes: Cell<bool>,
+    /// [`Room::connect_listeners`] has something to do.
+    pub(super) listeners: Cell<bool>,
+}
+
 #[derive(Debug)]
 struct Participant {
     id: ParticipantId,
@@ -107,7 +117,7 @@ struct Participant {
     listen: Listen,
     /// How many streams are forwarded to it.
     takes: u16,
-    /// Who takes this one's stream as it is.
+    /// Who takes this one's stream as it is, ascending.
     forwarded_to: Vec<u16>,
     /// In whose mixes this one's stream is.
     mixed_for: Vec<u16>,
@@ -292,7 +302,7 @@ impl Room {
         name: RoomName,
         sample_rate_hz: SampleRateHz,
         start: Instant,
-        mixes_changed: Rc<Cell<bool>>,
+        changed: Rc<Changed>,
         all_mixes: Rc<AllMixes>,
         encoding: Rc<Encoding>,
     ) -> Self {
@@ -302,7 +312,8 @@ impl Room {
             start,
             deliveries: room_deliveries(start.elapsed()),
             all_mixes,
-            mixes_changed,
+            changed,
+            listeners_changed: false,
             participants: BTreeMap::new(),
             mixer: Mixer::new(rate),
             rate,
@@ -317,7 +328,7 @@ impl Room {
         self.participants.is_empty()
     }
 
-    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId, connections: &mut Connections) {
+    pub(super) fn admit(&mut self, stream: u16, id: ParticipantId) {
         let participant = Participant {
             id,
             muted: false,
@@ -346,7 +357,7 @@ impl Room {
             mixing: (Duration::ZERO, 0),
         };
         self.participants.insert(stream, participant);
-        self.connect_listeners(connections);
+        self.handle_listeners_changed();
     }
 
     pub(super) fn withdraw(&mut self, stream: u16, connections: &mut Connections) {
@@ -360,7 +371,7 @@ impl Room {
         }
         self.mixer.remove_listener(stream);
         self.expect(stream);
-        self.connect_listeners(connections);
+        self.handle_listeners_changed();
     }
 
     pub(super) fn mute(&mut self, stream: u16, muted: bool) {
@@ -440,11 +451,11 @@ impl Room {
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
             self.expect(stream);
-            self.connect_listeners(connections);
+            self.handle_listeners_changed();
         }
     }
 
-    /// A page said what its participant takes from now on.
+    /// A page said what its participant takes from now on: from the next [`Room::connect_listeners`] on, if that is anything new.
     ///
     /// # Errors
     /// It says too much, or asks for too many mixes.
@@ -481,6 +492,9 @@ impl Room {
             participant.mix_share.set(mixed);
             participant.mix_refused = false;
         }
+        if participant.listen == listen {
+            return Ok(());
+        }
         if let Some(mix) = other {
             let format = SampleFormat::from_bits(mix.format);
             let format = format.expect("a control message has the engine's formats");
@@ -510,12 +524,22 @@ impl Room {
             way.set_rungs(rungs);
         }
         self.prepare_mix(stream);
-        self.connect_listeners(connections);
+        self.handle_listeners_changed();
         Ok(())
     }
 
-    /// Finds out anew who takes whose stream. Nobody takes their own.
-    fn connect_listeners(&mut self, connections: &mut Connections) {
+    fn handle_listeners_changed(&mut self) {
+        self.listeners_changed = true;
+        self.changed.listeners.set(true);
+    }
+
+    /// Finds out anew who takes whose stream, if that has changed. Nobody takes their own.
+    ///
+    /// It looks at everybody, so that it is for the end of a burst: one may say twenty things, and all may say something.
+    pub(super) fn connect_listeners(&mut self, connections: &mut Connections) {
+        if !std::mem::take(&mut self.listeners_changed) {
+            return;
+        }
         for participant in self.participants.values_mut() {
             participant.forwarded_to.clear();
             participant.mixed_for.clear();
@@ -564,7 +588,8 @@ impl Room {
         for participant in self.participants.values_mut() {
             let forwarded_to = &participant.forwarded_to;
             let mixed_for = participant.mixed_for.iter();
-            let only_mixed = mixed_for.filter(|listener| !forwarded_to.contains(listener));
+            let only_mixed =
+                mixed_for.filter(|listener| forwarded_to.binary_search(listener).is_err());
             let now = Wanted {
                 listeners: (forwarded_to.len() + only_mixed.count()) as u32,
                 opus: forwarded_to
@@ -580,7 +605,7 @@ impl Room {
         }
         // Perhaps only who has left was waited for.
         self.send_mixes(connections);
-        self.mixes_changed.set(true);
+        self.changed.mixes.set(true);
     }
 
     /// Who takes a participant's stream. Its sessions are told on every change.
@@ -753,7 +778,7 @@ impl Room {
             .mixer
             .poll_datagram(self.start.elapsed(), &mut outgoing)
         {
-            self.mixes_changed.set(true);
+            self.changed.mixes.set(true);
             let (stream, complete_at) = (mixed.listener, mixed.complete_at);
             let datagram = &mut outgoing[..mixed.length];
             match mixed.rendition {
@@ -1158,23 +1183,80 @@ mod tests {
         assert_eq!(count(1_000, &mut allowance, second + second / 10), 500);
     }
 
-    #[tokio::test]
-    async fn who_found_no_place_for_opus_steps_down_to_it_once_another_leaves_one() {
+    /// A room with so many, and the relay's connections, of which there are none.
+    fn room_of(participants: u16, encoding: &Rc<Encoding>) -> (Room, Connections) {
         let certificates = Rotation::new(Lifetime::default(), SystemTime::now());
         let config = certificates.server_config(&Arc::new(transport()));
         let socket = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
-        let mut connections = Connections::new(socket, config).expect("a socket");
-        let (encoding, _encoded) = Encoding::start().expect("a thread");
-        let encoding = Rc::new(encoding);
+        let connections = Connections::new(socket, config).expect("a socket");
         let mut room = Room::new(
             "a-room-that-nobody-guesses".parse().expect("a name"),
             48_000.try_into().expect("a rate"),
             Instant::now() - Duration::from_secs(2),
             Rc::default(),
             Rc::default(),
-            Rc::clone(&encoding),
+            Rc::clone(encoding),
         );
-        room.admit(1, ParticipantId::of_secret(&[1; 32]), &mut connections);
+        for stream in 1..=participants {
+            room.admit(stream, ParticipantId::of_secret(&[stream as u8; 32]));
+        }
+        (room, connections)
+    }
+
+    #[tokio::test]
+    async fn a_full_room_is_looked_through_once_a_burst_and_not_for_what_is_no_news() {
+        const FULL: u16 = 64;
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(FULL, &Rc::new(encoding));
+        let listen = |gain| {
+            let source = |stream| Source {
+                stream,
+                gain,
+                pan: 0.0,
+                muted: false,
+            };
+            Listen {
+                forward: (1..=FULL).collect(),
+                mix: Some(Mix {
+                    format: 16,
+                    packet_frames: 512,
+                    sources: (1..=FULL).map(source).collect(),
+                }),
+                opus: true,
+            }
+        };
+        let all_say = |room: &mut Room, connections: &mut Connections, gain, times| {
+            for stream in (1..=FULL).flat_map(|stream| iter::repeat_n(stream, times)) {
+                let heard = room.handle_listen(stream, listen(gain), connections);
+                heard.expect("no more than it may");
+            }
+        };
+        // Whether it was looked through, which may change when a mix is due.
+        let looks_through = |room: &mut Room, connections: &mut Connections| {
+            room.changed.mixes.set(false);
+            room.connect_listeners(connections);
+            room.changed.mixes.get()
+        };
+        let listeners = |room: &Room| room.wanted(1).expect("admitted").listeners;
+        assert!(looks_through(&mut room, &mut connections), "of who came");
+        all_say(&mut room, &mut connections, 1.0, 1);
+        assert_eq!(listeners(&room), 0, "not before the end of the burst");
+        assert!(looks_through(&mut room, &mut connections));
+        assert_eq!(listeners(&room), u32::from(FULL) - 1);
+        room.changed.listeners.set(false);
+        all_say(&mut room, &mut connections, 1.0, 18);
+        assert!(!room.changed.listeners.get(), "they have said it before");
+        assert!(!looks_through(&mut room, &mut connections));
+        all_say(&mut room, &mut connections, 0.5, 1);
+        assert!(looks_through(&mut room, &mut connections));
+        assert!(!looks_through(&mut room, &mut connections));
+    }
+
+    #[tokio::test]
+    async fn who_found_no_place_for_opus_steps_down_to_it_once_another_leaves_one() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let encoding = Rc::new(encoding);
+        let (mut room, mut connections) = room_of(1, &encoding);
         let listen = Listen {
             mix: Some(Mix {
                 format: 16,
