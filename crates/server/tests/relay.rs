@@ -1059,9 +1059,9 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
     let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
     let first = relay.connect(tokens[0]).await;
     let mut first = Control::open(&first).await;
-    // As many as there are, but nobody who is there: what matters here is not the mixing. The first one hears who listens.
-    let sources: Vec<Value> = (0..ADMITTED)
-        .map(|n| json!({"stream": 1_000 + n, "gain": 1, "pan": 0, "muted": false}))
+    // All but the listener, and nobody who sends: what matters here is not the mixing. The first one hears who listens.
+    let sources: Vec<Value> = (1..=ADMITTED)
+        .map(|stream| json!({"stream": stream, "gain": 1, "pan": 0, "muted": true}))
         .collect();
     let mix = json!({"format": 16, "packet_frames": 128, "sources": sources});
     let listen = |mix: Value| json!({"type": "listen", "forward": [1], "mix": mix, "opus": true});
@@ -1109,8 +1109,8 @@ async fn who_changes_its_mix_too_often_keeps_its_share_of_all() {
     let relay = Relay::start();
     let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
     let listen = |packet_frames: u16, sources: u16| {
-        let sources: Vec<Value> = (0..sources)
-            .map(|n| json!({"stream": 1_000 + n, "gain": 1, "pan": 0, "muted": false}))
+        let sources: Vec<Value> = (1..=sources)
+            .map(|stream| json!({"stream": stream, "gain": 1, "pan": 0, "muted": true}))
             .collect();
         let mix = json!({"format": 16, "packet_frames": packet_frames, "sources": sources});
         json!({"type": "listen", "forward": [1], "mix": mix, "opus": true})
@@ -1126,12 +1126,12 @@ async fn who_changes_its_mix_too_often_keeps_its_share_of_all() {
     }
     control.say(listen(128, ADMITTED)).await;
     timeout(SOON, hasty.closed()).await.expect("it is closed");
-    // With all that it may be, there is room for all but one of the last one's.
+    // With its one, and 127 of each of the others, there is room for just these of the last one's.
     let mut others = Vec::new();
-    for stream in 3..35u16 {
+    for stream in 3..36u16 {
         let session = relay.connect(tokens[usize::from(stream) - 1]).await;
         let mut control = Control::open(&session).await;
-        let sources = if stream == 34 { ADMITTED - 1 } else { ADMITTED };
+        let sources = if stream == 35 { 31 } else { ADMITTED };
         control.say(listen(128, sources)).await;
         first.wanted(others.len() as u64 + 2).await;
         others.push((session, control));

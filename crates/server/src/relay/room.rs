@@ -446,7 +446,6 @@ impl Room {
             // Its next session may count its sound anew.
             participant.uplink = Uplink::default();
             participant.downlink = Downlink::default();
-            participant.mix_share.set(0);
             participant.mix_refused = false;
             participant.mix_way = None;
             self.mixer.remove_listener(stream);
@@ -466,16 +465,13 @@ impl Room {
         connections: &mut Connections,
     ) -> Result<(), ControlError> {
         let now = self.start.elapsed();
-        let present = self.participants.len();
+        let mixed = self.mixed(stream, &listen).len();
         let Some(participant) = self.participants.get_mut(&stream) else {
             return Ok(());
         };
         if !participant.allowance.messages.take(1, now) {
             return Err(ControlError::TooFast);
         }
-        // Those it names who are nobody take no work.
-        let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
-        let mixed = mixed.min(present);
         let is_refused = !participant.mix_share.may_be(mixed);
         if is_refused {
             // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
@@ -489,7 +485,6 @@ impl Room {
         if is_refused {
             participant.refuse_mix();
         } else {
-            participant.mix_share.set(mixed);
             participant.mix_refused = false;
         }
         if participant.listen == listen {
@@ -528,6 +523,14 @@ impl Room {
         Ok(())
     }
 
+    /// Whom a listener's mix holds: of those it names, who are there. Lists may name thousands who are nobody.
+    fn mixed(&self, listener: u16, listen: &Listen) -> Vec<Source> {
+        let named = listen.mix.iter().flat_map(|mix| &mix.sources);
+        let others = named.filter(|source| source.stream != listener);
+        let there = others.filter(|source| self.participants.contains_key(&source.stream));
+        there.copied().collect()
+    }
+
     fn handle_listeners_changed(&mut self) {
         self.listeners_changed = true;
         self.changed.listeners.set(true);
@@ -546,6 +549,7 @@ impl Room {
         }
         let present: Vec<u16> = self.participants.keys().copied().collect();
         for listener in &present {
+            self.connect_mix(*listener);
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
@@ -555,27 +559,10 @@ impl Room {
             let forwarded: Vec<u16> = others
                 .filter(|number| forward.binary_search(number).is_ok())
                 .collect();
-            let mixed: Vec<Source> = participant
-                .listen
-                .mix
-                .iter()
-                .flat_map(|mix| &mix.sources)
-                .filter(|source| {
-                    source.stream != *listener && present.binary_search(&source.stream).is_ok()
-                })
-                .copied()
-                .collect();
-            self.mixer
-                .set_sources(*listener, &mixed, self.start.elapsed());
             participant.takes = forwarded.len() as u16;
             for number in forwarded {
                 if let Some(sender) = self.participants.get_mut(&number) {
                     sender.forwarded_to.push(*listener);
-                }
-            }
-            for source in mixed {
-                if let Some(sender) = self.participants.get_mut(&source.stream) {
-                    sender.mixed_for.push(*listener);
                 }
             }
         }
@@ -606,6 +593,32 @@ impl Room {
         // Perhaps only who has left was waited for.
         self.send_mixes(connections);
         self.changed.mixes.set(true);
+    }
+
+    /// Puts into a listener's mix whom it names, or ends it: others have come whom it had named, or have asked for theirs within the same burst, and now the
+    /// server would mix too much.
+    fn connect_mix(&mut self, listener: u16) {
+        let Some(participant) = self.participants.get(&listener) else {
+            return;
+        };
+        let mixed = self.mixed(listener, &participant.listen);
+        let Some(participant) = self.participants.get_mut(&listener) else {
+            return;
+        };
+        if !participant.mix_share.may_be(mixed.len()) {
+            participant.listen.mix = None;
+            participant.refuse_mix();
+            self.mixer.remove_listener(listener);
+            return self.prepare_mix(listener);
+        }
+        participant.mix_share.set(mixed.len());
+        self.mixer
+            .set_sources(listener, &mixed, self.start.elapsed());
+        for source in mixed {
+            if let Some(sender) = self.participants.get_mut(&source.stream) {
+                sender.mixed_for.push(listener);
+            }
+        }
     }
 
     /// Who takes a participant's stream. Its sessions are told on every change.
@@ -1250,6 +1263,56 @@ mod tests {
         all_say(&mut room, &mut connections, 0.5, 1);
         assert!(looks_through(&mut room, &mut connections));
         assert!(!looks_through(&mut room, &mut connections));
+    }
+
+    #[tokio::test]
+    async fn a_share_of_all_mixes_is_of_those_who_are_there_whenever_they_came() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+        let source = |stream| Source {
+            stream,
+            gain: 1.0,
+            pan: 0.0,
+            muted: false,
+        };
+        let listen = Listen {
+            mix: Some(Mix {
+                format: 16,
+                packet_frames: 128,
+                // Itself, two others, and many who are nobody.
+                sources: (1..=3).chain(1_000..1_100).map(source).collect(),
+            }),
+            ..Listen::default()
+        };
+        let say = |room: &mut Room, connections: &mut Connections| {
+            let heard = room.handle_listen(1, listen.clone(), connections);
+            heard.expect("no more than it may");
+            room.connect_listeners(connections);
+        };
+        let shared = |room: &Room| room.all_mixes.sources.get();
+        say(&mut room, &mut connections);
+        assert_eq!(shared(&room), 1);
+        let admit = |room: &mut Room, stream: u16, connections: &mut Connections| {
+            room.admit(stream, ParticipantId::of_secret(&[stream as u8; 32]));
+            room.connect_listeners(connections);
+        };
+        admit(&mut room, 3, &mut connections);
+        assert_eq!(shared(&room), 2, "one has come whom it had named");
+        room.withdraw(2, &mut connections);
+        room.connect_listeners(&mut connections);
+        assert_eq!(shared(&room), 1);
+
+        // What others mix in other rooms.
+        let all = Rc::clone(&room.all_mixes);
+        all.sources.set(MAX_GROWN);
+        admit(&mut room, 2, &mut connections);
+        let refused = |room: &Room| room.participants[&1].mix_refused;
+        assert!(refused(&room), "it cannot grow any more");
+        assert_eq!(shared(&room), MAX_GROWN - 1);
+        all.sources.set(MAX_MIXED - 2);
+        say(&mut room, &mut connections);
+        assert!(!refused(&room));
+        assert_eq!(shared(&room), MAX_MIXED);
     }
 
     #[tokio::test]
