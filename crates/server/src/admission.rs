@@ -26,7 +26,8 @@ struct Visitor {
 
 impl Admission {
     /// Allows each address `per_address` connections, opened as a burst or at an eighth of that per second. It may tell everybody in its rooms
-    /// four times as many things at once, or an eighth of that per second: far less than an outbox holds, and a new connection brings no more.
+    /// four times as many things at once, or an eighth of that per second: far less than an outbox holds, and a new connection brings no more. What owners decide does not
+    /// count: strangers at the same address, in another room, could keep them from it.
     pub(crate) fn new(per_address: u32) -> Self {
         Self {
             per_address,

@@ -348,13 +348,15 @@ fn handle_text(
                     | ClientMessage::Moderate { .. }
                     | ClientMessage::Lock { .. }
             );
-            if is_for_all
-                && (!messages.take(TOLD_TO_ALL - 1, connection.hub.now())
-                    || !connection.may_tell_all())
-            {
+            if is_for_all && !messages.take(TOLD_TO_ALL - 1, connection.hub.now()) {
                 return refuse(DropReason::TooFast, ErrorCode::TooFast, "too many messages");
             }
-            connection.handle_message(message)
+            if matches!(message, ClientMessage::Rename { .. }) && !connection.may_tell_all() {
+                // It may be that others at its address did all of it.
+                connection.decline();
+            } else {
+                connection.handle_message(message)
+            }
         }
         _ => {
             return refuse(

@@ -346,6 +346,11 @@ impl Connection {
         self.hub.lock().admission.may_tell_all(self.address, now)
     }
 
+    /// Says that what it said is not done for now.
+    pub(crate) fn decline(&self) {
+        self.hub.with_rooms(|rooms, _| rooms.tell_not_now(self.id));
+    }
+
     /// Anything after the hello.
     pub(crate) fn handle_message(&self, message: ClientMessage) {
         self.hub

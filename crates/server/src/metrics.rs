@@ -52,6 +52,8 @@ pub(crate) enum DropReason {
     Removed,
     /// [`ErrorCode::NotOwner`].
     NotOwner,
+    /// [`ErrorCode::NotNow`].
+    NotNow,
     /// [`ErrorCode::UnknownPeer`].
     UnknownPeer,
     /// [`ErrorCode::Replaced`].
@@ -62,7 +64,7 @@ pub(crate) enum DropReason {
 
 impl DropReason {
     /// All of them.
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::ForeignOrigin,
         Self::TooManyConnections,
         Self::HelloTimeout,
@@ -80,6 +82,7 @@ impl DropReason {
         Self::Passphrase,
         Self::Removed,
         Self::NotOwner,
+        Self::NotNow,
         Self::UnknownPeer,
         Self::Replaced,
         Self::ShuttingDown,
@@ -105,6 +108,7 @@ impl DropReason {
             Self::Passphrase => "passphrase",
             Self::Removed => "removed",
             Self::NotOwner => "not_owner",
+            Self::NotNow => "not_now",
             Self::UnknownPeer => "unknown_peer",
             Self::Replaced => "replaced",
             Self::ShuttingDown => "shutting_down",
@@ -123,6 +127,7 @@ impl From<ErrorCode> for DropReason {
             ErrorCode::Passphrase => Self::Passphrase,
             ErrorCode::Removed => Self::Removed,
             ErrorCode::NotOwner => Self::NotOwner,
+            ErrorCode::NotNow => Self::NotNow,
             ErrorCode::UnknownPeer => Self::UnknownPeer,
             ErrorCode::Replaced => Self::Replaced,
             ErrorCode::ShuttingDown => Self::ShuttingDown,

@@ -17,6 +17,7 @@ use crate::{
     lock::Lock,
     media::{MediaCommand, RelayOffer, Token},
     numbers::StreamNumbers,
+    rate::TokenBucket,
     signalling::{
         ClientMessage, ErrorCode, Hello, Moderation, Name, Participant, ParticipantId, Passphrase,
         Relay, RoomName, SampleRateHz, ServerMessage, VERSION,
@@ -140,6 +141,11 @@ const MAX_KEPT_BYTES: usize = 256 * 1024;
 /// Of that, one sender's may take half: sixteen lanes' offers and candidates are less.
 const MAX_KEPT_BYTES_OF_ONE: usize = MAX_KEPT_BYTES / 2;
 
+/// What an owner decides is told to everybody in the room: so many times at once, and so many per second. Far less than an outbox holds, and who connects
+/// anew, or inherits the room, has no more.
+const DECISIONS_AT_ONCE: u32 = 256;
+const DECISIONS_PER_S: u32 = 32;
+
 /// How many identities a room refuses, and how many that have gone it takes back muted only. The first are forgotten first.
 const MAX_REMEMBERED: usize = 256;
 
@@ -174,6 +180,8 @@ struct Room {
     members: Vec<Member>,
     numbers: StreamNumbers,
     lock: Option<Lock>,
+    /// What its owner may still decide.
+    decisions: TokenBucket,
     /// Until then whoever returns may know of a lock of which this server does not, unless the owner has decided.
     relockable_until: Duration,
     /// Identities that the owner removed.
@@ -385,6 +393,7 @@ impl Rooms {
             members: Vec::new(),
             numbers: StreamNumbers::default(),
             lock: hello.passphrase.as_ref().map(Lock::new),
+            decisions: TokenBucket::new(DECISIONS_AT_ONCE, DECISIONS_PER_S, now),
             relockable_until: RESTART.min(now + self.limits.grace),
             removed: VecDeque::new(),
             gone_muted: VecDeque::new(),
@@ -525,10 +534,12 @@ impl Rooms {
                 room.member_mut(id).expect("a seat has a member").name = name.clone();
                 self.tell_others(&room_name, id, ServerMessage::Renamed { id, name });
             }
+            ClientMessage::Moderate { .. } | ClientMessage::Lock { .. }
+                if !self.may_decide(connection, &room_name, id, now) => {}
             ClientMessage::Moderate { to, action } => {
-                self.moderate(connection, &room_name, id, to, action)
+                self.moderate(connection, &room_name, to, action)
             }
-            ClientMessage::Lock { passphrase } => self.lock(connection, &room_name, id, passphrase),
+            ClientMessage::Lock { passphrase } => self.lock(&room_name, passphrase),
             ClientMessage::Leave => {
                 self.outputs.push_back(Output::Close {
                     connection,
@@ -564,18 +575,34 @@ impl Rooms {
         self.outputs.push_back(output);
     }
 
+    /// Whether this is the owner, who has not decided too much of late. Else it is told, and nobody else.
+    fn may_decide(
+        &mut self,
+        connection: ConnectionId,
+        room_name: &RoomName,
+        id: ParticipantId,
+        now: Duration,
+    ) -> bool {
+        let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
+        if room.owner() != id {
+            self.tell_not_owner(connection);
+            return false;
+        }
+        let may_decide = room.decisions.take(1, now);
+        if !may_decide {
+            self.tell_not_now(connection);
+        }
+        may_decide
+    }
+
     fn moderate(
         &mut self,
         connection: ConnectionId,
         room_name: &RoomName,
-        from: ParticipantId,
         to: ParticipantId,
         action: Moderation,
     ) {
         let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
-        if room.owner() != from {
-            return self.tell_not_owner(connection);
-        }
         let Some(member) = room.member(to) else {
             return self.tell_unknown(connection, to);
         };
@@ -615,17 +642,8 @@ impl Rooms {
         self.tell_all(room_name, ServerMessage::Muted { id, muted });
     }
 
-    fn lock(
-        &mut self,
-        connection: ConnectionId,
-        room_name: &RoomName,
-        from: ParticipantId,
-        passphrase: Option<Passphrase>,
-    ) {
+    fn lock(&mut self, room_name: &RoomName, passphrase: Option<Passphrase>) {
         let room = self.rooms.get_mut(room_name).expect("a seat is in a room");
-        if room.owner() != from {
-            return self.tell_not_owner(connection);
-        }
         room.lock = passphrase.as_ref().map(Lock::new);
         room.relockable_until = Duration::ZERO;
         let locked = room.lock.is_some();
@@ -743,6 +761,12 @@ impl Rooms {
     fn tell_not_owner(&mut self, connection: ConnectionId) {
         let why = "only the owner of this room may do this";
         self.tell([connection], ServerMessage::error(ErrorCode::NotOwner, why));
+    }
+
+    /// What a connection said is not done, because everybody was told enough for now.
+    pub(crate) fn tell_not_now(&mut self, connection: ConnectionId) {
+        let why = "everybody was told enough for now; say it again later";
+        self.tell([connection], ServerMessage::error(ErrorCode::NotNow, why));
     }
 
     fn tell_others(&mut self, room_name: &RoomName, id: ParticipantId, message: ServerMessage) {

@@ -633,6 +633,8 @@ pub enum ErrorCode {
     Removed,
     /// `moderate` or `lock` by someone else than the owner.
     NotOwner,
+    /// `rename`, `moderate` or `lock`: everybody was told enough for now.
+    NotNow,
     /// `signal` or `moderate` to an id that is not in the room.
     UnknownPeer,
     /// Another connection resumed this identity.
@@ -645,7 +647,7 @@ impl ErrorCode {
     /// The WebSocket close code that follows this error, if it ends the connection.
     pub fn close_code(self) -> Option<u16> {
         match self {
-            Self::UnknownPeer | Self::NotOwner => None,
+            Self::UnknownPeer | Self::NotOwner | Self::NotNow => None,
             Self::Replaced => Some(1000),
             Self::ShuttingDown => Some(1001),
             Self::BadMessage

@@ -14,8 +14,8 @@ use antiphon_server::{
     ice::{IceServer, TurnService},
 };
 use futures_util::SinkExt;
-use running::{ROOM, Running, hello};
-use serde_json::json;
+use running::{Page, ROOM, Running, hello};
+use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{
     Message,
     protocol::frame::{
@@ -221,13 +221,45 @@ async fn a_new_connection_may_tell_everybody_no_more_than_the_one_before() {
     let (mut again, welcome) = server.join(1).await;
     assert_eq!(welcome["resumed"], true);
     assert_eq!(page.refused().await, ("replaced".into(), 1000));
-    for n in 0..30 {
-        again
-            .say(json!({ "type": "rename", "name": format!("Name {n}") }))
+    let declined = renames_declined(&mut again, &welcome, 30).await;
+    assert!(declined > 10, "{declined}");
+    assert_eq!(server.dropped("not_now").await, declined);
+}
+
+/// How many of so many new names, said at once, nobody is told: the connection stays.
+async fn renames_declined(page: &mut Page, welcome: &Value, count: u64) -> u64 {
+    for n in 0..count {
+        page.say(json!({ "type": "rename", "name": format!("Name {n}") }))
             .await;
     }
-    assert_eq!(again.refused().await, ("too_fast".into(), 1008));
-    assert_eq!(server.dropped("too_fast").await, 1);
+    page.say(json!({ "type": "signal", "to": welcome["id"], "data": {} }))
+        .await;
+    let mut declined = 0;
+    loop {
+        let heard = page.hear().await;
+        if heard["type"] == "signal" {
+            return declined;
+        }
+        assert_eq!(heard["code"], "not_now", "{heard}");
+        declined += 1;
+    }
+}
+
+#[tokio::test]
+async fn who_changes_names_without_end_keeps_no_owner_at_the_same_address_from_muting() {
+    let server = Running::start(|config| config.connections.per_address = 8).await;
+    let (mut ann, _) = server.join(1).await;
+    let (_bob, welcome) = server.join(2).await;
+    assert_eq!(ann.hear().await["type"], "joined");
+    let elsewhere = server.try_connect("another-room-0123456789", None).await;
+    let mut eve = elsewhere.expect("connects");
+    eve.say(hello(3)).await;
+    let eves = eve.hear().await;
+    let declined = renames_declined(&mut eve, &eves, 90).await;
+    assert!(declined > 30, "{declined}");
+    ann.say(json!({ "type": "moderate", "to": welcome["id"], "action": "mute" }))
+        .await;
+    assert_eq!(ann.hear().await["type"], "muted");
 }
 
 #[tokio::test]

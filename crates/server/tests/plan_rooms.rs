@@ -377,6 +377,29 @@ fn nothing_waits_from_who_has_left() {
 }
 
 #[test]
+fn an_owner_decides_only_so_much_of_which_others_use_up_nothing() {
+    let mut plan = Plan::new(RoomLimits::default());
+    plan.hello(1, 1, "Ann");
+    plan.hello(2, 2, "Bob");
+    for _ in 0..300 {
+        assert_eq!(code(&plan.says(2, &moderate(1, "mute"))), "not_owner");
+    }
+    let decided = |plan: &mut Plan, connection| {
+        let actions = ["mute", "unmute"].into_iter().cycle().take(300);
+        let told = actions.map(|action| plan.says(connection, &moderate(2, action)));
+        let told: Vec<_> = told.collect();
+        let declined = told.iter().filter(|told| told[0].contains("error"));
+        declined
+            .inspect(|told| assert_eq!(code(told), "not_now"))
+            .count()
+    };
+    assert_eq!(decided(&mut plan, 1), 300 - 256);
+    plan.passes(Duration::from_secs(1));
+    plan.hello(3, 1, "Ann");
+    assert_eq!(decided(&mut plan, 3), 300 - 32, "by another connection");
+}
+
+#[test]
 fn what_waits_for_who_is_away_is_bounded() {
     let mut plan = Plan::new(RoomLimits::default());
     plan.hello(1, 1, "Ann");
@@ -690,6 +713,8 @@ fn what_a_room_remembers_of_the_removed_is_bounded() {
         let (_, rest) = told[1].split_once(r#""id":""#).expect("a welcome");
         let text = moderate(9, "remove").replace(&id(9), &rest[..32]);
         assert_eq!(code(&plan.says(1, &text)[1..]), "removed");
+        // An owner decides no more than 32 times a second for long.
+        plan.passes(Duration::from_millis(50));
     }
     let (first, oldest) = (enters(&mut plan, 2, 20_000), enters(&mut plan, 3, 20_044));
     assert!(first[1].contains("welcome"), "the first is forgotten");
