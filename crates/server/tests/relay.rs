@@ -6,7 +6,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
 };
@@ -941,6 +941,36 @@ impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+#[tokio::test]
+async fn a_stranger_writes_no_line_of_the_log_nor_more_of_one_than_helps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let file = Mutex::new(fs::File::create(&log).expect("created"));
+    // The relay has a thread of its own; what other tests log comes here, too.
+    let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(file);
+    tracing::subscriber::set_global_default(logging.finish()).expect("the only one");
+    let relay = Relay::start();
+    let session = relay.connect(relay.admit(1)).await;
+    let mut control = Control::open(&session).await;
+    let forged = "2026-01-01T00:00:00.000000Z  INFO moderated";
+    let key = format!("x\n{forged}{}", "y".repeat(15_000));
+    control.say(json!({"type": "listen", key: 1})).await;
+    assert_eq!(closed(&session).await, 2);
+    let logged = async {
+        loop {
+            let log = fs::read_to_string(&log).expect("UTF-8");
+            let line = log.lines().find(|line| line.contains(forged));
+            if let Some(line) = line {
+                return line.to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let line = timeout(SOON, logged).await.expect("it is logged");
+    assert!(line.contains("closed a session"), "{line}");
+    assert!(line.len() < 400, "{line}");
 }
 
 #[tokio::test]

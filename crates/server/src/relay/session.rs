@@ -220,7 +220,9 @@ impl Relay {
             WebEvent::Received(bytes) => {
                 if let Err(error) = self.hear(handle, &bytes) {
                     if self.lines.take(1, self.start.elapsed()) {
-                        tracing::info!(%error, "closed a session");
+                        // It may quote what the page said: as much of it as a developer needs, and as text, which the log writes in quotes.
+                        let error: String = error.to_string().chars().take(200).collect();
+                        tracing::info!(error, "closed a session");
                     }
                     self.connections.close(handle, CloseCode::MalformedControl);
                 }
