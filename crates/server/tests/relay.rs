@@ -3,6 +3,7 @@
 mod running;
 
 use std::{
+    collections::HashMap,
     fs,
     net::SocketAddr,
     path::Path,
@@ -22,6 +23,7 @@ use antiphon_server::{
     signalling::{ParticipantId, RoomName},
 };
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tokio::{net::UdpSocket, runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
@@ -1314,13 +1316,10 @@ async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
     }
     a.send_datagram(Bytes::from_static(b"rubbish"))
         .expect("sent");
-    let id = |welcome: &Value| welcome["id"].as_str().expect("an id")[..8].to_owned();
     let room: RoomName = running::ROOM.parse().expect("a room");
     let of = |name: &str, welcome: &Value| {
-        let participant = id(welcome);
-        format!(
-            "antiphon_relay_datagrams_{name}_total{{room=\"{room:?}\",participant=\"{participant}\"}}"
-        )
+        let stream = &welcome["stream"];
+        format!("antiphon_relay_datagrams_{name}_total{{room=\"{room:?}\",stream=\"{stream}\"}}")
     };
     server.expect_metric(&of("received", &a_welcome), 6).await;
     server.expect_metric(&of("malformed", &a_welcome), 1).await;
@@ -1339,6 +1338,68 @@ async fn pages_meet_at_the_relay_and_the_operator_sees_them() {
     assert_eq!(closed(&b).await, 5);
     let ended = timeout(SOON, &mut server.ended).await.expect("in time");
     ended.expect("no panic").expect("in good order");
+}
+
+#[tokio::test]
+async fn whatever_names_rooms_and_secrets_people_have_each_series_is_there_once() {
+    // Two of so many begin with the same 32 bits.
+    fn twins<T: Clone>(made: impl Fn(u32) -> (String, T)) -> [T; 2] {
+        let mut seen = HashMap::new();
+        let twins = (0..).find_map(|n| {
+            let (digits, one) = made(n);
+            let other = seen.insert(digits, one.clone())?;
+            Some([one, other])
+        });
+        twins.expect("sooner or later")
+    }
+    let secrets = twins(|n| {
+        let mut secret = [0; 32];
+        secret[..4].copy_from_slice(&n.to_be_bytes());
+        (format!("{:?}", ParticipantId::of_secret(&secret)), secret)
+    });
+    let rooms = twins(|n| {
+        let name = format!("a-room-like-another-{n}");
+        let room: RoomName = name.parse().expect("a name");
+        (format!("{room:?}"), name)
+    });
+    let server =
+        running::Running::start(|config| config.relay = Some(RelayConfig::default())).await;
+    let mut there = Vec::new();
+    for (room, secret) in rooms.iter().zip([secrets, secrets]) {
+        for secret in secret {
+            let mut page = server.try_connect(room, None).await.expect("connects");
+            let mut hello = running::hello(0);
+            hello["secret"] = json!(HEXLOWER.encode(&secret));
+            page.say(hello).await;
+            let welcome = page.hear().await;
+            let session = running::connect_as_told(&welcome["relay"]).await;
+            session
+                .send_datagram(Bytes::from_static(b"rubbish"))
+                .expect("sent");
+            there.push((page, session));
+        }
+    }
+    let all_shown = async {
+        while server
+            .operator("/status.json")
+            .await
+            .body
+            .matches("\"packets_in_per_s\"")
+            .count()
+            < 4
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, all_shown).await.expect("all are there");
+    let metrics = server.operator("/metrics").await.body;
+    let counted = metrics.lines().filter_map(|line| {
+        let series = line.strip_prefix("antiphon_relay_datagrams_malformed_total")?;
+        Some(series.rsplit_once(' ')?.0)
+    });
+    let room: RoomName = rooms[0].parse().expect("a name");
+    let of = |stream| format!("{{room=\"{room:?}\",stream=\"{stream}\"}}");
+    assert_eq!(counted.collect::<Vec<_>>(), [of(1), of(2)]);
 }
 
 /// Commands are done in order: whoever can open a session now, came after all that happened before.

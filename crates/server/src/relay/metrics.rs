@@ -1,7 +1,7 @@
-//! What Prometheus is told of the relay. Who has left has no series any more; a room is named by its hash, a participant by the
-//! first digits of its id, as in logs.
+//! What Prometheus is told of the relay. Who has left has no series any more; a room is named by its hash, as in logs, a participant by its
+//! number in the room: its id could be made like another's.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
@@ -31,7 +31,8 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Traffic {
     pub(super) room: String,
-    pub(super) participant: String,
+    /// The participant's number in the room.
+    pub(super) stream: String,
     pub(super) counts: Counts,
     /// Packets to it that QUIC found lost.
     pub(super) lost: u64,
@@ -44,17 +45,18 @@ pub(crate) struct RelayMetrics(pub(super) watch::Receiver<Arc<Snapshot>>);
 impl Collector for RelayMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let snapshot = Arc::clone(&self.0.borrow());
+        // Each once, or Prometheus takes none at all: rooms can be given names whose hashes begin alike. Of such, one is shown.
+        let participants: BTreeMap<_, _> = (snapshot.participants.iter())
+            .map(|traffic| ((traffic.room.as_str(), traffic.stream.as_str()), traffic))
+            .collect();
         for (index, (name, help)) in NAMES.into_iter().enumerate() {
-            if snapshot.participants.is_empty() {
+            if participants.is_empty() {
                 break;
             }
             let name = format!("relay_datagrams_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
-            for traffic in &snapshot.participants {
-                let labels = [
-                    ("room", traffic.room.as_str()),
-                    ("participant", traffic.participant.as_str()),
-                ];
+            for ((room, stream), traffic) in &participants {
+                let labels = [("room", *room), ("stream", *stream)];
                 let counter = ConstCounter::new(traffic.values()[index]);
                 counter.encode(family.encode_family(&labels)?)?;
             }

@@ -972,7 +972,7 @@ impl Room {
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {
                     room: format!("{:?}", self.name),
-                    participant: format!("{:?}", participant.id),
+                    stream: number.to_string(),
                     counts: participant.counts,
                     lost: participant.lost(connections),
                 });
