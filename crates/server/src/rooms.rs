@@ -136,10 +136,12 @@ pub struct RoomStatus {
     pub locked: bool,
 }
 
-/// What is kept for someone who is away has at most this many bytes of data.
+/// What is kept for someone who is away has at most this many bytes of data, in so many signals: the least have two bytes, and take thirty times that.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
-/// Of that, one sender's may take half: sixteen lanes' offers and candidates are less.
+const MAX_KEPT: usize = 1_024;
+/// Of both, one sender's may take half: sixteen lanes' offers and candidates are less.
 const MAX_KEPT_BYTES_OF_ONE: usize = MAX_KEPT_BYTES / 2;
+const MAX_KEPT_OF_ONE: usize = MAX_KEPT / 2;
 
 /// What an owner decides is told to everybody in the room: so many times at once, and so many per second. Far less than an outbox holds, and who connects
 /// anew, or inherits the room, has no more.
@@ -216,8 +218,8 @@ enum Presence {
 #[derive(Debug, Default)]
 struct Kept {
     signals: Vec<(ParticipantId, Box<RawValue>)>,
-    /// Of each sender.
-    bytes: HashMap<ParticipantId, usize>,
+    /// How many are each sender's, and their bytes.
+    shares: HashMap<ParticipantId, (usize, usize)>,
 }
 
 impl Rooms {
@@ -709,7 +711,7 @@ impl Rooms {
         for member in &mut room.members {
             if let Presence::Away { kept, .. } = &mut member.presence {
                 kept.signals.retain(|(from, _)| *from != id);
-                kept.bytes.remove(&id);
+                kept.shares.remove(&id);
             }
         }
         self.participants -= 1;
@@ -818,11 +820,14 @@ impl Kept {
     /// Keeps a signal, if there is room for it.
     fn add(&mut self, from: ParticipantId, data: Box<RawValue>) -> bool {
         let bytes = data.get().len();
-        let all: usize = self.bytes.values().sum();
-        let its = self.bytes.entry(from).or_default();
-        let fits = all + bytes <= MAX_KEPT_BYTES && *its + bytes <= MAX_KEPT_BYTES_OF_ONE;
+        let all: usize = self.shares.values().map(|(_, bytes)| bytes).sum();
+        let (its, its_bytes) = self.shares.entry(from).or_default();
+        let fits = self.signals.len() < MAX_KEPT
+            && *its < MAX_KEPT_OF_ONE
+            && all + bytes <= MAX_KEPT_BYTES
+            && *its_bytes + bytes <= MAX_KEPT_BYTES_OF_ONE;
         if fits {
-            *its += bytes;
+            (*its, *its_bytes) = (*its + 1, *its_bytes + bytes);
             self.signals.push((from, data));
         }
         fits

@@ -424,6 +424,19 @@ fn what_waits_for_who_is_away_is_bounded() {
     let told = plan.hello(5, 2, "Bob");
     let signals = told.iter().filter(|told| told.contains(r#""signal""#));
     assert_eq!(signals.count(), 3);
+
+    let mut plan = Plan::new(RoomLimits::default());
+    for person in 1..5 {
+        plan.hello(person.into(), person, "Nn");
+    }
+    plan.breaks(2);
+    let small = format!(r#"{{"type":"signal","to":"{}","data":{{}}}}"#, id(2));
+    let kept = [1, 3, 4].map(|connection| {
+        let kept = (0..600).filter(|_| plan.says(connection, &small).is_empty());
+        kept.count()
+    });
+    assert_eq!(kept, [512, 512, 0], "however small they are");
+    assert_eq!(plan.hello(5, 2, "Nn").len(), 2 + 1_024);
 }
 
 #[test]
