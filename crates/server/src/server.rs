@@ -231,7 +231,7 @@ impl Server {
                 tls::check(&named)?;
                 tls.reload_from_pem_file(&named.cert, &named.key).await?;
                 expiry.set(tls::expiry_s(&named));
-                Ok(())
+                Ok(true)
             };
             background.spawn(tls::keep_fresh("web port", files.clone(), reload));
         }

@@ -237,14 +237,15 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing.
+/// Calls `read` after every SIGHUP and after every change of the files, for ever. What cannot be read must change nothing, nor what it does not take, of which it
+/// answers false after saying why.
 /// A certificate that has expired does not follow one that has not. Warns every day of one that has, or soon will; `of` is what
 /// shows it.
 /// From the moment of the call, a SIGHUP no longer ends the process.
 pub(crate) fn keep_fresh(
     of: &'static str,
     files: TlsFiles,
-    read: impl AsyncFn() -> io::Result<()>,
+    read: impl AsyncFn() -> io::Result<bool>,
 ) -> impl Future<Output = ()> {
     let mut hang_ups = HangUps::new();
     let woken = async move || {
@@ -260,7 +261,7 @@ pub(crate) fn keep_fresh(
 async fn reload(
     of: &'static str,
     files: TlsFiles,
-    read: impl AsyncFn() -> io::Result<()>,
+    read: impl AsyncFn() -> io::Result<bool>,
     mut woken: impl AsyncFnMut() -> bool,
     clock: impl Fn() -> SystemTime,
 ) {
@@ -288,7 +289,8 @@ async fn reload(
             continue;
         }
         match read().await {
-            Ok(()) => {
+            Ok(false) => seen = now,
+            Ok(true) => {
                 seen = now;
                 shown = next;
                 tracing::info!(of, %cert, "certificate read again");
@@ -499,7 +501,7 @@ M+8b2ukrYg==
             false
         };
         let clock = || start + HOUR * hours.get();
-        let ended = reload("web port", files, async || Ok(()), woken, clock).now_or_never();
+        let ended = reload("web port", files, async || Ok(true), woken, clock).now_or_never();
         assert!(ended.is_none());
         let log = fs::read_to_string(log).expect("UTF-8");
         // At the start and a day later; then there is nothing left.

@@ -83,6 +83,10 @@ impl Certificate {
         tls::is_public(&self.chain)
     }
 
+    pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
     fn hash(&self) -> CertificateHash {
         let hash = digest(&SHA256, &self.chain[0]);
         CertificateHash(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))

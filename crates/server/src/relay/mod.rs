@@ -268,8 +268,8 @@ impl BoundRelay {
         };
         let mut inbox = relay.connections.inbox();
         let (configs, mut new_configs) = mpsc::unbounded_channel();
-        let shown = shown.map(|shown| (shown, is_public));
-        task::spawn_local(renew(identity, shown, configs, transport, end.offer));
+        let renewing = renew(identity, shown, is_public, configs, transport, end.offer);
+        task::spawn_local(renewing);
         let mut timer = pin!(time::sleep(Duration::ZERO));
         let mut stopping = None;
         loop {
@@ -570,7 +570,8 @@ impl Relay {
 /// Keeps the certificate fresh, until nobody takes one any more. Sessions that are open keep the one that they have.
 async fn renew(
     identity: Identity,
-    shown: Option<(watch::Receiver<Shown>, IsPublic)>,
+    shown: Option<watch::Receiver<Shown>>,
+    is_public: IsPublic,
     configs: mpsc::UnboundedSender<ServerConfig>,
     transport: Arc<TransportConfig>,
     offers: watch::Sender<RelayOffer>,
@@ -578,14 +579,18 @@ async fn renew(
     match identity {
         Identity::Files(files) => {
             let reload = async || {
-                let _ = configs.send(read(&files, &transport)?);
-                Ok(())
+                let next = read_again(&files, is_public, &transport)?;
+                let is_taken = next.is_some();
+                if let Some(next) = next {
+                    let _ = configs.send(next);
+                }
+                Ok(is_taken)
             };
             tls::keep_fresh("relay", files.clone(), reload).await;
         }
         Identity::Own(own) => {
             let rotate = rotate(own, &configs, &transport, &offers);
-            let Some((mut shown, is_public)) = shown else {
+            let Some(mut shown) = shown else {
                 return rotate.await;
             };
             shown.mark_changed();
@@ -676,8 +681,31 @@ pub(crate) fn is_private(files: &TlsFiles) -> bool {
     is_private
 }
 
-fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
+/// Reads files that have changed; `None` if no public CA vouches for what is in them now, which is said.
+fn read_again(
+    files: &TlsFiles,
+    is_public: IsPublic,
+    transport: &Arc<TransportConfig>,
+) -> io::Result<Option<ServerConfig>> {
     let certificate = Certificate::read(files)?;
+    if !is_public(certificate.chain()) {
+        tracing::error!(
+            cert = %files.cert.display(),
+            "no public CA vouches for the certificate that is there now: browsers would open no relay with it, so that the old one stays"
+        );
+        return Ok(None);
+    }
+    configured(&certificate, transport).map(Some)
+}
+
+fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
+    configured(&Certificate::read(files)?, transport)
+}
+
+fn configured(
+    certificate: &Certificate,
+    transport: &Arc<TransportConfig>,
+) -> io::Result<ServerConfig> {
     let config = certificate.server_config(transport);
     config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
@@ -734,6 +762,8 @@ impl Relay {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[tokio::test]
@@ -785,6 +815,28 @@ mod tests {
             assert_eq!(media.offer().certificate_hashes.is_empty(), is_public);
             running.stop().await.expect("it ends in good order");
         }
+    }
+
+    #[test]
+    fn files_that_no_public_ca_vouches_for_any_more_are_not_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = TlsFiles {
+            cert: folder.path().join("cert.pem"),
+            key: folder.path().join("key.pem"),
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        fs::write(&files.cert, made.cert.pem()).expect("written");
+        fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let transport = Arc::new(transport());
+        let is_shown = |is_public| {
+            let read = read_again(&files, is_public, &transport);
+            read.map(|config| config.is_some())
+                .map_err(|error| error.kind())
+        };
+        assert_eq!(is_shown(|_| true), Ok(true));
+        assert_eq!(is_shown(tls::is_public), Ok(false));
+        fs::remove_file(&files.key).expect("removed");
+        assert_eq!(is_shown(|_| true), Err(io::ErrorKind::NotFound));
     }
 
     #[test]
