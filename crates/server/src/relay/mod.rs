@@ -82,6 +82,8 @@ const MAX_HANDSHAKES: usize = 512;
 const HANDSHAKES_PER_ADDRESS: usize = 64;
 /// How long sessions may take to end after the relay was asked to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer the thread may take, which then stands still: whoever stops the server shall not have to kill it.
+const STUCK: Duration = Duration::from_secs(1);
 /// How often the loop's lag is measured.
 const LAG_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the snapshots are made.
@@ -333,17 +335,21 @@ impl RunningRelay {
         let _ = (&mut self.gone).await;
     }
 
-    /// Closes every session, and returns when all have ended or two seconds later.
+    /// Closes every session, and returns when all have ended or two seconds later; after another second whatever the thread does.
     ///
     /// # Errors
-    /// The thread could not serve at all, or panicked.
+    /// The thread could not serve at all, panicked, or does not end.
     pub async fn stop(self) -> io::Result<()> {
         // Fails if the relay has ended already.
         let _ = self.stop.send(());
-        let joined = task::spawn_blocking(|| self.thread.join()).await;
-        match joined {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(io::Error::other("the relay's thread panicked")),
+        let joined = task::spawn_blocking(|| self.thread.join());
+        match time::timeout(PATIENCE + STUCK, joined).await {
+            Ok(Ok(Ok(result))) => result,
+            Ok(_) => Err(io::Error::other("the relay's thread panicked")),
+            Err(_) => {
+                let why = "the relay's thread does not end";
+                Err(io::Error::new(io::ErrorKind::TimedOut, why))
+            }
         }
     }
 }
@@ -837,6 +843,23 @@ mod tests {
         assert_eq!(is_shown(tls::is_public), Ok(false));
         fs::remove_file(&files.key).expect("removed");
         assert_eq!(is_shown(|_| true), Err(io::ErrorKind::NotFound));
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_stands_still_holds_up_a_stop_for_three_seconds_and_no_longer() {
+        let (stop, _stopped) = oneshot::channel();
+        let (_running, gone) = oneshot::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            // Fails when the test ends.
+            let _ = released.recv();
+            Ok(())
+        });
+        let stopping = RunningRelay { stop, gone, thread }.stop();
+        let stopped = time::timeout(Duration::from_secs(30), stopping).await;
+        let error = stopped.expect("in time").expect_err("it stands still");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(release);
     }
 
     #[test]
