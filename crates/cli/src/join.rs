@@ -16,7 +16,7 @@ use antiphon_agent::outgoing::{Choice, Copies};
 use antiphon_agent::participant::{Participant, ParticipantConfig, Path};
 use antiphon_agent::sound::file::{FileDevice, Input, read_take};
 use antiphon_agent::sound::{self, Backend, CardConfig, Device, Running};
-use antiphon_server::signalling::MAX_PASSPHRASE_CHARACTERS;
+use antiphon_server::signalling::{MAX_PASSPHRASE_CHARACTERS, Name};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -253,12 +253,8 @@ impl From<BackendChoice> for Backend {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    let is_fit = (1..=64).contains(&text.chars().count())
-        && text.chars().any(|c| !c.is_whitespace())
-        && !text.chars().any(char::is_control);
-    is_fit
-        .then(|| text.to_owned())
-        .ok_or_else(|| "a name has 1 to 64 characters".to_owned())
+    Name::try_from(text.to_owned())?;
+    Ok(text.to_owned())
 }
 
 fn kbps(text: &str) -> Result<u32, String> {

@@ -3,7 +3,7 @@
 //! What a page sends is hostile until [`parse`] has accepted it: every field is checked and bounded here, so nothing
 //! past this module looks at raw text.
 
-use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, ops::RangeInclusive, str::FromStr, sync::Arc};
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use ring::{
@@ -140,12 +140,47 @@ impl TryFrom<String> for Name {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         if !(1..=MAX_NAME_CHARACTERS).contains(&text.chars().count()) {
             Err("a name has 1 to 64 characters")
-        } else if text.chars().any(char::is_control) || text.trim().is_empty() {
+        } else if text.chars().any(char::is_control) || !text.chars().any(is_seen) {
             Err("a name has something to see, and no control characters")
         } else {
             Ok(Self(text.into()))
         }
     }
+}
+
+/// What a page leaves out of a name, where it is not part of an emoji: format characters, those that are ignored by default, and the blank of Braille
+/// (`UNSEEN` in `web/src/main/settings.ts`), of Unicode 17.
+const UNSEEN: [RangeInclusive<char>; 26] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{2800}'..='\u{2800}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
+fn is_seen(character: char) -> bool {
+    !character.is_whitespace() && !UNSEEN.iter().any(|unseen| unseen.contains(&character))
 }
 
 /// What opens a locked room. `Debug` hides it.
@@ -751,6 +786,20 @@ mod tests {
             ("returning", "1"),
         ] {
             assert!(is_bad(&hello(&[(field, value)])), "{field}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_name_has_something_to_see_as_pages_have_it() {
+        let vectors = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/names.json");
+        let vectors = std::fs::read_to_string(vectors).expect("vectors/names.json");
+        let vectors: serde_json::Value = serde_json::from_str(&vectors).expect("JSON");
+        for (list, is_name) in [("seen", true), ("unseen", false)] {
+            for name in vectors[list].as_array().expect("a list") {
+                let name = name.as_str().expect("text").to_owned();
+                let escaped = name.escape_unicode().to_string();
+                assert_eq!(Name::try_from(name).is_ok(), is_name, "{escaped}");
+            }
         }
     }
 
