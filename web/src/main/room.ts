@@ -393,6 +393,13 @@ export class Room {
       this.#askForPassphrase(stopped);
       return;
     }
+    if (code === "not_now")
+      this.#store.raise({
+        id: "not-ordered",
+        severity: "error",
+        title: "Your last change was not made: too many were made here at once.",
+        remedy: "Make it again in a few seconds.",
+      });
     // The page of those who were removed says all there is to say.
     if (code === "removed") this.#end("removed");
     const known = remedies[code];

@@ -615,6 +615,14 @@ it("says that one is heard again once the microphone is back, and not that one t
   expect(said).toHaveLength(1);
 });
 
+it("says that a change was one too many, and stays in the room", async () => {
+  const studio = newStudio();
+  await studio.join();
+  await refuse("not_now");
+  expect(studio.state.phase).toBe("room");
+  expect(problems(studio)).toEqual(["not-ordered"]);
+});
+
 it("leaves it to the page of those who were removed to say so", async () => {
   const studio = newStudio();
   await studio.join();
