@@ -1,16 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { type Mix, Mixes } from "../../src/main/mixes";
-
-function storage(text: string | null = null) {
-  let kept = text;
-  const stored = {
-    getItem: () => kept,
-    setItem: (_: string, value: string) => {
-      kept = value;
-    },
-  };
-  return () => stored;
-}
+import { storage } from "./storage";
 
 const mix: Mix = { gain: 0.5, pan: -0.25, muted: true, solo: true, buffer: "safe", pin: "relay" };
 const ann = { id: "1", name: "Ann" };

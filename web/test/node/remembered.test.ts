@@ -1,16 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { delayKey, hasSufficed, RememberedDelays } from "../../src/main/remembered";
-
-function storage(text: string | null = null) {
-  let kept = text;
-  const stored = {
-    getItem: () => kept,
-    setItem: (_: string, value: string) => {
-      kept = value;
-    },
-  };
-  return () => stored;
-}
+import { storage } from "./storage";
 
 describe("remembered delays", () => {
   it("are of one rate and one name, of nobody without a name, and never of a name if of the loop", () => {

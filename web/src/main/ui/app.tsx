@@ -174,10 +174,10 @@ function announceRoom(): void {
     on([joined, people], ([isIn, now], before) => {
       if (!isIn) return;
       if (!before?.[0]) {
-        const company =
+        const others =
           now.length === 0 ? "You are in. Nobody else is here yet." : `You are in, with ${names(now)}.`;
         const why = whyUnheard(view.state());
-        announce(why === null ? company : `${company} ${why}`);
+        announce(why === null ? others : `${others} ${why}`);
       } else {
         const changes = company.changes(performance.now(), before[1], now);
         if (changes.length > 0) announce(changes.join(" "));
