@@ -399,13 +399,20 @@ function wayNote(way: RecentWays[WayName] | null): string {
   return words.join(", ");
 }
 
+/** Round trip of the way by which a peer is heard: the other may be quicker, and not be taken for what it loses. */
+function heardBy(peer: PeerStats | null): number | null {
+  if (peer?.path === "direct") return peer.direct?.rttMs ?? null;
+  if (peer?.path === "relay") return peer.relayed?.rttMs ?? null;
+  return peer?.rttMs ?? null;
+}
+
 function estimatedDelayMs(
   stats: Stats | null,
   peer: PeerStats | null,
   recent: RecentStream | null,
 ): number | null {
   const bufferMs = framesToMs(recent?.fullestFrames ?? null, stats?.sampleRateHz ?? null);
-  const rttMs = peer?.rttMs ?? null;
+  const rttMs = heardBy(peer);
   // How long the server waits for a stream before it mixes is not known here.
   return bufferMs === null || rttMs === null || peer?.path === "mix" ? null : bufferMs + rttMs / 2;
 }
