@@ -58,8 +58,11 @@ export class RunningSound {
       });
     }
     // A browser that waits for the user to do something waits for anything.
-    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resume());
-    addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.#resume());
+    for (const gesture of ["click", "keydown"]) addEventListener(gesture, () => this.#resumeSuspended());
+    addEventListener(
+      "visibilitychange",
+      () => document.visibilityState === "visible" && this.#resumeSuspended(),
+    );
   }
 
   /** Null unless it runs. */
@@ -209,8 +212,7 @@ export class RunningSound {
       this.#store.clear("suspended");
       return;
     }
-    // To ask while something else has the sound may leave it running without a sound.
-    if (context.state === "suspended") this.#resume();
+    this.#resumeSuspended();
     this.#heldBackTimer = setTimeout(() => this.#heldBack(context.state === "interrupted"), HELD_BACK_MS);
   }
 
@@ -224,6 +226,11 @@ export class RunningSound {
     this.#store.set({ heldBack: true });
     const action = { label: "Start the sound", run: () => this.#resume() };
     this.#store.raise({ id: "suspended", severity: "error", title, remedy, action });
+  }
+
+  /** To ask while something else has the sound may leave it running without a sound: that is for who uses the page to say. */
+  #resumeSuspended(): void {
+    if (this.#current?.context.state === "suspended") this.#resume();
   }
 
   #resume(): void {
