@@ -34,10 +34,15 @@ export class Microphone {
   /** The one that was opened last, and whether it has been seen to be gone since it ended. */
   #input: { id: string; isMissing: boolean } | null = null;
 
-  /** `stopCapture` is called when what was captured is not to be any more. */
-  constructor(store: Store, stopCapture: () => void) {
+  readonly #lost: () => void;
+  /** Ends the wait for one that is still being opened. */
+  #giveUpOpening: () => void = () => {};
+
+  /** `stopCapture` is called when what was captured is not to be any more; `lost` after one has ended by itself that may be there still. */
+  constructor(store: Store, stopCapture: () => void, lost: () => void) {
     this.#store = store;
     this.#stopCapture = stopCapture;
+    this.#lost = lost;
   }
 
   /** Null unless it is on. */
@@ -124,17 +129,26 @@ export class Microphone {
     if (!navigator.mediaDevices) throw new Error("insecure context");
     const ask = () => request === this.#request && this.#store.set({ microphone: "asking" });
     const timer = setTimeout(ask, ASKED_AFTER_MS);
-    const stream = await openMicrophone(deviceId, channels, rateHz).finally(() => clearTimeout(timer));
+    const opening = openMicrophone(deviceId, channels, rateHz).finally(() => clearTimeout(timer));
+    // Who never answers the browser's question keeps nobody waiting for this.
+    const givenUp = new Promise<null>((resolve) => {
+      this.#giveUpOpening = () => resolve(null);
+    });
+    const stream = await Promise.race([opening, givenUp]);
     // Allowed after the room was left, or when another microphone was chosen meanwhile.
-    if (request !== this.#request) {
-      for (const track of stream.getTracks()) track.stop();
+    if (stream === null || request !== this.#request) {
+      opening.then(stopTracks, () => {});
       return false;
     }
     this.#stream = stream;
     const [track] = stream.getAudioTracks();
     const { deviceId: id } = track.getSettings();
     this.#input = id === undefined ? null : { id, isMissing: false };
-    track.onended = () => this.#ended();
+    track.onended = () => {
+      this.#ended();
+      // The default is another one by now, perhaps.
+      if (id !== "default") this.#lost();
+    };
     track.onmute = track.onunmute = () => this.#followMute(track);
     this.#followMute(track);
     // Said of another one, though it was dismissed.
@@ -156,6 +170,7 @@ export class Microphone {
   /** Muted is what follows until it says otherwise, or fails. */
   #release(): void {
     this.#request++;
+    this.#giveUpOpening();
     this.#stopCapture();
     for (const track of this.#stream?.getTracks() ?? []) {
       track.onended = track.onmute = track.onunmute = null;
@@ -190,7 +205,7 @@ export class Microphone {
     const isThere = inputs.some(({ id }) => id === input.id);
     // None at all are listed where the browser names none.
     if (isOn && !isThere && inputs.length > 0) {
-      for (const track of this.#stream?.getTracks() ?? []) track.stop();
+      if (this.#stream !== null) stopTracks(this.#stream);
       this.#ended();
     }
     if (this.#store.state.microphone !== "ended") return false;
@@ -249,6 +264,10 @@ export class Microphone {
         "Plug it in again, and it is taken again, or choose another. If you have forbidden it, allow it beside the page's address, then press “Try the microphone again”. You still hear the others.",
     });
   }
+}
+
+function stopTracks(stream: MediaStream): void {
+  for (const track of stream.getTracks()) track.stop();
 }
 
 function without(devices: readonly Device[], others: readonly Device[]): Device[] {

@@ -22,7 +22,9 @@ export class OwnDevices {
   constructor(store: Store, sound: RunningSound) {
     this.#store = store;
     this.#sound = sound;
-    this.microphone = new Microphone(store, () => sound.current?.stopCapture());
+    const stopCapture = () => sound.current?.stopCapture();
+    const retake = () => void this.#retakeAllowed().catch(() => {});
+    this.microphone = new Microphone(store, stopCapture, retake);
     this.output = new Output(store, () => sound.current);
     this.loopBack = new LoopBack(store, () => this.#setup());
     this.#launchAdvice = new LaunchAdvice(store);
@@ -49,6 +51,15 @@ export class OwnDevices {
   async #retakeMicrophone(): Promise<void> {
     if (await this.microphone.retake(this.#sound.rateHz)) await this.#useMicrophone();
     this.loopBack.recall();
+  }
+
+  /**
+   * The microphone has ended by itself. While the browser allows it nobody has forbidden it: the device or the sound system has begun anew, or it was unplugged, and
+   * then it does not open.
+   */
+  async #retakeAllowed(): Promise<void> {
+    const { state } = await navigator.permissions.query({ name: "microphone" });
+    if (state === "granted" && this.#store.state.microphone === "ended") await this.#retakeMicrophone();
   }
 
   async #useMicrophone(): Promise<void> {

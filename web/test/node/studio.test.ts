@@ -383,6 +383,34 @@ it("asks for no microphone again that ended while it is still there", async () =
   expect(askForMicrophone).toHaveBeenCalledTimes(1);
 });
 
+it("takes a microphone again that ended and is there, while the browser allows it", async () => {
+  const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+  const permission = { state: "granted" };
+  Object.assign(navigator, { permissions: { query: async () => permission } });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  ended.onended?.();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  expect(studio.state.microphone).toBe("on");
+  expect(problems(studio)).not.toContain("microphone-ended");
+  permission.state = "prompt";
+  ended.onended?.();
+  await vi.advanceTimersByTimeAsync(2_000);
+  expect(askForMicrophone).toHaveBeenCalledTimes(2);
+  expect(studio.state.microphone).toBe("ended");
+});
+
+it("joins anew while the browser still asks for a microphone from before", async () => {
+  const studio = newStudio();
+  await studio.join();
+  askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
+  const enabled = studio.enableMicrophone();
+  studio.leave();
+  await enabled;
+  expect(studio.state.microphone).toBe("unasked");
+});
+
 it("asks for the default microphone again when something is plugged in after it has gone", async () => {
   const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
   track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
@@ -617,9 +645,9 @@ it("says that one is heard again once the microphone is back, and not that one t
 
 it("says that a change was one too many, and stays in the room", async () => {
   const studio = newStudio();
-  await studio.join();
+  await enter(studio, [participant(1, "Ann")]);
   await refuse("not_now");
-  expect(studio.state.phase).toBe("room");
+  expect(studio.state.phase).toBe("joined");
   expect(problems(studio)).toEqual(["not-ordered"]);
 });
 
@@ -1497,6 +1525,7 @@ it("asks for sound that something else has taken when told to, not by itself", a
   Object.assign(sound.context, { state: "interrupted" });
   sound.context.resume.mockClear();
   (sound.context as { onstatechange?: () => void }).onstatechange?.();
+  for (const gesture of ["click", "keydown"]) gestures.get(gesture)?.();
   await vi.advanceTimersByTimeAsync(1_500);
   expect(sound.context.resume).not.toHaveBeenCalled();
   const [{ title, action }] = studio.state.problems;
