@@ -62,7 +62,8 @@ describe("a diagnosis", () => {
     expect(diagnose({ ...way, droppedPackets: 3 })).toEqual({
       where: "uplink",
       text: "Your connection cannot carry all that it sends.",
-      advice: "A network cable instead of Wi-Fi at your end helps most; fewer channels or bits help too.",
+      advice:
+        "A network cable at your end, and Wi-Fi switched off, helps most; fewer channels or bits help too.",
     });
     expect(diagnose({ ...way, outputUnderruns: 3 })?.text).toBe(
       "Bob's computer is too busy to play without gaps.",

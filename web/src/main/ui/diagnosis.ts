@@ -83,14 +83,14 @@ export function diagnose(way: Way): Diagnosis | null {
     return {
       where: "uplink",
       text: `${capital(ofSender)} connection cannot carry all that it sends.`,
-      advice: `A network cable instead of Wi-Fi at ${ofSender} end helps most; fewer channels or bits help too.`,
+      advice: `A network cable at ${ofSender} end, and Wi-Fi switched off, helps most; fewer channels or bits help too.`,
     };
   }
   if (way.listenerHearsOthersBadly === true) {
     return {
       where: "downlink",
       text: `${capital(ofListener)} connection has trouble receiving: it is the same with everyone.`,
-      advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
+      advice: `A network cable at ${ofListener} end, and Wi-Fi switched off, helps most, and no downloads meanwhile.`,
     };
   }
   if (way.isMixBad) return null;
@@ -99,7 +99,7 @@ export function diagnose(way: Way): Diagnosis | null {
       ? {
           where: "uplink",
           text: `${capital(ofSender)} sound reaches the server with gaps.`,
-          advice: `A network cable instead of Wi-Fi at ${ofSender} end helps most.`,
+          advice: `A network cable at ${ofSender} end, and Wi-Fi switched off, helps most.`,
         }
       : mixReaches(listener, ofListener);
   }
@@ -113,7 +113,7 @@ export function diagnose(way: Way): Diagnosis | null {
   return {
     where: "path",
     text: `Packets from ${sender} to ${listener} get lost on the way.`,
-    advice: "A network cable instead of Wi-Fi, at either end, helps most.",
+    advice: "A network cable at either end, and Wi-Fi switched off, helps most.",
   };
 }
 
@@ -126,7 +126,7 @@ function mixReaches(listener: string, ofListener: string): Diagnosis {
   return {
     where: "downlink",
     text: `The server's mix reaches ${listener} with gaps.`,
-    advice: `A network cable instead of Wi-Fi at ${ofListener} end helps most, and no downloads meanwhile.`,
+    advice: `A network cable at ${ofListener} end, and Wi-Fi switched off, helps most, and no downloads meanwhile.`,
   };
 }
 
