@@ -18,6 +18,8 @@ const LEAST_LATE_MS = 20;
 const COST = 1_000_000;
 /** The engine takes a second or more for no slip, but for a clock that was set; and what is seen of it here may be a look shorter. */
 const LONG_STANDSTILL_MS = 700;
+/** The sound card's clock and the page's run apart by less: of a page that nobody looked at for hours, too. */
+const DRIFT = 400e-6;
 
 /** Watches the inputs of one audio graph, one after the other. */
 export class InputWatch {
@@ -48,7 +50,8 @@ export class InputWatch {
   isLate(nowMs: number, { ms, slippedMs }: Ran): boolean {
     const elapsedMs = nowMs - this.#lookedMs;
     this.#lookedMs = nowMs;
-    const stoodStill = nowMs - this.#ran.atMs - (ms - this.#ran.ms) >= LONG_STANDSTILL_MS;
+    const passedMs = nowMs - this.#ran.atMs;
+    const stoodStill = passedMs * (1 - DRIFT) - (ms - this.#ran.ms) >= LONG_STANDSTILL_MS;
     if (ms !== this.#ran.ms) this.#ran = { ms, atMs: nowMs };
     if (stoodStill) this.#isDoubtful = true;
     if (stoodStill || Math.abs(slippedMs - this.#calm.slippedMs) >= LEAST_LATE_MS)

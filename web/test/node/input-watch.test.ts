@@ -35,6 +35,14 @@ it("finds an input late by what the output slipped since, the sooner the more th
   expect(lateAt(opened(5_000), 5_000, 600_000, (nowMs) => Math.floor(nowMs / 8_000) * 5)).not.toBeNull();
 });
 
+it("takes no drift of the clocks for a standstill when it has not looked for hours", () => {
+  const watch = opened(5_000);
+  const hours = 3 * 3_600_000;
+  lateAt(watch, 5_000, 7_000, () => 0);
+  for (const nowMs of [hours, hours + 1_100])
+    expect(watch.isLate(nowMs, { ms: nowMs * (1 - 100e-6), slippedMs: 0 })).toBe(false);
+});
+
 it("waits while the graph goes on slipping", () => {
   expect(lateAt(opened(5_000), 5_000, 60_000, (nowMs) => Math.max(0, nowMs - 7_000) / 20)).toBeNull();
 });
