@@ -65,6 +65,7 @@ export class Members {
       addLane: (...lane) => this.#addLane(...lane),
       closeLane: (stream, lane) => sound.current?.closeLane(stream, lane),
       signal: (to, data) => host.signal(to, data),
+      canSignal: () => store.state.signalling === "online",
       changed: () => {
         for (const member of this.all) this.#tellPeer(member);
         this.publish();

@@ -12,6 +12,7 @@ export interface MeshHost {
   closeLane(stream: number, lane: number): void;
   /** False if it could not be sent now. */
   signal(to: string, data: PeerSignal): boolean;
+  canSignal(): boolean;
   changed(): void;
   /** The page's, of which each peer has a share. */
   readonly negotiations: Negotiations;
@@ -375,6 +376,11 @@ export class Peer {
     if (slot === undefined) return;
     if (this.#offers && !this.#negotiations.take()) {
       this.#schedule(number, CROWDED_MS);
+      return;
+    }
+    // A path may come back by itself. A new connection could not, which nobody is told of; once somebody is, `retry` follows.
+    if (!this.#host.canSignal()) {
+      this.#schedule(number, LAST_RETRY_MS);
       return;
     }
     slot.attempts++;

@@ -75,7 +75,11 @@ function end(
   own: string,
   other: string,
   lanes: number | "auto" = 1,
-  { negotiations = Negotiations.ofPage(), addLane = () => {} }: Partial<MeshHost> = {},
+  {
+    negotiations = Negotiations.ofPage(),
+    addLane = () => {},
+    canSignal = () => true,
+  }: Partial<MeshHost> = {},
 ) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
@@ -87,6 +91,7 @@ function end(
     },
     closeLane() {},
     signal: (_to, signal) => said.push(signal) > 0,
+    canSignal,
     changed,
     negotiations,
   };
@@ -337,6 +342,22 @@ it("makes no more of them though each fails, and the other end asks for a restar
   expect(Connection.made.length).toBeGreaterThan(20);
   expect(Connection.made.length).toBeLessThan(50);
   for (const { peer } of ends) peer.close();
+});
+
+it("leaves a lane alone that has lost its path while the server is gone, and restores it when that is back", async () => {
+  let isOnline = true;
+  const { peer, made } = end("b", "a", 1, { canSignal: () => isOnline });
+  const [connection] = Connection.made;
+  connection!.becomes("connected");
+  isOnline = false;
+  connection!.becomes("disconnected");
+  await vi.advanceTimersByTimeAsync(120_000);
+  expect([made.length, connection!.restarts, connection!.connectionState]).toEqual([1, 0, "disconnected"]);
+  isOnline = true;
+  peer.retry();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(connection!.restarts).toBe(1);
+  peer.close();
 });
 
 it("restores at once what was connected and has failed, at both ends' word", async () => {
@@ -608,7 +629,15 @@ it("says again how many lanes it wants, which may have been lost, unless it make
 
 it("offers the lanes to oneself again while they are not connected, and says when they cannot be", async () => {
   const negotiations = Negotiations.ofPage();
-  const host: MeshHost = { addLane() {}, closeLane() {}, signal: () => true, changed: vi.fn(), negotiations };
+  const yes = () => true;
+  const host: MeshHost = {
+    addLane() {},
+    closeLane() {},
+    signal: yes,
+    canSignal: yes,
+    changed: vi.fn(),
+    negotiations,
+  };
   const loop = new Loop(1, 1, [], host);
   const [near, far] = Connection.made;
   await vi.advanceTimersByTimeAsync(0);
