@@ -108,6 +108,14 @@ export class Members {
     return peerOf(this.all.find((member) => member.stream === stream));
   }
 
+  /** The loop is made anew then, for its lanes are offered only once. */
+  laneClosed(stream: number, lane: number, epoch: number): void {
+    if (this.#byId.get(LOOP_ID)?.stream === stream) {
+      this.setLoop(false);
+      this.setLoop(true);
+    } else this.peerOfStream(stream)?.laneClosed(lane, epoch);
+  }
+
   /** One that nobody has had. */
   newStream(): number {
     return this.#nextStream++;

@@ -420,6 +420,7 @@ export class Loop {
   readonly #reach: Reach;
   readonly #retry: ReturnType<typeof setInterval>;
 
+  /** *Errors* the browser's own where it makes no more connections, or hands no channel to another thread. */
   constructor(stream: number, lanes: number | "auto", iceServers: RTCIceServer[], host: MeshHost) {
     this.stream = stream;
     this.#reach = new Reach(
@@ -427,31 +428,38 @@ export class Loop {
       () => host.changed(),
     );
     const offering: Lane[] = [];
-    for (let number = 0; number < (lanes === "auto" ? FIRST_LANES : lanes); number++) {
-      const end = (sends: boolean, other: () => Lane) =>
-        new Lane(
-          number,
-          0,
-          iceServers,
-          (channel) => host.addLane(stream, number, 0, sends, channel),
-          (signal) => {
-            other().handle(signal);
-            return true;
-          },
-          () => {
-            this.#reach.look();
-            host.changed();
-          },
-        );
-      const near: Lane = end(true, () => far);
-      const far: Lane = end(false, () => near);
-      near.offer(false);
-      this.#lanes.push(near, far);
-      offering.push(near);
-    }
     this.#retry = setInterval(() => {
       for (const lane of offering) if (!lane.connected) lane.offer(true);
     }, CONNECTING_MS);
+    const make = (number: number, sends: boolean, other: () => Lane) => {
+      const lane = new Lane(
+        number,
+        0,
+        iceServers,
+        (channel) => host.addLane(stream, number, 0, sends, channel),
+        (signal) => {
+          other().handle(signal);
+          return true;
+        },
+        () => {
+          this.#reach.look();
+          host.changed();
+        },
+      );
+      this.#lanes.push(lane);
+      return lane;
+    };
+    try {
+      for (let number = 0; number < (lanes === "auto" ? FIRST_LANES : lanes); number++) {
+        const near: Lane = make(number, true, () => far);
+        const far: Lane = make(number, false, () => near);
+        near.offer(false);
+        offering.push(near);
+      }
+    } catch (error) {
+      this.close();
+      throw error;
+    }
   }
 
   get connection(): Participant["connection"] {

@@ -179,7 +179,7 @@ export class Studio implements StudioApi {
           this.#members.peerOfStream(message.stream)?.wantLanes(message.count);
         break;
       case "lane-closed":
-        this.#members.peerOfStream(message.stream)?.laneClosed(message.lane, message.epoch);
+        this.#members.laneClosed(message.stream, message.lane, message.epoch);
         break;
       case "recording":
         this.#devices.loopBack.handleRecording(message);

@@ -45,6 +45,7 @@ const sound = vi.hoisted(() => ({
   stopped: undefined as (() => void) | undefined,
 }));
 const NotLoaded = vi.hoisted(() => class extends Error {});
+const loops: { stream: number }[] = vi.hoisted(() => []);
 const startSound = vi.hoisted(() =>
   vi.fn(async ({ quantum }: { quantum: number; outputDeviceId: string }) =>
     Object.assign(sound, { quantum }),
@@ -56,6 +57,9 @@ const wantLanes = vi.hoisted(() => vi.fn());
 vi.mock("../../src/main/mesh", () => ({
   Loop: class {
     connection = "failed";
+    constructor(readonly stream: number) {
+      loops.push(this);
+    }
     close(): void {}
   },
   Peer: class {
@@ -902,6 +906,20 @@ it("says of oneself that one cannot be heard through the network, not that a fir
   expect(studio.state.problems).toMatchObject([{ title: "You cannot hear yourself through the network." }]);
   await studio.setLoop(false);
   expect(studio.state.problems).toEqual([]);
+});
+
+it("hears oneself by new lanes once the network process has dropped the old ones, and by none when that is over", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  await studio.setLoop(true);
+  const [, receive] = startSound.mock.lastCall as unknown as [unknown, (message: object) => void];
+  const dropped = loops.at(-1)!.stream;
+  for (const lane of [0, 0, 1, 1]) receive({ type: "lane-closed", stream: dropped, lane, epoch: 0 });
+  expect(loops.filter(({ stream }) => stream > dropped)).toHaveLength(1);
+  expect(studio.state.looping).toBe(true);
+  await studio.setLoop(false);
+  receive({ type: "lane-closed", stream: loops.at(-1)!.stream, lane: 0, epoch: 0 });
+  expect(studio.state.looping).toBe(false);
 });
 
 it("tells those who are there of each number of lanes that is chosen, and of none", async () => {
