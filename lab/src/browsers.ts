@@ -180,6 +180,10 @@ const launchChromium: Launcher = async (options, executablePath, env, end) => {
     screenshot: async (file, { width, height, dark }) => {
       await page.setViewportSize({ width, height });
       await page.emulateMedia({ colorScheme: dark ? "dark" : "light" });
+      // What the page draws itself, the meters, has the new colours two frames later.
+      await page.evaluate(
+        () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))),
+      );
       // Transitions at their end: a change of scheme has begun some.
       await page.screenshot({ path: file, animations: "disabled" });
     },
