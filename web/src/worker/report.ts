@@ -33,6 +33,8 @@ export class Reports {
   /** The newest from the peer, and when it came. */
   #report: Report | null = null;
   #reportAtMs = Number.NEGATIVE_INFINITY;
+  /** Reports in a row that told of no capture. */
+  #uncaptured = 0;
   /** Lines of its datagrams: when frame 0 would have come. */
   readonly #arrivals = new Recent(MAX_ARRIVALS);
   #rateHz = 0;
@@ -69,6 +71,7 @@ export class Reports {
     if (!isNewer && nowMs - this.#reportAtMs < STALE_MS) return;
     this.#report = report;
     this.#reportAtMs = nowMs;
+    this.#uncaptured = report.capture === null ? this.#uncaptured + 1 : 0;
   }
 
   /** A datagram that `kindOf` calls audio. */
@@ -78,10 +81,10 @@ export class Reports {
     this.#arrivals.add(nowMs - (Number(timestamp) * 1000) / rateHz);
   }
 
-  /** Whether the peer captures anything, by its own word; null if it has not said so lately. */
+  /** Whether the peer captures anything, by its own word; null if it has not said so lately. That it does not, twice: it begins before it can say when. */
   captures(nowMs: number): boolean | null {
-    if (this.#report === null || nowMs - this.#reportAtMs >= STALE_MS) return null;
-    return this.#report.capture !== null;
+    if (this.#report === null || nowMs - this.#reportAtMs >= STALE_MS || this.#uncaptured === 1) return null;
+    return this.#uncaptured === 0;
   }
 
   /** How the peer hears us; null if it has not said so lately. */

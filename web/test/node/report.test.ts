@@ -115,6 +115,16 @@ it("takes the newest report, whatever came later", () => {
   expect(here.heard(EPOCH_MS + 512)?.lostShare).toBe(99 / (1_490 + 99));
 });
 
+it("believes that a peer captures nothing when it has said so twice: it may only have begun", () => {
+  const [here, there] = [new Reports(0), new Reports(0)];
+  const said = [null, capture, null, null, capture].map((captured, n) => {
+    const nowMs = EPOCH_MS + 500 * n;
+    here.handleReport(there.poll(captured, 0, nowMs)!, nowMs);
+    return here.captures(nowMs);
+  });
+  expect(said).toEqual([null, true, null, false, true]);
+});
+
 it("forgets a peer that falls silent, and believes it when it begins anew", () => {
   const [here, there] = [new Reports(0), new Reports(0)];
   for (let n = 0; n < 10; n++) {
