@@ -652,13 +652,15 @@ async fn sessions_that_have_died_keep_no_place_and_get_no_sound() {
     let relay = Relay::start();
     let a = relay.join(1).await;
     let b = relay.admit(2);
-    let (line, running) = lossy_line(relay.address).await;
-    let mut dead = Vec::new();
+    let (mut lines, mut dead) = (Vec::new(), Vec::new());
     for _ in 0..4 {
+        // Each its own: a line carries back to whom it heard last.
+        let (line, running) = lossy_line(relay.address).await;
+        lines.push(running);
         dead.push(relay.connect_by(line, b).await);
     }
     // As when a phone goes from one network to another.
-    drop(running);
+    drop(lines);
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let session = relay.connect(b).await;
     let mut b_control = Control::open(&session).await;
