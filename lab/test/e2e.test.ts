@@ -19,6 +19,7 @@ import {
   pactl,
   parameters,
   playBothWays,
+  press,
   product,
   readAround,
   settled,
@@ -101,10 +102,7 @@ describe("the product", () => {
     await expectEveryFrame(context, a, b);
     const frames = await a.evaluate(() => document.querySelectorAll("iframe").length);
     expect(frames).toBeGreaterThan(0);
-    await a.evaluate(() => {
-      const buttons = Array.from(document.querySelectorAll("button"));
-      buttons.find(({ textContent }) => textContent?.trim() === "Leave")!.click();
-    });
+    await press(a, "Leave");
     await expect.poll(() => a.evaluate(() => document.querySelectorAll("iframe").length)).toBe(0);
   });
 

@@ -20,6 +20,7 @@ import {
   meet,
   parameters,
   playBothWays,
+  press,
   product,
   readAround,
   rig,
@@ -218,16 +219,12 @@ describe("through the server", () => {
         if (isLane) throw new DOMException("could not be cloned", "DataCloneError");
         post.call(this, message, handed);
       };
-      const buttons = Array.from(document.querySelectorAll("button"));
-      buttons.find(({ textContent }) => textContent.trim() === "Join and only listen")!.click();
     });
+    await press(old, "Join and only listen");
     await other.open(product.roomUrl(room, "B", parameters));
     await untilShown(old, "too old to send sound straight");
     await until([old], ({ path }) => path === "relay", "come by the relay alone");
-    await old.evaluate(() => {
-      const buttons = Array.from(document.querySelectorAll("button"));
-      buttons.find(({ textContent }) => textContent.includes("Hear yourself"))!.click();
-    });
+    await press(old, "Hear yourself through the network");
     await untilShown(old, "With you: 1");
     expect(old.errors).toEqual([]);
   });

@@ -121,6 +121,14 @@ export async function untilShown(page: Browser, text: string): Promise<void> {
   }
 }
 
+/** Clicks the button with this text. */
+export async function press(page: Browser, text: string): Promise<void> {
+  await page.evaluate((wanted) => {
+    const buttons = Array.from(document.querySelectorAll("button"));
+    buttons.find(({ textContent }) => textContent.trim() === wanted)!.click();
+  }, text);
+}
+
 /** The start of a stream does not end. */
 class Unsettled extends Error {}
 

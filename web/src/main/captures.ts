@@ -1,5 +1,6 @@
 import type { CaptureTime } from "../shared/messages";
 import { epochMs } from "./clock";
+import { microphonePermission } from "./devices";
 
 /** Where taking turns was tried. Elsewhere blocks are those of the sound system itself, and Android's is another matter. */
 const takesTurns = () => /X11; Linux/.test(navigator.userAgent);
@@ -41,7 +42,7 @@ export class Captures {
     { atMs, everyMs }: CaptureTime,
   ): Promise<Opened | null> {
     // The musician is never asked for this.
-    const { state } = await navigator.permissions.query({ name: "microphone" });
+    const { state } = await microphonePermission();
     if (state !== "granted") return null;
     const earlyMs = atMs === null ? 0 : (atMs - epochMs() - AHEAD_MS) % everyMs;
     await new Promise((resolve) => setTimeout(resolve, AHEAD_MS + ((earlyMs + everyMs) % everyMs)));

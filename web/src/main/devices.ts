@@ -27,6 +27,11 @@ export async function openMicrophone(
   return navigator.mediaDevices.getUserMedia({ audio });
 }
 
+/** Whether the browser opens one without asking. *Errors* where it does not tell. */
+export function microphonePermission(): Promise<PermissionStatus> {
+  return navigator.permissions.query({ name: "microphone" });
+}
+
 export async function listDevices(): Promise<{ inputs: Device[]; outputs: Device[] }> {
   const all = await navigator.mediaDevices.enumerateDevices();
   const of = (kind: MediaDeviceKind) =>

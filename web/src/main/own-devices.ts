@@ -2,7 +2,7 @@
 
 import type { DeviceDelay } from "../shared/messages";
 import type { Setup } from "./calibration";
-import { listDevices } from "./devices";
+import { listDevices, microphonePermission } from "./devices";
 import { LaunchAdvice } from "./launch-advice";
 import { LoopBack } from "./loop-back";
 import { Microphone } from "./microphone";
@@ -35,7 +35,7 @@ export class OwnDevices {
 
   /** It may be given or taken in the browser's own menus. */
   async #followPermission(): Promise<void> {
-    const permission = await navigator.permissions.query({ name: "microphone" });
+    const permission = await microphonePermission();
     permission.onchange = () => this.#store.set({ microphoneAllowed: permission.state === "granted" });
     this.#store.set({ microphoneAllowed: permission.state === "granted" });
   }
@@ -58,7 +58,7 @@ export class OwnDevices {
    * then it does not open.
    */
   async #retakeAllowed(): Promise<void> {
-    const { state } = await navigator.permissions.query({ name: "microphone" });
+    const { state } = await microphonePermission();
     if (state === "granted" && this.#store.state.microphone === "ended") await this.#retakeMicrophone();
   }
 
