@@ -415,7 +415,7 @@ mod tests {
     use tokio::{task::yield_now, time::timeout};
 
     use super::*;
-    use crate::config::{RelayConfig, TlsFiles};
+    use crate::config::RelayConfig;
 
     fn hub() -> Arc<Hub> {
         let metrics = Metrics::new(Registry::default());
@@ -429,13 +429,7 @@ mod tests {
     #[tokio::test]
     async fn a_certificate_for_the_relay_that_browsers_refuse_there_is_not_shown() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = TlsFiles {
-            cert: folder.path().join("cert.pem"),
-            key: folder.path().join("key.pem"),
-        };
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-        fs::write(&files.cert, made.cert.pem()).expect("written");
-        fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let files = tls::self_signed(folder.path());
         let bind = async |tls| {
             Server::bind(Config {
                 listen: ([127, 0, 0, 1], 0).into(),

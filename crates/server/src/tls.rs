@@ -365,6 +365,19 @@ impl HangUps {
     }
 }
 
+/// Writes a certificate of its own for `localhost` into a folder.
+#[cfg(test)]
+pub(crate) fn self_signed(folder: &std::path::Path) -> TlsFiles {
+    let files = TlsFiles {
+        cert: folder.join("cert.pem"),
+        key: folder.join("key.pem"),
+    };
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    std::fs::write(&files.cert, made.cert.pem()).expect("written");
+    std::fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+    files
+}
+
 #[cfg(test)]
 mod tests {
     use std::{cell::Cell, fs::File, future, sync::Mutex};

@@ -826,13 +826,7 @@ mod tests {
     #[test]
     fn files_that_no_public_ca_vouches_for_any_more_are_not_shown() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = TlsFiles {
-            cert: folder.path().join("cert.pem"),
-            key: folder.path().join("key.pem"),
-        };
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-        fs::write(&files.cert, made.cert.pem()).expect("written");
-        fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let files = tls::self_signed(folder.path());
         let transport = Arc::new(transport());
         let is_shown = |is_public| {
             let read = read_again(&files, is_public, &transport);
