@@ -4,7 +4,7 @@
  *   node packages/ring/bench/bench.mjs [--browser] [--json FILE] [--rounds N] [--blocks N]
  *
  * The queues take turns round by round, so that a slow moment of the machine hits all of them; figures are medians. The floor
- * is one copy and one atomic store. Where 10 % to 90 % of the rounds of two queues overlap there is no ratio, and after the tables stands
+ * is one copy and one index published. Where 10 % to 90 % of the rounds of two queues overlap there is no ratio, and after the tables stands
  * where the ring did not win.
  * Build first: npx tsc -b packages/ring
  */

@@ -4,6 +4,7 @@ import {
   HEADER_BYTES,
   HEADER_WORDS,
   INDEX_MASK,
+  publish,
   READ,
   READ_SEEN,
   RECORDS,
@@ -188,7 +189,7 @@ export class RecordRing {
     const fits = length <= dst.length - dstOffset;
     if (fits) this.#take((start + RECORD_HEADER_BYTES) & this.#mask, dst, dstOffset, length);
     else this.skippedRecords++;
-    Atomics.store(index, READ, (read + recordBytes(length)) & ALIGNED);
+    publish(index, READ, read + recordBytes(length));
     return fits ? length : TOO_LONG;
   }
 
@@ -223,12 +224,12 @@ export class RecordRing {
 
   #publish(length: number): void {
     const index = this.#index;
-    Atomics.store(index, WRITE, ((index[WRITE] & ALIGNED) + recordBytes(length)) & ALIGNED);
+    publish(index, WRITE, (index[WRITE] & ALIGNED) + recordBytes(length));
   }
 
   #drop(write: number): number {
     this.corruptions++;
-    Atomics.store(this.#index, READ, write);
+    publish(this.#index, READ, write);
     return CORRUPT;
   }
 

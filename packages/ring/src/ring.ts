@@ -5,6 +5,7 @@ import {
   HEADER_WORDS,
   INDEX_MASK,
   kindOf,
+  publish,
   READ,
   READ_SEEN,
   type RingStorage,
@@ -178,13 +179,25 @@ export class Ring<T extends NumericArray> {
    * *Errors* RangeError if the range is not inside `src`. *Real-time* RT up to 512 elements.
    */
   push(src: T, offset = 0, count = src.length - offset): number {
+    const index = this.#index;
+    const write = index[WRITE];
+    const at = write & this.mask;
+    // A whole array that fits, which is what audio is, without a call: that takes a fifth off in Firefox.
+    if (
+      offset === 0 &&
+      count === src.length &&
+      count > LOOP_WINS &&
+      at + count <= this.capacity &&
+      (count <= this.capacity - ((write - index[READ_SEEN]) & INDEX_MASK) || this.grantWrite(count) === count)
+    ) {
+      this.data.set(src, at);
+      publish(index, WRITE, write + count);
+      return count;
+    }
     checkRange(src.length, offset, count);
     const granted = this.grantWrite(count);
     if (granted === 0) return 0;
-    const at = this.writeAt();
-    if (granted === src.length && granted > LOOP_WINS && at + granted <= this.capacity)
-      this.data.set(src, at);
-    else copyIn(src, offset, this.data, at, granted);
+    copyIn(src, offset, this.data, at, granted);
     this.commitWrite(granted);
     return granted;
   }
@@ -320,13 +333,13 @@ export class Ring<T extends NumericArray> {
   /** Publishes `count` written elements. @internal */
   commitWrite(count: number): void {
     const index = this.#index;
-    Atomics.store(index, WRITE, (index[WRITE] + count) & INDEX_MASK);
+    publish(index, WRITE, index[WRITE] + count);
   }
 
   /** Gives the room of `count` read elements back. @internal */
   commitRead(count: number): void {
     const index = this.#index;
-    Atomics.store(index, READ, (index[READ] + count) & INDEX_MASK);
+    publish(index, READ, index[READ] + count);
   }
 
   /** Elements moved within a callback would be passed over by what the callback says. */
