@@ -252,16 +252,27 @@ export class Peer {
       this.#host.signal(this.id, { kind: "lanes", count });
       return;
     }
-    const count = Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);
-    for (let number = 0; number < count; number++) {
+    for (let number = 0; number < this.#count; number++) {
       if (this.#slots.has(number)) continue;
       if (this.#negotiations.take()) this.#offerAnew(number, 0);
       else this.#adjustLater(CROWDED_MS);
     }
-    for (const number of Array.from(this.#slots.keys())) {
-      if (number < count) continue;
-      this.#host.signal(this.id, { kind: "close", lane: number });
-      this.#closeLane(number);
+    this.#closeSpare();
+  }
+
+  /** Of the side that makes them. */
+  get #count(): number {
+    return Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);
+  }
+
+  /** Closes lanes that are too many, but for one that is connected in place of one that is not. */
+  #closeSpare(): void {
+    let connected = 0;
+    for (const [number, { lane }] of Array.from(this.#slots).sort(([a], [b]) => a - b)) {
+      if (number >= this.#count && (!lane.connected || connected >= this.#count)) {
+        this.#host.signal(this.id, { kind: "close", lane: number });
+        this.#closeLane(number);
+      } else if (lane.connected) connected++;
     }
   }
 
@@ -337,6 +348,7 @@ export class Peer {
         if (lane.hasClosed) break;
         clearTimeout(slot.timer);
         slot.connectedAtMs = performance.now();
+        if (this.#offers) this.#closeSpare();
         break;
       case "disconnected":
         this.#lose(lane.number, slot, DISCONNECTED_MS);

@@ -135,13 +135,24 @@ export class Relay {
 
   #adjust(): void {
     clearTimeout(this.#timer);
+    this.#timer = undefined;
     if (this.#offer === null || this.#isHeld || !this.#isNeeded) return;
     for (let number = 0; number < this.#count; number++) {
       // It is gone with the first session that this browser does not make.
       if (this.#offer === null) return;
       if (!this.#sessions.some((session) => session.number === number)) this.#make(number, this.#offer);
     }
-    for (const session of [...this.#sessions]) if (session.number >= this.#count) this.#end(session);
+    this.#endSpare();
+  }
+
+  /** Ends sessions that are too many, but for one that is open in place of one that is not yet. */
+  #endSpare(): void {
+    let open = 0;
+    for (const session of this.#sessions.toSorted((a, b) => a.number - b.number)) {
+      const isOpen = session.readyState === "open";
+      if (session.number >= this.#count && (!isOpen || open >= this.#count)) this.#end(session);
+      else if (isOpen) open++;
+    }
   }
 
   #make(number: number, { port, token, certificate_hashes }: RelayOffer): void {
@@ -167,6 +178,7 @@ export class Relay {
         if (!this.#sessions.includes(session)) return;
         this.#lanes.addLane(number, session);
         if (this.#control === null) this.#openControl(session);
+        this.#endSpare();
       },
       () => this.#ended(session, null),
     );
@@ -202,7 +214,8 @@ export class Relay {
     }
     const nowMs = performance.now();
     if (nowMs - (session.openedAtMs ?? nowMs) > LASTING_MS) this.#retryMs = FIRST_RETRY_MS;
-    clearTimeout(this.#timer);
+    // Of several that fail together all are made anew at once, and it is one failure.
+    if (this.#timer !== undefined) return;
     this.#timer = setTimeout(() => this.#adjust(), this.#retryMs);
     this.#retryMs = Math.min(LAST_RETRY_MS, this.#retryMs * 2);
   }

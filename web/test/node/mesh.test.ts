@@ -250,6 +250,20 @@ it("goes back to the automatic number of lanes, be it by the end that offers or 
   for (const { peer } of [offers, answers]) peer.close();
 });
 
+it("goes on by the lanes there are, though they are too many, until those in their place are connected", async () => {
+  const { peer, said } = end("b", "a", 4);
+  const closed = () => said.flatMap((signal) => (signal.kind === "close" ? [signal.lane] : []));
+  for (const connection of Connection.made) connection.becomes("connected");
+  for (const connection of Connection.made.slice(0, 2)) connection.becomes("disconnected");
+  peer.wantLanes(2);
+  expect(closed()).toEqual([]);
+  Connection.made[0]!.becomes("connected");
+  expect(closed()).toEqual([3]);
+  Connection.made[1]!.becomes("connected");
+  expect(closed()).toEqual([3, 2]);
+  peer.close();
+});
+
 it("says that one is out of reach after 20 s without a lane, be it for the first time or not", async () => {
   const { peer, changed } = end("b", "a", 2);
   const lanes = () => Connection.made.filter(({ connectionState }) => connectionState !== "closed");

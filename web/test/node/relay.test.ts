@@ -291,11 +291,45 @@ it("opens as many sessions as are asked for, up to four, and its control stream 
   await settle();
   expect(transports[1].control?.lines).toEqual([JSON.stringify({ type: "listen", ...NOTHING })]);
   relay.setSessions(2);
-  expect(Array.from(lanes.keys())).toEqual([1]);
-  expect(transports.slice(2, 4).map(({ closeInfo }) => closeInfo)).toEqual([
+  expect(Array.from(lanes.keys())).toEqual([1, 2]);
+  await vi.advanceTimersByTimeAsync(250);
+  transports[4].open();
+  await settle();
+  expect(Array.from(lanes.keys()).sort()).toEqual([0, 1]);
+  expect(transports.slice(1, 4).map(({ closeInfo }) => closeInfo)).toEqual([
+    null,
     { closeCode: 0 },
     { closeCode: 0 },
   ]);
+});
+
+it("goes on by the sessions there are, though they are too many, until those in their place are open", async () => {
+  const { relay, transports, lanes, open, settle } = world();
+  relay.setSessions(4);
+  await open();
+  transports[0].fail(null);
+  transports[1].fail(null);
+  await settle();
+  relay.setSessions(2);
+  expect(Array.from(lanes.keys())).toEqual([2, 3]);
+  await vi.advanceTimersByTimeAsync(250);
+  for (const transport of transports.slice(4)) transport.open();
+  await settle();
+  expect(Array.from(lanes.keys()).sort()).toEqual([0, 1]);
+  expect(transports[2].closeInfo).toEqual({ closeCode: 0 });
+});
+
+it("takes several sessions that fail together for one failure", async () => {
+  const { relay, transports, open } = world();
+  relay.setSessions(4);
+  await open();
+  for (let round = 1; round < 4; round++) {
+    for (const transport of transports.slice(-4)) transport.fail(null);
+    await vi.advanceTimersByTimeAsync(250 * 2 ** (round - 1) - 1);
+    expect(transports.length).toBe(4 * round);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(transports.length).toBe(4 * (round + 1));
+  }
 });
 
 it("keeps its sessions when only the certificate changes, and makes them anew with another token", async () => {
