@@ -28,6 +28,11 @@ const MAX_BLOCK_AGE_MS = 1_000;
 /** A source that has brought nothing for so long captures nothing, whatever the browser says of it. */
 const SILENT_MS = 1_000;
 
+/**
+ * An encoder that nobody has listened to for so long is closed. Until then it goes on: where a listener's lanes are made anew, the next one would
+ * be missing for as long as it takes to be set up.
+ */
+const IDLE_MS = 10_000;
 /** From the making of an encoder that fails to that of the next... */
 const RETRY_MS = 1_000;
 /** ...and so many failures in a row, with nothing sent between them, end the format. */
@@ -49,7 +54,7 @@ export class Capture {
   #sendsNarrow = false;
   #feeds = false;
   /** By the rung's key. */
-  readonly #opus = new Map<string, OpusSender>();
+  readonly #opus = new Map<string, { encoder: OpusSender; usedAtMs: number }>();
   /** By the rung's key, until another has sent something: when there may be one after those that failed, and how many these were. */
   readonly #failed = new Map<string, { againMs: number; inVain: number }>();
   #path: SenderStats["capturePath"] = "none";
@@ -250,8 +255,15 @@ export class Capture {
 
   async #look(generation: number): Promise<void> {
     const unchanging = new Int32Array(new SharedArrayBuffer(4));
+    let hasFailed = false;
     while (generation === this.#generation) {
-      this.#drain();
+      try {
+        this.#drain();
+      } catch (error) {
+        // As of a message, it costs what was at hand, not all that would follow. It is said once, not a thousand times a second.
+        if (!hasFailed) reportError(error);
+        hasFailed = true;
+      }
       // A timer of 1 ms: setTimeout would be held to 4. Firefox has it from 145 on.
       if ("waitAsync" in Atomics) {
         const wait = Atomics.waitAsync(unchanging, 0, 0, LOOK_MS);
@@ -351,7 +363,7 @@ export class Capture {
     this.#peers.sendCopies();
     if (this.#opus.size === 0) return;
     this.#each(FEED, (datagram) => {
-      for (const encoder of this.#opus.values()) encoder.push(datagram);
+      for (const { encoder } of this.#opus.values()) encoder.push(datagram);
     });
   }
 
@@ -366,7 +378,7 @@ export class Capture {
   }
 
   #stopOpus(): void {
-    for (const encoder of this.#opus.values()) encoder.close();
+    for (const { encoder } of this.#opus.values()) encoder.close();
     this.#opus.clear();
     this.#feed();
   }
@@ -379,16 +391,18 @@ export class Capture {
       this.#sendsNarrow = usesNarrow;
       this.#engine.setRendition(NARROW, usesNarrow ? { ...this.#config, bits: 16 } : null);
     }
-    for (const [key, encoder] of this.#opus) {
-      if (used.some((rung) => rung.key === key)) continue;
-      encoder.close();
+    const nowMs = performance.now();
+    for (const [key, opus] of this.#opus) {
+      if (used.some((rung) => rung.key === key)) opus.usedAtMs = nowMs;
+      if (nowMs - opus.usedAtMs < IDLE_MS) continue;
+      opus.encoder.close();
       this.#opus.delete(key);
     }
     // What ends may be Opus of other channels than there are now.
     const canOpus = opusRefusal(this.#config) === null;
     for (const rung of used) {
       if (rung.format === "opus" && canOpus && !this.#opus.has(rung.key) && this.#mayBegin(rung.key))
-        this.#opus.set(rung.key, this.#encoderFor(rung));
+        this.#opus.set(rung.key, { encoder: this.#encoderFor(rung), usedAtMs: nowMs });
     }
     this.#engine.setCopies(0, this.#peers.wantsCopies("main"));
     this.#engine.setCopies(NARROW, this.#peers.wantsCopies("s16"));
@@ -421,7 +435,7 @@ export class Capture {
       this.#failed.set(rung.key, { againMs, inVain });
       // Not from within its own construction.
       queueMicrotask(() => {
-        if (this.#opus.get(rung.key) === encoder) this.#opus.delete(rung.key);
+        if (this.#opus.get(rung.key)?.encoder === encoder) this.#opus.delete(rung.key);
         if (this.#isGivenUp(rung.key)) this.#giveUp(rung.key, reason);
       });
     });

@@ -29,7 +29,7 @@ const MAX_GAP_FRAMES = 48_000n;
 export const WARM_UP_FRAMES = 4_800;
 /** Longer packets that came as near as this in media time are still sent. */
 const NEAR_FRAMES = 960n;
-/** Packets passed over while a codec is set up, before an encoder is given up and a decoder gets the next. */
+/** Packets passed over, before an encoder is given up and, while it is set up, a decoder gets the next. */
 const PATIENCE_PACKETS = 1_000;
 /** Packets whose times are remembered, to tell a copy from one that comes late. */
 const MAX_HANDLED = 64;
@@ -62,10 +62,10 @@ export class OpusSender {
   #blockTime = 0n;
   #blocks = 0;
   #readiness: Readiness = "new";
-  /** Blocks that did not go in, between those of the last packet and the next. */
+  /** Blocks that did not go in since the last that did. */
   #passedOver = 0;
-  /** Media times of the blocks in the encoder. One goes in, one comes out. */
-  readonly #times: bigint[] = [];
+  /** The blocks in the encoder: media time, and whether the one before it did not go in. One goes in, one comes out. */
+  readonly #encoding: { time: bigint; isBehindGap: boolean }[] = [];
   #lookaheadFrames: bigint | null = null;
 
   /** `failed` gets the reason, once; nothing is sent after that. */
@@ -122,11 +122,10 @@ export class OpusSender {
     const timestamp = this.#blockTime;
     this.#blockFrames = 0;
     this.#blockTime += BigInt(frames);
-    if (this.#readiness === "starting" && ++this.#passedOver >= PATIENCE_PACKETS) {
-      this.#fail("No packet came of it.");
+    if (this.#readiness === "starting" || this.#encoder.encodeQueueSize > MAX_QUEUE) {
+      if (++this.#passedOver >= PATIENCE_PACKETS) this.#fail("No packet came of it.");
       return;
     }
-    if (this.#readiness === "starting" || this.#encoder.encodeQueueSize > MAX_QUEUE) return;
     if (this.#readiness === "new") this.#readiness = "starting";
     const data = new AudioData({
       format: "f32",
@@ -137,25 +136,23 @@ export class OpusSender {
       timestamp: this.#blocks++ * durationUs(frames),
       data: this.#block,
     });
-    this.#times.push(timestamp);
+    this.#encoding.push({ time: timestamp, isBehindGap: this.#passedOver > 0 });
+    this.#passedOver = 0;
     this.#encoder.encode(data);
     data.close();
   }
 
   #handle(chunk: EncodedAudioChunk, description: AllowSharedBufferSource | undefined): void {
     this.#lookaheadFrames ??= BigInt(preSkipFrames(description) ?? DEFAULT_LOOKAHEAD_FRAMES);
-    const time = this.#times.shift();
+    const encoded = this.#encoding.shift();
     if (this.#readiness === "starting") {
       this.#readiness = "ready";
       return;
     }
-    // It begins with the end of the block that went in first, not of the one before.
-    if (this.#passedOver > 0) {
-      this.#passedOver = 0;
-      return;
-    }
-    // The first milliseconds of all are before the first frame.
-    if (time === undefined || time < this.#lookaheadFrames) return;
+    if (encoded === undefined) return;
+    const { time, isBehindGap } = encoded;
+    // Behind a gap it begins with the end of what went in last; and the first milliseconds of all are before the first frame.
+    if (isBehindGap || time < this.#lookaheadFrames) return;
     if (chunk.byteLength > MAX_DATAGRAM_BYTES - AUDIO_HEADER_BYTES) return;
     const start = time - this.#lookaheadFrames;
     const { datagram, packet } = writeOpus(this.#channels, this.#rung.frames, start, chunk.byteLength);

@@ -19,16 +19,18 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+function span(datagram: Uint8Array) {
+  const { sequence, timestamp, frames, bits } = readAudioHeader(datagram);
+  return { sequence, from: Number(timestamp), to: Number(timestamp) + frames, bits };
+}
+
 /** A capture that is fed by hand, and one listener's lane. */
 function studio(config: SendConfig) {
-  const sent: { sequence: number; from: number; to: number; bits: number | null }[] = [];
+  const sent: ReturnType<typeof span>[] = [];
   const lane = {
     readyState: "open",
     bufferedAmount: 0,
-    send(bytes: Uint8Array) {
-      const { sequence, timestamp, frames, bits } = readAudioHeader(bytes);
-      sent.push({ sequence, from: Number(timestamp), to: Number(timestamp) + frames, bits });
-    },
+    send: (bytes: Uint8Array) => sent.push(span(bytes)),
     close() {},
   };
   const port = { postMessage() {}, onmessage: null as ((event: { data: unknown }) => void) | null };
@@ -90,6 +92,38 @@ it("encodes as many channels as there are now, whatever there were when the form
   expect(encodes({ ...opus, channels: 1 })).toBe(true);
   expect(encodes({ ...opus, channels: 3 }), "three are too many").toBe(false);
   expect(encodes(opus)).toBe(true);
+});
+
+it("goes on in Opus at once when the lane is made anew, and sets no encoder up for nobody", () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const { peers, play, sent } = studio({ ...SENDING, bits: "opus" });
+  play(600);
+  const lane = {
+    readyState: "open",
+    bufferedAmount: 0,
+    send: (bytes: Uint8Array) => sent.push(span(bytes)),
+    close() {},
+  };
+  const anew = (epoch: number) => peers.addLane(1, 0, epoch, true, lane as unknown as LaneChannel);
+  peers.closeLane(1, 0);
+  play(10);
+  // One that would be set up now takes for ever.
+  Object.assign(globalThis, {
+    AudioEncoder: class extends FakeEncoder {
+      override encode(): void {}
+    },
+  });
+  const before = sent.length;
+  anew(1);
+  play(75);
+  expect(sent.length - before).toBe(80);
+  peers.closeLane(1, 0);
+  play(1);
+  vi.advanceTimersByTime(10_000);
+  play(1);
+  anew(2);
+  play(75);
+  expect(sent.length - before).toBe(80);
 });
 
 it("sends samples until an encoder for other channels has begun", () => {
@@ -176,6 +210,27 @@ it("claims no capture once frames have come no more for a second, though nobody 
   expect(report()).toBeNull();
   playFor(8);
   expect(report()).not.toBeNull();
+});
+
+it("goes on after an error with what the audio thread captured, and says it once", async () => {
+  const reported = vi.fn();
+  vi.stubGlobal("reportError", reported);
+  const storage = RecordRing.createStorage(1 << 14);
+  const ring = new RecordRing(storage);
+  const peers = new Peers({ push: () => true, push2: () => true }, () => {});
+  const capture = new Capture(module, { storage }, SENDING, peers, () => {});
+  let left = 2;
+  vi.spyOn(peers, "sendCopies").mockImplementation(() => {
+    if (left-- > 0) throw new Error("out of order");
+  });
+  capture.fromWorklet();
+  for (let n = 1; n <= 4; n++) {
+    ring.push(captureTag(2, 128), new Uint8Array(2 * 128 * 4));
+    await vi.waitFor(() => expect(capture.stats().capturedFrames).toBe(n * 128));
+  }
+  capture.stop();
+  expect(reported).toHaveBeenCalledTimes(1);
+  vi.unstubAllGlobals();
 });
 
 it("counts what it throws away of a ring that holds impossible values", () => {

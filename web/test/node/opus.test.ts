@@ -80,6 +80,41 @@ describe("the encoding side", () => {
     expect(times).toEqual([31, 32].map((n) => 120 * n - 120));
   });
 
+  it("passes over what finds the encoder's queue full, and of what went in after it the first, which begins before it", () => {
+    const late: (() => void)[] = [];
+    Object.assign(globalThis, {
+      AudioEncoder: class extends FakeEncoder {
+        override encode(data: FakeData): void {
+          this.encodeQueueSize++;
+          late.push(() => {
+            this.encodeQueueSize--;
+            super.encode(data);
+          });
+        }
+      },
+    });
+    const times: number[] = [];
+    const sender = new OpusSender(
+      rung(120),
+      2,
+      (datagram) => times.push(Number(readAudioHeader(datagram).timestamp)),
+      () => {},
+    );
+    sender.push(feed(1_200, 0));
+    late.shift()?.();
+    // It stands still for as long as two hundred packets take.
+    for (let n = 11; n < 211; n++) sender.push(feed(120 * n, n));
+    const queued = late.length;
+    expect(queued).toBeLessThan(200);
+    for (const encode of late.splice(0)) encode();
+    for (let n = 211; n < 214; n++) {
+      sender.push(feed(120 * n, n));
+      late.shift()?.();
+    }
+    const sent = [...Array.from({ length: queued }, (_, n) => 11 + n), 212, 213];
+    expect(times).toEqual(sent.map((n) => 120 * n - 120));
+  });
+
   it("begins a packet anew after a jump in media time, which the encoder does not see, where all encoders of the feed do", () => {
     const times = [1200, 1320, 1440, 9000, 9120, 9240, 9360, 9480];
     const sent = encode(
