@@ -5,11 +5,10 @@
  */
 
 import { Arrival } from "./records";
-import { MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES } from "./wire";
+import { MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES } from "./wire";
 
-export const MAX_CHANNELS = 8;
 /** Frames the sender takes at a time, and holds. */
-export const QUEUE_FRAMES = 8192;
+const QUEUE_FRAMES = 8192;
 
 /** Codes of `player_command`, and tags of the command ring's records. */
 export const COMMAND = {
