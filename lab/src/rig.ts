@@ -276,7 +276,8 @@ function writeConfiguration(config: string, cards: readonly string[], quantumFra
     `context.modules = [\n${names.map((name) => `  { name = libpipewire-module-${name} }`).join("\n")}\n]`;
   const libraries =
     "context.spa-libs = { audio.convert.* = audioconvert/libspa-audioconvert, support.* = support/libspa-support }";
-  // All cards are in one group, so one clock drives them all and nothing restarts when the device links to them.
+  // All cards are in one group, so one clock drives them all and nothing restarts when the device links to them. That clock is no card's: the speaker that
+  // drives a graph is heard a quantum later than the others.
   const node = (name: string, mediaClass: string) => `  { factory = adapter args = {
       factory.name = support.null-audio-sink, node.name = ${name}, node.description = ${name}, media.class = ${mediaClass}
       audio.rate = ${sampleRateHz}, audio.position = "FL,FR", node.latency = ${quantum}, node.group = lab
@@ -296,7 +297,7 @@ ${libraries}
 ${modules("rt", "protocol-native", "profiler", "metadata", "spa-device-factory", "spa-node-factory", "client-node", "client-device", "access", "adapter", "link-factory", "session-manager")}
 context.objects = [
   { factory = spa-node-factory args = {
-      factory.name = support.node.driver, node.name = Dummy-Driver, node.group = pipewire.dummy, priority.driver = 20000 } }
+      factory.name = support.node.driver, node.name = Dummy-Driver, node.group = lab, priority.driver = 20000 } }
 ${nodes.join("\n")}
 ]
 `,

@@ -1,13 +1,13 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
-import { afterAll, beforeAll, expect, it, type TestContext } from "vitest";
+import { afterAll, beforeAll, expect, it, type TestContext, vi } from "vitest";
 import { listen } from "../src/analysis.js";
 import { realTimePriority, run, threadsNamed } from "../src/processes.js";
 import { mic, type Passage, playback, Rig, root, sampleRateHz, speaker } from "../src/rig.js";
 import { writeScore } from "../src/signal.js";
 import { Stalls } from "../src/stalls.js";
 import { framesPerMs } from "../src/units.js";
-import type { Take } from "../src/wav.js";
+import { type Take, writeWav } from "../src/wav.js";
 import { skipSound } from "./stage.js";
 
 const score = writeScore({ voice: 0, sampleRateHz, pulseSeconds: 2, steadySeconds: 0.5, tailSeconds: 0.5 });
@@ -54,6 +54,25 @@ it("keeps its cards apart: a microphone's sound reaches no speaker, and no other
     hears: [speaker("A"), speaker("B")],
   });
   for (const side of heard.flat()) expect(side.every((sample) => sample === 0)).toBe(true);
+});
+
+it("hears a sound from all speakers in the same frame", async () => {
+  const file = path.join(rig.folder, "score.wav");
+  writeWav(file, score.take, sampleRateHz);
+  const played = run(["paplay", "--device=spkA", "--latency-msec=50", file], rig.env);
+  // As soon as its ports are there, it sounds from the other speaker as well.
+  const ports = ["FL", "FR"].map((side) => `paplay:output_${side}`);
+  await vi.waitFor(async () => {
+    for (const [n, port] of ports.entries()) await run(["pw-link", port, playback("B")[n]!], rig.env);
+  });
+  const { heard } = await rig.pass({ plays: [], hears: [speaker("A"), speaker("B")], seconds: 1 });
+  const [a, b] = heard.map(([left]) => left!);
+  const sounding = Array.from(a!.keys()).filter((frame) => a![frame] !== 0);
+  expect(sounding.length).toBeGreaterThan(1_000);
+  // But for a moment in which a link begins, or the machine stands still.
+  const same = sounding.filter((frame) => a![frame] === b![frame]);
+  expect(same.length / sounding.length).toBeGreaterThan(0.8);
+  await played;
 });
 
 it("gets its device in while other programs come and go", async () => {

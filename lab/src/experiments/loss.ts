@@ -267,7 +267,7 @@ function conclude(
   const automatic = swept.filter((one) => one.lanes === "auto" && one.loss === 0.05);
   const slight = swept.filter((one) => one.lanes === "auto" && one.loss === 0.02);
   const lossless = swept.filter((one) => one.lanes === "auto" && one.loss === 0);
-  // The two cards are not alike.
+  // The two cards were not alike for long (docs/lab-method.md).
   const hardGaps = (rows: Measured[]) =>
     directions
       .map((direction) => {

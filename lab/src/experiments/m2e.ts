@@ -98,7 +98,7 @@ export const m2e: Experiment = {
             seconds,
             run: async ({ rig, pages, product }) => {
               const browser = configs[config]!;
-              // The cards are not alike (docs/lab-method.md), and setups of two pages are heard at both.
+              // As setups of two pages are heard at both.
               const card = session % 2 === 1 ? "A" : "B";
               const stage = { rig, pages, product, browser, parameters, card, ...timing } as const;
               const result = await setups[setup]!(stage);
