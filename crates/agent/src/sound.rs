@@ -4,6 +4,7 @@
 pub mod cpal;
 pub mod file;
 pub mod jack;
+mod wav;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,16 +1,15 @@
 //! Without a sound card: a file or a tone is captured, and what is heard is written to a file, at the pace of a precise timer.
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind};
+use std::io::{BufReader, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use antiphon_core::SampleRate;
-use antiphon_core::wire::MAX_CHANNELS;
-use hound::{SampleFormat, WavReader, WavSpec, WavWriter};
+use hound::{SampleFormat, WavSpec, WavWriter};
 
-use super::{Device, PRIORITY, RateSource};
+use super::{Device, PRIORITY, RateSource, wav};
 use crate::clock::{frames_ns, now_ns};
 use crate::duplex::{DeviceDelays, Duplex, MAX_QUANTUM_FRAMES};
 use crate::priority;
@@ -163,44 +162,16 @@ impl std::fmt::Debug for FileDevice {
 /// # Errors
 /// In words for the user: no WAV file, or of a rate that no room has.
 pub fn read_take(path: &Path, is_loop: bool) -> Result<(Input, SampleRate), String> {
-    let fail = |why: String| format!("{}: {why}", path.display());
-    let mut reader = WavReader::open(path).map_err(|error| fail(error.to_string()))?;
-    let WavSpec {
-        channels,
-        sample_rate,
-        bits_per_sample,
-        sample_format,
-    } = reader.spec();
-    let rate = SampleRate::from_hz(sample_rate).ok_or_else(|| {
-        fail(format!(
-            "{sample_rate} Hz: a room has 44100, 48000, 88200 or 96000"
-        ))
-    })?;
-    if !(1..=MAX_CHANNELS).contains(&usize::from(channels)) {
-        return Err(fail(format!(
-            "{channels} channels: 1 to {MAX_CHANNELS} can be sent"
-        )));
-    }
-    let samples: Result<Vec<f32>, _> = match sample_format {
-        SampleFormat::Float => reader.samples::<f32>().collect(),
-        SampleFormat::Int => {
-            let scale = (1u64 << (bits_per_sample - 1)) as f32;
-            let samples = reader.samples::<i32>();
-            samples
-                .map(|sample| sample.map(|s| s as f32 / scale))
-                .collect()
-        }
-    };
-    let samples = samples.map_err(|error| fail(error.to_string()))?;
-    if samples.is_empty() {
-        return Err(fail("there is nothing in it".into()));
-    }
+    let take = File::open(path)
+        .map_err(|error| error.to_string())
+        .and_then(|file| wav::read(BufReader::new(file)))
+        .map_err(|why| format!("{}: {why}", path.display()))?;
     let input = Input::Take {
-        samples,
-        channels: channels.into(),
+        samples: take.samples,
+        channels: take.channels,
         is_loop,
     };
-    Ok((input, rate))
+    Ok((input, take.rate))
 }
 
 impl FileDevice {
@@ -374,6 +345,8 @@ fn sleep(ns: u64) {
 
 #[cfg(test)]
 mod tests {
+    use hound::WavReader;
+
     use super::*;
 
     fn device(input: Input) -> FileDevice {
