@@ -72,7 +72,7 @@ pub struct BotsConfig {
 /// What all bots counted so far. Delays are from before a datagram is handed to a session until it has come out of another.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BotsSummary {
-    /// Since the first was in, s.
+    /// Since the first was in, with a session, s.
     pub seconds: f64,
     /// Rooms.
     pub rooms: usize,
@@ -102,7 +102,7 @@ pub struct BotsSummary {
     pub delay_max_us: Option<f64>,
     /// Bots that are gone for good: refused by the server, or removed.
     pub refused: usize,
-    /// Why bots were refused, or what they lost, the last time.
+    /// Why bots were refused, or what they lost, the last time; otherwise why one has no session with the relay.
     pub trouble: Option<String>,
 }
 
@@ -434,7 +434,10 @@ impl Band {
             delay_p999_us: percentile(0.999),
             delay_max_us: (count > 0).then(|| self.longest_ns.get() as f64 / 1e3),
             refused: self.refused.get(),
-            trouble: self.trouble.borrow().clone(),
+            trouble: self.trouble.borrow().clone().or_else(|| {
+                let mut bots = self.bots.iter();
+                bots.find_map(|bot| bot.relay.borrow().as_ref()?.trouble())
+            }),
         }
     }
 
@@ -517,6 +520,8 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                 RelayEvent::Changed => {
                     if !bot.relay.borrow().as_ref().is_some_and(Relay::is_open) {
                         bot.listeners.set(None);
+                    } else if band.started_ns.get().is_none() {
+                        band.started_ns.set(Some(now_ns()));
                     }
                 }
                 RelayEvent::Statistics(_) => {}
@@ -574,12 +579,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                             let config = band.relay_config(relay, &host, address);
                             *bot.relay.borrow_mut() = None;
                             match Relay::open(&endpoint, &config, wanted(&band, &others), events.clone()) {
-                                Ok(relay) => {
-                                    *bot.relay.borrow_mut() = Some(relay);
-                                    if band.started_ns.get().is_none() {
-                                        band.started_ns.set(Some(now_ns()));
-                                    }
-                                }
+                                Ok(relay) => *bot.relay.borrow_mut() = Some(relay),
                                 Err(why) => *band.trouble.borrow_mut() = Some(why),
                             }
                         } else {
@@ -723,6 +723,49 @@ mod tests {
             left.expect("it leaves");
             assert_eq!(band.refused.get(), 1);
         }
+    }
+
+    #[tokio::test]
+    async fn a_bot_that_the_relay_does_not_answer_says_so_and_has_not_begun() {
+        let (mut server, config) = relay::tests::server();
+        let (room, link) = signalling::tests::room().await;
+        let band = band(link.clone());
+        let address = |hash: &str| {
+            let RelayAddress { port, token, .. } = &config.address;
+            json!({"port": port, "token": token, "certificate_hashes": [hash]})
+        };
+        let until = async |is_so: fn(&BotsSummary) -> bool| {
+            while !is_so(&band.summary()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            band.summary()
+        };
+        let serving = async {
+            let (mut socket, _) = signalling::tests::accept(&room).await;
+            let mut welcome = signalling::tests::welcome(false);
+            welcome["relay"] = address(&"0".repeat(64));
+            let welcome = Message::text(welcome.to_string());
+            socket.send(welcome).await.expect("it is there");
+            let summary = until(|summary| summary.trouble.is_some()).await;
+            let why = summary.trouble.expect("trouble");
+            assert!(why.contains("does not answer on UDP"), "{why}");
+            assert_eq!((summary.bots, summary.seconds), (0, 0.0));
+            let right = address(&config.address.certificate_hashes[0]);
+            let right = Message::text(json!({"type": "relay", "relay": right}).to_string());
+            socket.send(right).await.expect("it is there");
+            let _session = relay::tests::accept(&mut server).await;
+            let summary = until(|summary| summary.seconds > 0.0).await;
+            assert_eq!((summary.bots, summary.trouble), (1, None));
+        };
+        let both = async {
+            tokio::select! {
+                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
+                () = serving => {}
+            }
+        };
+        let both = timeout(Duration::from_secs(30), both);
+        let came = LocalSet::new().run_until(both).await;
+        came.expect("it is in");
     }
 
     #[tokio::test]
