@@ -228,8 +228,8 @@ struct Band {
     /// Loops of the parts, as 16-bit samples, interleaved.
     parts: Vec<Vec<u8>>,
     bots: Vec<Bot>,
-    /// The one socket.
-    endpoint: RefCell<Option<Endpoint>>,
+    /// The one socket for each family of addresses, the older first: a server may be found by the other one later.
+    endpoints: [RefCell<Option<Endpoint>>; 2],
     /// By room and number, who that is.
     seats: RefCell<HashMap<(String, u16), usize>>,
     started_ns: Cell<Option<u64>>,
@@ -291,7 +291,7 @@ impl Band {
             parts: parts.collect(),
             bots: bots.collect(),
             rate,
-            endpoint: RefCell::new(None),
+            endpoints: Default::default(),
             seats: RefCell::new(HashMap::new()),
             started_ns: Cell::new(None),
             delays: RefCell::new(vec![0; BUCKETS]),
@@ -468,7 +468,7 @@ impl Band {
     }
 
     fn endpoint(&self, server: IpAddr) -> Option<Endpoint> {
-        let mut endpoint = self.endpoint.borrow_mut();
+        let mut endpoint = self.endpoints[usize::from(server.is_ipv6())].borrow_mut();
         if endpoint.is_none() {
             match relay::endpoint(server) {
                 Ok(new) => *endpoint = Some(new),
@@ -558,7 +558,9 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                         }
                         band.seats.borrow_mut().insert((room.clone(), welcome.stream), index);
                         others = welcome.participants.into_iter().map(|p| (p.id, p.stream)).collect();
-                        let has_relay = bot.relay.borrow().is_some();
+                        // The socket is of one family of addresses.
+                        let has_relay = bot.relay.borrow().as_ref()
+                            .is_some_and(|relay| relay.server().is_ipv4() == address.is_ipv4());
                         if welcome.sample_rate_hz != band.rate.hz() {
                             band.refuse(
                                 bot,
@@ -632,8 +634,11 @@ fn wanted(band: &Band, others: &HashMap<String, u16>) -> Listen {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use futures_util::{SinkExt, StreamExt};
     use serde_json::json;
+    use tokio::net::TcpListener;
     use tokio::task::LocalSet;
     use tokio_tungstenite::tungstenite::Message;
 
@@ -756,6 +761,55 @@ mod tests {
             let _session = relay::tests::accept(&mut server).await;
             let summary = until(|summary| summary.seconds > 0.0).await;
             assert_eq!((summary.bots, summary.trouble), (1, None));
+        };
+        let both = async {
+            tokio::select! {
+                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
+                () = serving => {}
+            }
+        };
+        let both = timeout(Duration::from_secs(30), both);
+        let came = LocalSet::new().run_until(both).await;
+        came.expect("it is in");
+    }
+
+    #[tokio::test]
+    async fn a_bot_whose_server_has_an_address_of_the_other_family_now_is_in_again() {
+        let now = Ipv6Addr::LOCALHOST;
+        let Ok(room) = TcpListener::bind((now, 0)).await else {
+            // This machine has one family only.
+            return;
+        };
+        let port = room.local_addr().expect("bound").port();
+        let link = format!("http://[{now}]:{port}/r/abcdefghijklmnop").parse();
+        let link: RoomLink = link.expect("a link");
+        let (mut server, config) = relay::tests::server_at(now.into());
+        let band = band(link.clone());
+        let serving = async {
+            let before = RelayConfig {
+                server: Ipv4Addr::LOCALHOST.into(),
+                ..config.clone()
+            };
+            let socket = band.endpoint(before.server).expect("a socket");
+            let (events, _told) = mpsc::channel(16);
+            let opened = Relay::open(&socket, &before, Listen::default(), events);
+            *band.bots[0].relay.borrow_mut() = Some(opened.expect("a relay"));
+            let (mut socket, _) = signalling::tests::accept(&room).await;
+            let mut welcome = signalling::tests::welcome(false);
+            let RelayAddress {
+                port,
+                token,
+                certificate_hashes,
+            } = &config.address;
+            welcome["relay"] =
+                json!({"port": port, "token": token, "certificate_hashes": certificate_hashes});
+            welcome["resumed"] = json!(true);
+            let welcome = Message::text(welcome.to_string());
+            socket.send(welcome).await.expect("it is there");
+            let _session = relay::tests::accept(&mut server).await;
+            while band.summary().bots == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         };
         let both = async {
             tokio::select! {

@@ -266,6 +266,11 @@ impl Relay {
         Ok(())
     }
 
+    /// Where sessions that are made from now on go to.
+    pub fn server(&self) -> IpAddr {
+        self.target.borrow().server.ip()
+    }
+
     /// Sends a datagram on the session with the most room. `None` if it was dropped: there is no session, or none with room.
     pub fn send(&self, datagram: Bytes) -> Option<Sent> {
         self.turn.set(self.turn.get().wrapping_add(1));
@@ -575,17 +580,21 @@ pub(crate) mod tests {
 
     /// A relay, and how one session with it is made.
     pub(crate) fn server() -> (Server, RelayConfig) {
+        server_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    pub(crate) fn server_at(address: IpAddr) -> (Server, RelayConfig) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
         let rcgen::CertifiedKey { cert, signing_key } = made.expect("a certificate");
         let hash = digest(&SHA256, cert.der());
         let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
         let server = ServerBuilder::new()
-            .with_addr((Ipv4Addr::LOCALHOST, 0).into())
+            .with_addr((address, 0).into())
             .with_certificate(vec![cert.der().clone()], key.into())
             .expect("a server");
         let config = RelayConfig {
             host: "localhost".into(),
-            server: Ipv4Addr::LOCALHOST.into(),
+            server: address,
             address: RelayAddress {
                 port: server.local_addr().expect("bound").port(),
                 token: "0".repeat(32),
