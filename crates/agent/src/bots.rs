@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use web_transport_quinn::quinn::Endpoint;
 
 use crate::clock::now_ns;
@@ -33,7 +34,7 @@ use crate::priority;
 use crate::relay::{self, Listen, Mix, MixSource, Relay, RelayConfig, RelayEvent};
 use crate::runtime;
 use crate::signalling::{self, FromServer, Hello, RelayAddress, Secret, SignallingEvent, ToServer};
-use crate::sound::file::sleep_until;
+use crate::sound::file::{forgiven, sleep_until};
 use crate::wake::{self, Waker};
 
 /// Most turns in which bots can send in the time of a packet.
@@ -137,19 +138,18 @@ pub fn run(
             }
         }
         let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         seconds.tick().await;
-        let mut played = 0;
-        let start_ns = now_ns();
+        let mut turns = Turns {
+            start_ns: now_ns(),
+            turn_ns,
+            played: 0,
+        };
         while !stop.load(Ordering::Acquire) && band.refused.get() < band.bots.len() {
             tokio::select! {
                 biased;
                 () = listener.woken() => {
-                    // However late, no packet is left out.
-                    let due = (now_ns() - start_ns) / turn_ns;
-                    while played < due {
-                        band.play(played);
-                        played += 1;
-                    }
+                    turns.due(now_ns()).for_each(|turn| band.play(turn));
                 }
                 _ = seconds.tick() => say(&band.summary()),
             }
@@ -176,6 +176,24 @@ pub fn run(
     summary
 }
 
+/// Which turns are due.
+struct Turns {
+    start_ns: u64,
+    turn_ns: u64,
+    played: u64,
+}
+
+impl Turns {
+    /// Those since it was last asked; however late, none is left out, but after a standstill it goes on from now.
+    fn due(&mut self, now_ns: u64) -> Range<u64> {
+        let played = self.played;
+        let late_ns = now_ns.saturating_sub(self.start_ns + played * self.turn_ns);
+        self.start_ns += forgiven(late_ns);
+        self.played = played.max(now_ns.saturating_sub(self.start_ns) / self.turn_ns);
+        played..self.played
+    }
+}
+
 /// Wakes the bots when packets are due.
 struct Metronome {
     stop: Arc<AtomicBool>,
@@ -193,7 +211,7 @@ impl Metronome {
                 let mut due_ns = now_ns();
                 while !told.load(Ordering::Acquire) {
                     due_ns += turn_ns;
-                    sleep_until(due_ns);
+                    due_ns += forgiven(sleep_until(due_ns));
                     waker.wake();
                 }
             })
@@ -671,6 +689,25 @@ mod tests {
         let summary = band.summary();
         assert_eq!(summary.delay_p50_us, Some(2_005.0));
         assert_eq!(summary.delay_p99_us, Some(300_000.0));
+    }
+
+    #[test]
+    fn a_packet_that_is_late_is_sent_and_what_a_standstill_held_up_is_not() {
+        let second_ns = 1_000_000_000;
+        let mut turns = Turns {
+            start_ns: second_ns,
+            turn_ns: 1_000_000,
+            played: 0,
+        };
+        assert_eq!(turns.due(second_ns + 2_500_000), 0..2);
+        assert_eq!(turns.due(second_ns + 2_600_000), 2..2);
+        assert_eq!(
+            turns.due(2 * second_ns),
+            2..1_000,
+            "a second is made up for"
+        );
+        assert_eq!(turns.due(60 * second_ns), 1_000..1_000);
+        assert_eq!(turns.due(60 * second_ns + 3_000_000), 1_000..1_003);
     }
 
     #[tokio::test]

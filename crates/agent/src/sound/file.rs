@@ -323,10 +323,13 @@ impl Pace {
 
     /// After a standstill it goes on from now.
     fn forgive(&mut self, late_ns: u64) {
-        if late_ns > STANDSTILL_NS {
-            self.start_ns += late_ns;
-        }
+        self.start_ns += forgiven(late_ns);
     }
+}
+
+/// How much of being so late is not made up for.
+pub(crate) fn forgiven(late_ns: u64) -> u64 {
+    if late_ns > STANDSTILL_NS { late_ns } else { 0 }
 }
 
 /// Returns how late it is then, ns.
