@@ -3,11 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use antiphon_core::wire::MAX_DATAGRAM_BYTES;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use rtc::data_channel::{RTCDataChannelId, RTCDataChannelInit};
 use rtc::ice::candidate::Candidate;
 use rtc::peer_connection::configuration::setting_engine::SettingEngineBuilder;
@@ -51,6 +53,9 @@ pub(super) enum Input {
     Stream(Server, SocketAddr, SocketAddr, mpsc::Sender<Vec<u8>>),
     /// That stream has ended.
     StreamEnd(SocketAddr, io::Error),
+    /// A mistake.
+    #[cfg(test)]
+    Panic,
 }
 
 /// Whatever went wrong.
@@ -80,8 +85,9 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) async fn run(mut self, inbox: mpsc::Sender<Input>) {
-        // Whatever went wrong, another attempt is all that can be done.
-        let _ = self.connect(inbox).await;
+        // Whatever went wrong, be it that the library panicked, another attempt is all that can be done: a lane of which nobody hears that it has
+        // ended stays as it is.
+        let _ = AssertUnwindSafe(self.connect(inbox)).catch_unwind().await;
         let closed = DirectEvent::Closed {
             peer: self.peer.clone(),
             lane: self.number,
@@ -276,6 +282,8 @@ impl Task {
                     gatherer.ask_by_stream(&server, address, local, stream, Instant::now());
                 }
                 Some(Input::StreamEnd(local, why)) => gatherer.handle_stream_end(local, &why),
+                #[cfg(test)]
+                Some(Input::Panic) => panic!("a mistake"),
             }
         }
     }
@@ -551,6 +559,39 @@ mod tests {
         );
         assert_eq!(generation.begun, now);
         assert!(!generation.handle_description(&described("three", MAX_CANDIDATES + 1), later));
+    }
+
+    #[tokio::test]
+    async fn a_lane_that_ends_by_a_mistake_is_said_to_have_ended() {
+        let ((inbox, inputs), (events, mut told)) = (mpsc::channel(8), mpsc::channel(8));
+        let task = Task {
+            peer: "bob".into(),
+            number: 2,
+            epoch: 7,
+            offers: false,
+            servers: Rc::new([]),
+            is_relayed: false,
+            shared: Rc::default(),
+            inputs,
+            events,
+        };
+        assert!(inbox.send(Input::Panic).await.is_ok());
+        let ending = async {
+            tokio::task::spawn_local(task.run(inbox));
+            let closed = tokio::time::timeout(OPEN_TIMEOUT / 2, told.recv()).await;
+            assert!(
+                matches!(
+                    &closed,
+                    Ok(Some(DirectEvent::Closed {
+                        lane: 2,
+                        epoch: 7,
+                        ..
+                    }))
+                ),
+                "{closed:?}"
+            );
+        };
+        tokio::task::LocalSet::new().run_until(ending).await;
     }
 
     #[tokio::test]
