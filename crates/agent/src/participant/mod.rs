@@ -788,6 +788,8 @@ impl Network {
             // It has been gone, whether we were told or not; or we have.
             if !resumed || peer.number != Some(number) {
                 peer.meet_again(now_ns());
+                // What it sent meanwhile was not for the relay that passes it on now, or not by this number.
+                peer.by_relay.numbering.interrupt();
             } else {
                 peer.say_again(now_ns());
             }
@@ -1424,6 +1426,37 @@ mod tests {
         comes(&mut network, 1_505, 5, 1);
         // The network was gone.
         comes(&mut network, 2_255, 7, 750);
+    }
+
+    #[test]
+    fn what_was_sent_while_the_server_was_restarted_is_not_lost_whoever_is_back_first() {
+        let (mut network, mut duplex, _) = network(Path::Relay);
+        let mut heard = 0;
+        let mut comes = |network: &mut Network, sequence: u64, at_ms: u64| {
+            let number = network.peers[0].number.expect("a number");
+            let datagram = relayed(&audio(sequence * 128), number);
+            network.handle_datagram(0, 0, Kind::Audio, &datagram, at_ms * 1_000_000);
+            heard += 1;
+            assert_eq!(played(network, &mut duplex, "a"), heard);
+            let stats = network.peers[0].stats.expect("a stream");
+            assert_eq!(stats.sequence.lost, 0, "{sequence}");
+        };
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        comes(&mut network, 0, 1_000);
+        comes(&mut network, 1, 1_003);
+        // It was back before us; by the same number or by another.
+        hear(&mut network, welcome(false, &[("a", 1)]));
+        comes(&mut network, 901, 3_403);
+        hear(&mut network, welcome(false, &[("a", 2)]));
+        comes(&mut network, 1_101, 3_903);
+        // It is back after us.
+        hear(&mut network, welcome(false, &[]));
+        hear(
+            &mut network,
+            json!({"type": "joined", "participant": {"id": "a", "stream": 1, "name": "a", "present": true}}),
+        );
+        comes(&mut network, 2_001, 6_303);
+        comes(&mut network, 2_002, 6_306);
     }
 
     #[test]
