@@ -108,7 +108,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Why no card is connected, in words for the user; `None`: no longer. Not for the audio thread.
+    /// Why no card is connected, or what it does not have, in words for the user; `None`: no longer. Not for the audio thread.
     pub fn set_refused(&self, why: Option<String>) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }

@@ -32,8 +32,8 @@ pub enum Backend {
 /// Which sound card, and how.
 #[derive(Clone, Debug)]
 pub struct CardConfig {
-    /// Which of its inputs, from 0; 1 to 8 of them.
-    pub inputs: Vec<usize>,
+    /// Which of its inputs, from 0; 1 to 8 of them. By default the first two, or the one that there is.
+    pub inputs: Option<Vec<usize>>,
     /// Frames that it takes and gives at a time; by default what is set already, and where nothing is, 128.
     pub quantum_frames: Option<usize>,
     /// Frames per second, where nothing is set already.
@@ -42,6 +42,27 @@ pub struct CardConfig {
     pub input: Option<String>,
     /// What is played on.
     pub output: Option<String>,
+}
+
+impl CardConfig {
+    /// Which inputs are captured of a card that has so many. One microphone goes as one channel: it would be heard in the left ear only.
+    fn inputs(&self, has: usize) -> Vec<usize> {
+        let default = if has == 1 { vec![0] } else { vec![0, 1] };
+        self.inputs.clone().unwrap_or(default)
+    }
+}
+
+/// That the card does not have these inputs, from 0; `None` if there are none of them.
+fn absence(inputs: impl Iterator<Item = usize>) -> Option<String> {
+    let numbers: Vec<_> = inputs.map(|input| (input + 1).to_string()).collect();
+    match &numbers[..] {
+        [] => None,
+        [number] => Some(format!("the card has no input {number}: it is silent")),
+        _ => Some(format!(
+            "the card has no inputs {}: they are silent",
+            numbers.join(", ")
+        )),
+    }
 }
 
 /// Opens a sound card.
@@ -250,6 +271,27 @@ mod tests {
 
     use super::*;
     use crate::duplex::{DuplexConfig, pair};
+
+    #[test]
+    fn of_a_card_with_one_input_there_is_one_channel_and_what_it_has_not_is_said() {
+        let card = |inputs| CardConfig {
+            inputs,
+            quantum_frames: None,
+            rate: SampleRate::Hz48000,
+            input: None,
+            output: None,
+        };
+        for (has, captured) in [(0, &[0, 1][..]), (1, &[0]), (2, &[0, 1]), (8, &[0, 1])] {
+            assert_eq!(card(None).inputs(has), captured, "{has}");
+            assert_eq!(card(Some(vec![3, 1])).inputs(has), [3, 1], "as asked");
+        }
+        let said = |inputs: &[usize]| absence(inputs.iter().copied());
+        assert_eq!(said(&[]), None);
+        let words = "the card has no input 2: it is silent";
+        assert_eq!(said(&[1]).as_deref(), Some(words));
+        let words = "the card has no inputs 2, 8: they are silent";
+        assert_eq!(said(&[1, 7]).as_deref(), Some(words));
+    }
 
     #[test]
     fn a_card_that_is_gone_is_looked_for_and_silence_goes_on_meanwhile() {

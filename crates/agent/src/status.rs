@@ -20,7 +20,7 @@ pub struct Status {
     pub ended: Option<String>,
     /// What the user should know and can do something about; for half a minute.
     pub notice: Option<String>,
-    /// Why no sound card is connected, for people; `None` while nothing is wrong with it.
+    /// Why no sound card is connected, or which of its inputs it has not, for people; `None` while nothing is wrong with it.
     pub refused: Option<String>,
     /// The room's, Hz.
     pub sample_rate_hz: u32,

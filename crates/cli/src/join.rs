@@ -32,7 +32,7 @@ In the room, ? shows the keys: gain, mute and solo of each musician, and q to le
 
 Examples:
   antiphon join http://localhost:8080/r/ROOM
-      Play with the sound card's first two inputs.
+      Play with the sound card's first two inputs, or the one that it has.
 
   PIPEWIRE_LATENCY=64/48000 pw-jack antiphon join --quantum 64 --packet 64 LINK
       The least latency that PipeWire gives. --list-devices shows its ports.
@@ -91,16 +91,15 @@ pub(crate) struct Join {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["input", "tone", "output"])]
     output_device: Option<String>,
 
-    /// Which inputs of the card, separated by commas
+    /// Which inputs of the card, separated by commas; if not given the first two, or the one that it has
     #[arg(
         long,
         value_name = "NUMBERS",
-        default_value = "1,2",
         conflicts_with_all = ["input", "tone", "output"],
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
-    input_channels: Vec<u16>,
+    input_channels: Option<Vec<u16>>,
 
     /// Frames per quantum of the sound card, 16 to 1024; if not given, with JACK as it is set already, otherwise 128 (files: 64)
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(16..=1_024))]
@@ -489,10 +488,10 @@ impl Join {
                 "--input, --tone and --output stand in for a sound card: not with --backend",
             ));
         }
-        let inputs: Vec<_> = (self.input_channels.iter())
-            .map(|&number| usize::from(number) - 1)
-            .collect();
-        if inputs.len() > 8 {
+        let from_0 = |number: &u16| usize::from(*number) - 1;
+        let inputs: Option<Vec<_>> =
+            (self.input_channels.as_ref()).map(|numbers| numbers.iter().map(from_0).collect());
+        if inputs.as_ref().is_some_and(|inputs| inputs.len() > 8) {
             return Err(Failure::usage("--input-channels: 8 at most"));
         }
         let card = CardConfig {

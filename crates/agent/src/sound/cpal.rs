@@ -54,6 +54,8 @@ struct End {
 /// Two streams of the system.
 pub struct CpalDevice {
     card: CardConfig,
+    /// Which of the card's inputs are captured.
+    chosen: Vec<usize>,
     input: End,
     output: End,
 }
@@ -215,7 +217,7 @@ impl Device for CpalDevice {
     }
 
     fn input_channels(&self) -> usize {
-        self.card.inputs.len()
+        self.chosen.len()
     }
 
     fn output_channels(&self) -> usize {
@@ -245,8 +247,12 @@ impl Device for CpalDevice {
 
 impl CpalDevice {
     fn new(mut card: CardConfig) -> Result<Self, String> {
-        let inputs = card.inputs.iter().max().map_or(1, |&last| last + 1);
-        let input = End::open(Direction::Input, &card, card.input.as_deref(), inputs)?;
+        // With two, if it has them, where nobody says which.
+        let last = card.inputs(2).into_iter().max().unwrap_or(0);
+        let input = End::open(Direction::Input, &card, card.input.as_deref(), last + 1)?;
+        // As many as now, whatever comes back.
+        let chosen = card.inputs(input.config.channels.into());
+        card.inputs = Some(chosen.clone());
         let output = End::open(Direction::Output, &card, card.output.as_deref(), 2)?;
         // One that goes is not replaced by what the system chooses then: a laptop's loudspeaker, beside its open microphone.
         for (name, end) in [(&mut card.input, &input), (&mut card.output, &output)] {
@@ -255,6 +261,7 @@ impl CpalDevice {
         }
         Ok(Self {
             card,
+            chosen,
             input,
             output,
         })
@@ -267,12 +274,10 @@ impl CpalDevice {
             is_gone: Arc::default(),
             faults: duplex.faults(),
         };
-        let (capture, playback) = pair(
-            &self.card.inputs,
-            input.config.channels.into(),
-            output.config.channels.into(),
-            duplex,
-        );
+        let has = usize::from(input.config.channels);
+        let silent = self.chosen.iter().copied().filter(|&input| input >= has);
+        reported.faults.set_refused(super::absence(silent));
+        let (capture, playback) = pair(&self.chosen, has, output.config.channels.into(), duplex);
         let (lent, back) = Lent::new(playback);
         let ended = self.stream(capture, lent, &reported, stop);
         let playback = back.recv_timeout(FAREWELL).ok();

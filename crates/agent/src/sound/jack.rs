@@ -16,6 +16,8 @@ pub struct JackDevice {
     client: Client,
     rate: SampleRate,
     card: CardConfig,
+    /// Which of the card's inputs each of ours is for.
+    chosen: Vec<usize>,
     inputs: Vec<InPort>,
     outputs: Vec<OutPort>,
     /// Full names of these and of those.
@@ -74,13 +76,19 @@ pub fn list(client: &Client) -> Vec<String> {
     lines
 }
 
+/// Those whose names begin so.
+fn of(name: &Option<String>, mut ports: Vec<String>) -> Vec<String> {
+    ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
+    ports
+}
+
 impl JackDevice {
     /// Of the server: its rate, and the ports whose full names begin as the card's do, all by default, and none for [`NO_CARD`]. The
     /// quantum is asked for the server's whole graph.
     ///
     /// # Errors
     /// In words for the user: no such card, a rate that no room has, a quantum that it refuses.
-    pub fn new(client: Client, card: CardConfig) -> Result<Self, String> {
+    pub fn new(client: Client, mut card: CardConfig) -> Result<Self, String> {
         let hz = client.sample_rate_hz();
         let rate = SampleRate::from_hz(hz).ok_or_else(|| {
             format!("JACK runs at {hz} Hz: a room has 44100, 48000, 88200 or 96000")
@@ -103,7 +111,10 @@ impl JackDevice {
                 ));
             }
         }
-        let inputs: Result<Vec<_>, _> = (1..=card.inputs.len())
+        let chosen = card.inputs(of(&card.input, client.microphones()).len());
+        // As many as now, whatever comes back.
+        card.inputs = Some(chosen.clone());
+        let inputs: Result<Vec<_>, _> = (1..=chosen.len())
             .map(|n| client.in_port(&format!("capture_{n}")))
             .collect();
         let outputs: Result<Vec<_>, _> = (1..=2)
@@ -115,6 +126,7 @@ impl JackDevice {
             client,
             rate,
             card,
+            chosen,
             inputs,
             outputs,
             in_names,
@@ -133,7 +145,7 @@ impl Device for JackDevice {
     }
 
     fn input_channels(&self) -> usize {
-        self.card.inputs.len()
+        self.chosen.len()
     }
 
     fn output_channels(&self) -> usize {
@@ -174,20 +186,17 @@ impl JackDevice {
             client,
             rate,
             card,
+            chosen,
             in_names,
             out_names,
             ..
         } = self;
-        let of = |name: &Option<String>, mut ports: Vec<String>| {
-            ports.retain(|port| name.as_ref().is_none_or(|name| port.starts_with(name)));
-            ports
-        };
         // Of the card's ports, those for each of ours. A port that nothing is connected to hears silence; who has no card may connect
         // something else.
         let wanted = || -> Vec<_> {
             let microphones = of(&card.input, client.microphones());
             let speakers = of(&card.output, client.speakers());
-            let to_hear = card.inputs.iter();
+            let to_hear = chosen.iter();
             let to_hear = to_hear.map(|&input| microphones.get(input).cloned());
             let to_play = (0..2).map(|n| speakers.get(n).cloned());
             to_hear.chain(to_play).collect()
@@ -232,7 +241,11 @@ impl JackDevice {
                         links.handle_refusal(n, why);
                     }
                 }
-                faults.set_refused(links.refusal());
+                let has_card = !of(&card.input, client.microphones()).is_empty();
+                let silent = (0..chosen.len())
+                    .filter(|&n| has_card && wanted[n].is_none() && !is_linked(own[n]))
+                    .map(|n| chosen[n]);
+                faults.set_refused(links.refusal().or_else(|| super::absence(silent)));
                 // They change with the graph.
                 let capture = in_names
                     .iter()
