@@ -16,6 +16,7 @@ use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
 use ratatui::crossterm::{cursor, execute};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
+use ratatui::text::Span;
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
 use ratatui::{DefaultTerminal, Frame, Terminal};
 
@@ -357,7 +358,8 @@ fn news(status: &Status) -> impl Iterator<Item = &str> {
 fn lines_of(words: &str, width: u16) -> u16 {
     let (mut lines, mut column) = (1, 0);
     for word in words.split_whitespace() {
-        let length = word.chars().count();
+        // In columns: of many scripts each character takes two.
+        let length = Span::raw(word).width();
         let end = if column == 0 {
             length
         } else {
@@ -1108,6 +1110,15 @@ mod tests {
             assert!(words.join(" ").contains(first), "{screen}");
             assert!(screen.contains(last), "{screen}");
         }
+    }
+
+    #[test]
+    fn news_of_wide_characters_is_read_to_its_end() {
+        let mut status = status();
+        let wide = "名".repeat(30);
+        status.notice = Some(format!("{wide} {wide} {wide}!"));
+        let screen = screen(&View::default(), &status, 80, 24);
+        assert!(screen.contains('!'), "{screen}");
     }
 
     #[test]
