@@ -207,7 +207,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "NUMBER", value_parser = seconds)]
     seconds: Option<f64>,
 
-    /// Lines of text instead of a view; so too where there is no terminal to be seen and typed at
+    /// Lines of text instead of a view; so too where there is no terminal to be seen and typed at, or a dumb one (TERM=dumb)
     #[arg(long)]
     plain: bool,
 
@@ -356,7 +356,8 @@ impl Join {
                 || running.has_ended()
                 || deadline.is_some_and(|deadline| Instant::now() >= deadline)
         };
-        let terminal = (!self.plain && io::stdout().is_terminal()).then(ratatui::try_init);
+        let has_view = !self.plain && io::stdout().is_terminal() && !is_dumb();
+        let terminal = has_view.then(ratatui::try_init);
         let shown = match terminal {
             Some(Ok(terminal)) => crate::view::show(terminal, &participant, is_over),
             // One that nobody can type at, as a service has it.
@@ -618,6 +619,11 @@ pub(crate) fn ignores_hangup() -> bool {
 #[cfg(not(unix))]
 async fn hung_up() {
     std::future::pending().await
+}
+
+/// Whether the terminal says that all it can do is print: an editor's, or one for a screen reader.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// A line whenever somebody comes or goes, and figures every two seconds.

@@ -590,6 +590,21 @@ fn a_terminal_that_nobody_types_at_gets_lines() {
     interrupt(&mut process);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_dumb_terminal_gets_lines() {
+    let (_server, link) = serve();
+    let (ours, theirs) = terminal();
+    let mut command = antiphon(&["join", "--tone=440", "--seconds", "5", &link]);
+    let end = || theirs.try_clone().expect("the terminal");
+    let child = command.env("TERM", "dumb").stdin(end()).stdout(end());
+    let mut process = Process(child.spawn().expect("it starts"));
+    drop((command, theirs));
+    let mut lines = BufReader::new(ours).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("online")));
+    interrupt(&mut process);
+}
+
 /// Somebody who has come into a room first, and locked it.
 fn lock(link: &str) -> Process {
     let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", link]);
