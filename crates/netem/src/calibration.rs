@@ -35,6 +35,9 @@ pub struct Observation {
     next: usize,
 }
 
+/// What both far ends saw, with the counters of the model: uplink, then downlink.
+pub type Seen = [(Observation, LinkStats); 2];
+
 /// One quantity of one case.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -69,7 +72,7 @@ pub struct DriverError {
     pub share: f64,
 }
 
-/// The stream is cut into so many parts, whose scatter gives the standard error: bursts and waiting correlate packets
+/// The exact stream is cut into so many parts, whose scatter gives the standard error: bursts and waiting correlate packets
 /// that are near each other, but hardly the parts.
 const BATCHES: usize = 50;
 /// Instants are whole nanoseconds, grids finite.
@@ -152,7 +155,7 @@ impl Case {
     ///
     /// # Errors
     /// If the case's links are not valid.
-    pub fn run_virtual(&self, seed: u64) -> Result<[(Observation, LinkStats); 2], PlanError> {
+    pub fn run_virtual(&self, seed: u64) -> Result<Seen, PlanError> {
         let plan = self.plan(seed);
         let run = |direction| -> Result<_, PlanError> {
             let mut line = Line::new(&plan, direction, 0)?;
@@ -177,20 +180,20 @@ impl Case {
         Ok([up?, down?])
     }
 
-    /// Compares what was seen, uplink then downlink, with the formulas.
-    pub fn judge(&self, seen: &[(Observation, LinkStats); 2], error: DriverError) -> Vec<Row> {
+    /// Compares what was seen with the formulas. `exact` is what [`Self::run_virtual`] makes of the same seed: its scatter says what
+    /// chance may do. A driver's own would excuse it, for what it leaves out widens that.
+    pub fn judge(&self, seen: &Seen, exact: &Seen, error: DriverError) -> Vec<Row> {
         let names = ["leftToRight", "rightToLeft"];
         (0..2)
             .flat_map(|way| {
                 let expected = expect(&self.links[way], &self.traffic);
-                let (observation, stats) = &seen[way];
                 judge(
                     &self.name,
                     names[way],
                     &self.traffic,
                     &expected,
-                    observation,
-                    stats,
+                    &seen[way],
+                    &exact[way],
                     error,
                 )
             })
@@ -340,20 +343,21 @@ fn judge(
     direction: &'static str,
     traffic: &Traffic,
     expected: &Expected,
-    seen: &Observation,
-    stats: &LinkStats,
+    (seen, stats): &(Observation, LinkStats),
+    (exact, exact_stats): &(Observation, LinkStats),
     error: DriverError,
 ) -> Vec<Row> {
     // Cases lose packets either on the way or in front of the queue: the far end cannot tell.
-    let queue_drops = stats.queue_dropped_packets > 0;
+    let queue_drops = |stats: &LinkStats| stats.queue_dropped_packets > 0;
     let packets = seen.delays_ns.len();
     let all = seen.part(0..packets);
-    let whole = all.quantities(traffic, queue_drops);
+    let whole = all.quantities(traffic, queue_drops(stats));
     let batch = (packets / BATCHES).max(1);
     let parts: Vec<Quantities> = (0..packets / batch)
         .map(|i| {
-            seen.part(i * batch..(i + 1) * batch)
-                .quantities(traffic, queue_drops)
+            exact
+                .part(i * batch..(i + 1) * batch)
+                .quantities(traffic, queue_drops(exact_stats))
         })
         .collect();
     QUANTITIES
@@ -373,13 +377,8 @@ fn judge(
                 let rare = STANDARD_ERRORS * (model * (1.0 - model).max(0.0) / n).sqrt() + 2.0 / n;
                 match *kind {
                     Kind::Delay(place) => {
-                        // Few late packets weigh on the mean, so what an exact stream shows of them counts, and what it may hide. The
-                        // scatter of a driver is its own, though, and no excuse for it.
-                        let shown = if place == 0 && error.delay_ms == 0.0 {
-                            chance
-                        } else {
-                            0.0
-                        };
+                        // Few late packets weigh on the mean, so what the exact stream shows of them counts, and what it may hide.
+                        let shown = if place == 0 { chance } else { 0.0 };
                         let [below, above] = expected.delay_chance_ms[place];
                         let side = if residual.is_some_and(|residual| residual < 0.0) {
                             below

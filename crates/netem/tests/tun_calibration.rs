@@ -66,6 +66,7 @@ fn real_packets_meet_what_the_model_says() {
     let timed = ["meanDelayMs", "delayP90Ms", "delayP99Ms"];
     for row in case.judge(
         &run.seen,
+        &model,
         DriverError {
             delay_ms: 5.0,
             share: 0.1,

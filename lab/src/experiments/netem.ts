@@ -79,7 +79,7 @@ function conclude(measured: Calibration[], packets: number): Outcome {
           ? `${packets} UDP packets each way for each case, through the TUN devices of two namespaces, with the time of sending inside.`
           : `${packets} packets each way for each case, through the event queue that simulations use.`,
       uncertainty:
-        "A residual is measured less model. Allowed is what chance makes at five standard errors, for delays by formula and for the rest estimated from 50 parts of the stream, plus the driver's own error. Cannot tell: jitter is held for so long that few draws decide, and chance alone may put the percentile anywhere above. Empty: there is no formula, or nothing was observed.",
+        "A residual is measured less model. Allowed is what chance makes at five standard errors, for delays by formula and for the rest estimated from 50 parts of the same stream in virtual time, plus the driver's own error. Cannot tell: jitter is held for so long that few draws decide, and chance alone may put the percentile anywhere above. Empty: there is no formula, or nothing was observed.",
       figures: [],
       tables: [
         {

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
-use super::{Case, DriverError, Observation};
-use crate::LinkStats;
+use super::{Case, DriverError, Observation, Seen};
 use crate::expected::Traffic;
 use crate::tun::{Network, NetworkStats, Side, TunError, elapsed_ns, prefer_this_thread};
 
@@ -25,8 +24,8 @@ const QUIET: Duration = Duration::from_secs(1);
 /// What a stream met.
 #[derive(Clone, Debug)]
 pub struct TunRun {
-    /// As seen by the receivers, with the counters of the model: uplink, then downlink.
-    pub seen: [(Observation, LinkStats); 2],
+    /// As seen by the receivers.
+    pub seen: Seen,
     /// With the driver's own lateness.
     pub stats: NetworkStats,
 }
