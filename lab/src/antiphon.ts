@@ -265,6 +265,35 @@ export async function keep<T>(page: Browser, { everyMs = 1000 } = {}): Promise<(
   return () => page.evaluate(() => (window as unknown as { handOver(): Kept<T>[] }).handOver());
 }
 
+/**
+ * What a page answers; null, and the reason in `troubles`, of one that has died or says nothing for so long. Once sound has flowed that is a figure, the worst: a step that failed
+ * by it would be taken anew until it went well.
+ */
+export async function answerOf<T>(answer: Promise<T>, troubles: string[], seconds = 120): Promise<T | null> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`a page said nothing for ${seconds} s`)), seconds * 1000);
+  });
+  try {
+    return await Promise.race([answer, late]);
+  } catch (error) {
+    troubles.push((error instanceof Error ? error.message : String(error)).split("\n")[0]!);
+    return null;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Has pages keep what they say, each as by {@link keep}; null of one that cannot, as by {@link answerOf}. */
+export async function keepAll<T>(
+  pages: readonly Browser[],
+  troubles: string[],
+  options?: { everyMs?: number },
+): Promise<() => Promise<(Kept<T>[] | null)[]>> {
+  const handOver = await Promise.all(pages.map((page) => answerOf(keep<T>(page, options), troubles)));
+  return () => Promise.all(handOver.map((hand) => hand && answerOf(hand(), troubles)));
+}
+
 /** What the lab reads of `window.antiphon.trace()`, version 1: columns, times in ms since the epoch. */
 export interface PageTrace {
   version: 1;

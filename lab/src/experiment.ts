@@ -34,8 +34,8 @@ export interface Step<T = unknown> {
   /** About how long it takes: for the estimate of the time left. */
   seconds: number;
   /**
-   * May be called again, where the machine disturbed it: what it measures is only in what it returns. *Errors* if it could not be set up, and is then repeated: a bad
-   * outcome is a figure, for else it would be the outcome that decides which take counts.
+   * May be called again, where the machine disturbed it: what it measures is only in what it returns. *Errors* if it could not be set up or its instruments failed, and is then repeated: a bad
+   * outcome, such as a page that dies, is a figure, for else it would be the outcome that decides which take counts.
    */
   run(lab: Lab): Promise<Take<T>>;
 }
@@ -46,6 +46,8 @@ export interface Take<T> {
   words: string;
   /** What the mouth-to-ear device says of itself, if it took part. */
   device?: DeviceSummary;
+  /** What broke after all was set up, one clause each: the figures are as bad as that made them, and the report names it. */
+  troubles?: readonly string[];
 }
 
 export interface Outcome {

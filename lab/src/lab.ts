@@ -180,6 +180,9 @@ async function main(): Promise<number> {
           },
           findings: [
             ...outcome.findings,
+            ...kept.flatMap(({ label, troubles = [] }) =>
+              troubles.map((trouble) => `Something broke, and counts as it came: ${label}: ${trouble}`),
+            ),
             ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
             ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),
           ],
@@ -225,15 +228,13 @@ async function calibrate(rig: Rig): Promise<string> {
   return `The device's own loop: ${least} frames (${(least / framesPerMs).toFixed(2)} ms), spread ${most - least}, ${missed} of ${hits.length} pulses missed; right is one quantum, ${rig.quantumFrames}, without spread.\n`;
 }
 
-interface Kept {
-  measured: unknown;
+interface Kept extends Take<unknown> {
   load: Load;
-  device?: DeviceSummary | undefined;
 }
 
 /** Takes a step, and anew while the machine disturbs it and patience lasts; what fails, once more. The least disturbed take counts, whatever it measured. */
 async function measure(
-  take: () => Promise<Omit<Kept, "load"> | { failure: string }>,
+  take: () => Promise<Take<unknown> | { failure: string }>,
   watch: () => () => Load,
   patience: Patience,
 ): Promise<{ least: Kept | undefined; failed: string[] }> {

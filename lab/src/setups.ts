@@ -2,8 +2,9 @@
 
 import { type Hearing, listen, quantile } from "./analysis.js";
 import {
+  answerOf,
   type Kept,
-  keep,
+  keepAll,
   type PageParameters,
   type PageStats,
   type PageStream,
@@ -104,6 +105,8 @@ export interface SetupResult {
   summary: DeviceSummary;
   browserVersion: string;
   pageErrors: string[];
+  /** What broke once sound had flowed: see `Take`. */
+  troubles: string[];
 }
 
 /** Pages of lab/pages. */
@@ -136,18 +139,25 @@ async function onePage(stage: Stage, address: string): Promise<SetupResult> {
   return withBrowsers(stage, [card], async ([a]) => {
     await a!.open(`${stage.pages.url}${address}`);
     await a!.evaluate(() => page().start());
-    const handOver = await keep<Counters>(a!);
+    const troubles: string[] = [];
+    const handOver = await keepAll<Counters>([a!], troubles);
     await sleep(stage.settleSeconds * 1000);
     const [score] = scores(stage);
     const { heard, calibration, summary } = await pass(stage, [{ score: score!, from: card, to: card }]);
-    const counters = counted(stage, summary, await handOver());
-    const report = await a!.evaluate(() => page().report());
+    const [kept] = await handOver();
+    const counters = counted(stage, summary, kept!);
+    const report =
+      (await answerOf(
+        a!.evaluate(() => page().report()),
+        troubles,
+      )) ?? nothingSaid;
     return {
       directions: [
         { name: `${card} to ${card}`, hearing: heard[0]!, counters, report, budget: null, own: [] },
       ],
       calibration,
       summary,
+      troubles,
       ...about(a!),
     };
   });
@@ -165,25 +175,33 @@ async function twoPages(stage: Stage, address: string): Promise<SetupResult> {
 }
 
 async function antiphon(stage: Stage, parameters: PageParameters): Promise<SetupResult> {
-  return withRoom({ ...stage, parameters }, async ([a, b]) => {
-    const { result, kept } = await bothWays<PageStats>(stage, a, b, readStats);
-    // After the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
-    const [traceA, traceB] = await Promise.all(
-      [a, b].map((end) => readTrace(end, Math.min(traceSeconds, stage.pulseSeconds))),
-    );
-    const [ab, ba] = result.directions;
-    for (const [direction, keptThere, sent, received] of [
-      [ab!, kept[0]!, traceA!, traceB!],
-      [ba!, kept[1]!, traceB!, traceA!],
-    ] as const) {
-      const { own, counters, targetFrames } = during(stage, result.summary, keptThere);
-      // Packets of a mix are not those that were sent.
-      const isKnown = parameters.path !== "mix" && targetFrames !== null;
-      const budget = isKnown ? budgetOf(sent, received, targetFrames) : null;
-      Object.assign(direction, { own, counters, budget });
-    }
-    return result;
-  });
+  return withRoom({ ...stage, parameters }, (pair) => measureRoom({ ...stage, parameters }, pair));
+}
+
+/** Two pages of Antiphon that hear each other. What breaks from now on is in the result. */
+export async function measureRoom(
+  stage: Omit<Stage, "pages" | "product" | "browser">,
+  [a, b]: Pair,
+): Promise<SetupResult> {
+  const { result, kept } = await bothWays<PageStats>(stage, a, b, readStats);
+  // After the pulses: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
+  const [traceA, traceB] = await Promise.all(
+    [a, b].map((end) =>
+      answerOf(readTrace(end, Math.min(traceSeconds, stage.pulseSeconds)), result.troubles),
+    ),
+  );
+  const [ab, ba] = result.directions;
+  for (const [direction, keptThere, sent, received] of [
+    [ab!, kept[0]!, traceA!, traceB!],
+    [ba!, kept[1]!, traceB!, traceA!],
+  ] as const) {
+    const { own, counters, targetFrames } = during(stage, result.summary, keptThere);
+    // Packets of a mix are not those that were sent.
+    const isKnown = stage.parameters.path !== "mix" && targetFrames !== null;
+    const budget = isKnown && sent && received ? budgetOf(sent, received, targetFrames) : null;
+    Object.assign(direction, { own, counters, budget });
+  }
+  return result;
 }
 
 type Lengths = Pick<Stage, "leadSeconds" | "pulseSeconds" | "steadySeconds">;
@@ -204,19 +222,19 @@ function cut<T>(
   };
 }
 
-/** By how much a page's counters grew while pulses and tone sounded; null of a page that counts nothing. */
+/** By how much a page's counters grew while pulses and tone sounded; null of a page that counts nothing. One that died, or was stuck from before the pulses on, played nothing. */
 export function counted(
   stage: Lengths,
   summary: Pick<DeviceSummary, "began_ms">,
-  kept: readonly Kept<Counters>[],
+  kept: readonly Kept<Counters>[] | null,
 ): Growth | null {
-  if (kept.length === 0) return null;
-  const { first, last } = cut(stage, summary, kept);
-  if (!first || !last) throw new Error("the page kept no counters from before the pulses");
+  if (kept?.length === 0) return null;
+  const { first, last } = cut(stage, summary, kept ?? []);
+  if (!first || !last) return nothingCounted(stage);
   return { ...increments(first.said, last.said), seconds: last.seconds - first.seconds };
 }
 
-/** Of somebody who is not there any more. */
+/** Of somebody or a page that is not there any more. */
 const nothingPlayed: Counters = {
   playedFrames: 0,
   concealedFrames: 0,
@@ -226,6 +244,17 @@ const nothingPlayed: Counters = {
   latePackets: null,
   underruns: null,
   bufferFrames: null,
+};
+
+function nothingCounted({ pulseSeconds, steadySeconds }: Lengths): Growth {
+  return { ...nothingPlayed, seconds: pulseSeconds + steadySeconds };
+}
+
+const nothingSaid: Report = {
+  quantumFrames: null,
+  reportedBaseLatencyMs: null,
+  reportedOutputLatencyMs: null,
+  reportedInputLatencyMs: null,
 };
 
 /**
@@ -252,22 +281,23 @@ export function concealment(
   return of > 0 ? { frames: concealedFrames + uncounted, of } : null;
 }
 
-/** What a page said of its peer while pulses and tone sounded. */
+/** What a page said of its peer while pulses and tone sounded. One that died, or was stuck from before the pulses on, said and played nothing. */
 export function during(
   stage: Lengths,
   summary: Pick<DeviceSummary, "began_ms">,
-  kept: readonly Kept<PageStats>[],
+  kept: readonly Kept<PageStats>[] | null,
 ): {
   own: OwnLook[];
   looks: PageStats[];
-  /** Between them the counters grew. */
-  ends: [PageStats, PageStats];
+  /** Between them the counters grew; null of a page that said nothing. */
+  ends: [PageStats, PageStats] | null;
   counters: Growth;
   /** What the jitter buffer aimed at, the middle of the looks; null without a peer. */
   targetFrames: number | null;
 } {
-  const { first, last, sounding } = cut(stage, summary, kept);
-  if (!first || !last) throw new Error("the page kept no stats from before the pulses");
+  const { first, last, sounding } = cut(stage, summary, kept ?? []);
+  if (!first || !last)
+    return { own: [], looks: [], ends: null, counters: nothingCounted(stage), targetFrames: null };
   const [before, after] = [first, last].map(({ said }) => heard(said));
   const own = sounding.flatMap(({ seconds, said }): OwnLook[] => {
     const delay = said.peers[0]?.mouthToEar;
@@ -415,23 +445,24 @@ declare function page(): {
 
 /** `kept`: by each direction's receiving page, for what counts to be told from it. */
 async function bothWays<T>(
-  stage: Stage,
+  stage: Pick<Stage, "rig" | "settleSeconds"> & Lengths,
   a: Browser,
   b: Browser,
   readReport: (end: Browser) => Promise<Report>,
-): Promise<{ result: SetupResult; kept: Kept<T>[][] }> {
-  const handOver = await Promise.all([b, a].map((end) => keep<T>(end)));
+): Promise<{ result: SetupResult; kept: (Kept<T>[] | null)[] }> {
+  const troubles: string[] = [];
+  const handOver = await keepAll<T>([b, a], troubles);
   await sleep(stage.settleSeconds * 1000);
   const [ab, ba] = scores(stage);
   const { heard, calibration, summary } = await pass(stage, [
     { score: ab!, from: "A", to: "B" },
     { score: ba!, from: "B", to: "A" },
   ]);
-  const kept = await Promise.all(handOver.map((hand) => hand()));
+  const kept = await handOver();
   const directions: Direction[] = [];
   for (const [index, end] of [b, a].entries()) {
     const { quantumFrames, reportedBaseLatencyMs, reportedOutputLatencyMs, reportedInputLatencyMs } =
-      await readReport(end);
+      (await answerOf(readReport(end), troubles)) ?? nothingSaid;
     directions.push({
       name: index === 0 ? "A to B" : "B to A",
       hearing: heard[index]!,
@@ -441,11 +472,11 @@ async function bothWays<T>(
       own: [],
     });
   }
-  return { result: { directions, calibration, summary, ...about(a, b) }, kept };
+  return { result: { directions, calibration, summary, troubles, ...about(a, b) }, kept };
 }
 
 /** Plays every score at once, and the first one through the idle card too: the run's own calibration. */
-async function pass(stage: Stage, ways: { score: Score; from: string; to: string }[]) {
+async function pass(stage: Pick<Stage, "rig"> & Lengths, ways: { score: Score; from: string; to: string }[]) {
   stage.rig.favourSound();
   const { heard, summary } = await stage.rig.pass({
     plays: [
@@ -461,7 +492,7 @@ async function pass(stage: Stage, ways: { score: Score; from: string; to: string
   };
 }
 
-function scores({ leadSeconds, pulseSeconds, steadySeconds }: Stage): Score[] {
+function scores({ leadSeconds, pulseSeconds, steadySeconds }: Lengths): Score[] {
   const seconds = { leadSeconds, pulseSeconds, steadySeconds, tailSeconds: 3 };
   return ([0, 1] as const).map((voice) => writeScore({ voice, sampleRateHz, ...seconds }));
 }

@@ -1,7 +1,8 @@
 import { createContext, runInContext } from "node:vm";
 import { expect, it } from "vitest";
-import { keep, type PageTrace, readTrace } from "../src/antiphon.js";
+import { answerOf, keep, type PageTrace, readTrace } from "../src/antiphon.js";
 import type { Browser } from "../src/browsers.js";
+import type { DeviceSummary, Passage, Rig } from "../src/rig.js";
 import {
   type Counters,
   concealment,
@@ -10,6 +11,7 @@ import {
   delaysMs,
   delaysOfSent,
   firstArrivals,
+  measureRoom,
 } from "../src/setups.js";
 
 /** Sends a packet of 128 frames every 100 ms, for 3 s. */
@@ -86,7 +88,12 @@ it("counts of a page only while pulses and tone sound, by the device's clock", (
   const kept = Array.from({ length: 12 }, (_, n) => ({ atMs: 1_000 * n, said: said(100 * n) }));
   expect(counted(stage, { began_ms: 1_000 }, kept)).toEqual({ ...said(400), seconds: 4 });
   expect(counted(stage, { began_ms: 1_000 }, [])).toBeNull();
-  expect(() => counted(stage, { began_ms: -10_000 }, kept)).toThrow("kept no counters");
+  // One that was stuck when the pulses began, and one that died.
+  for (const [beganMs, said] of [
+    [-10_000, kept],
+    [1_000, null],
+  ] as const)
+    expect(counted(stage, { began_ms: beganMs }, said)).toMatchObject({ playedFrames: 0, seconds: 4 });
 });
 
 it("what a stream that ran dry did not count was concealed, but not what an output slipped by", () => {
@@ -118,4 +125,34 @@ it("a page keeps what it counts until it is asked, and nothing if it counts noth
   expect((await keptBy({ page: () => ({ counters: async () => ++frames }) })).slice(0, 2)).toEqual([1, 2]);
   expect((await keptBy({ antiphon: { stats: () => ++frames } })).length).toBeGreaterThan(0);
   expect(await keptBy({ page: () => ({}) })).toEqual([]);
+});
+
+it("a page that dies once sound has flowed is the worst figure, no failure", async () => {
+  const dies = {
+    version: "1",
+    errors: [],
+    evaluate: () => Promise.reject(new Error("Target crashed\n  at")),
+  };
+  const silence = [new Float32Array(48_000), new Float32Array(48_000)];
+  const summary = { began_ms: Date.now() } as DeviceSummary;
+  const rig = {
+    favourSound: () => undefined,
+    pass: async ({ hears }: Passage) => ({ heard: hears.map(() => silence), summary }),
+  } as unknown as Rig;
+  const lengths = { settleSeconds: 0, leadSeconds: 0.1, pulseSeconds: 0.5, steadySeconds: 0.2 };
+  const pair = [dies, dies] as unknown as [Browser, Browser];
+  const { directions, troubles } = await measureRoom({ rig, parameters: {}, ...lengths }, pair);
+  expect(new Set(troubles)).toEqual(new Set(["Target crashed"]));
+  for (const { hearing, counters, report, budget, own } of directions) {
+    expect(hearing.missed).toBe(hearing.hits.length);
+    expect(concealment(counters!)).toEqual({ frames: 0.7 * 48_000, of: 0.7 * 48_000 });
+    expect([report.quantumFrames, budget, own]).toEqual([null, null, []]);
+  }
+});
+
+it("does not wait for ever for what a page says", async () => {
+  const troubles: string[] = [];
+  expect(await answerOf(new Promise(() => undefined), troubles, 0.01)).toBeNull();
+  expect(await answerOf(Promise.resolve(1), troubles)).toBe(1);
+  expect(troubles).toEqual(["a page said nothing for 0.01 s"]);
 });

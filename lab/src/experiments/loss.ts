@@ -1,6 +1,13 @@
 import { rollup } from "d3-array";
 import { type Continuity, known, listen, quantile, tones } from "../analysis.js";
-import { keep, longestTraceSeconds, type PageStats, readTrace, untilPlaying } from "../antiphon.js";
+import {
+  answerOf,
+  keepAll,
+  longestTraceSeconds,
+  type PageStats,
+  readTrace,
+  untilPlaying,
+} from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { type EmulatedNetwork, missingForNetworks } from "../network.js";
@@ -109,7 +116,7 @@ export const loss: Experiment = {
           }));
           const last = measured.at(-1)!;
           const words = `median ${delayText(last.packets, 0.5) ?? "–"} ms, arrived ${shares(arrivedShare(last.packets))}, or a copy ${shares(arrivedShare(last.copied))}, concealed ${shares(last.concealedShare)}`;
-          return { measured, words, device: taken.summary };
+          return { measured, words, device: taken.summary, troubles: taken.troubles };
         },
       }),
     );
@@ -153,7 +160,8 @@ async function overNetwork(
     await untilPlaying([a!, b!]);
     rig.favourSound();
     await sleep(settleSeconds * 1000);
-    const handOver = await Promise.all([a!, b!].map((page) => keep<PageStats>(page, { everyMs: lookMs })));
+    const troubles: string[] = [];
+    const handOver = await keepAll<PageStats>([a!, b!], troubles, { everyMs: lookMs });
     const scores = ([0, 1] as const).map((voice) =>
       writeScore({
         voice,
@@ -171,38 +179,43 @@ async function overNetwork(
       ],
       hears: [speaker("B"), speaker("A")],
     });
-    const kept = await Promise.all(handOver.map((hand) => hand()));
+    const kept = await handOver();
     // Afterwards: handing a trace over disturbs the page, and the jitter buffer remembers that for a while.
-    const traces = await Promise.all([a!, b!].map((page) => readTrace(page, traceSeconds(seconds))));
+    const traces = await Promise.all(
+      [a!, b!].map((page) => answerOf(readTrace(page, traceSeconds(seconds)), troubles)),
+    );
     const rows = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
-      const { counters, looks, targetFrames } = during(stage, summary, kept[receiver]!);
+      const { counters, looks, ends: heardEnds, targetFrames } = during(stage, summary, kept[receiver]!);
       const concealed = concealment(counters);
       const hearing = listen(heard[index]!, scores[index]!);
       const { steady } = hearing;
-      const [first, last] = during(stage, summary, kept[sender]!).ends;
-      const outgoing = last.peers[0];
-      const copies = (outgoing?.sent?.copiesSent ?? 0) - (first.peers[0]?.sent?.copiesSent ?? 0);
-      const packets = last.sender.packets - first.sender.packets;
+      const [first, last] = during(stage, summary, kept[sender]!).ends ?? [];
+      const outgoing = last?.peers[0];
+      const copies = (outgoing?.sent?.copiesSent ?? 0) - (first?.peers[0]?.sent?.copiesSent ?? 0);
+      const packets = (last?.sender.packets ?? 0) - (first?.sender.packets ?? 0);
       const [sent, received] = [traces[sender]!, traces[receiver]!];
+      const delays = (options: { copies: boolean }): Delays =>
+        sent && received ? delaysOfSent(sent, received, options) : { arrivedMs: [], missing: 0 };
       return {
         direction: directions[index]!,
-        packets: delaysOfSent(sent, received, { copies: false }),
-        copied: delaysOfSent(sent, received, { copies: true }),
+        packets: delays({ copies: false }),
+        copied: delays({ copies: true }),
         concealedShare: concealed && concealed.frames / concealed.of,
         steady,
         quantumFrames: summary.quantum_frames,
         bufferMs: targetFrames === null ? null : targetFrames / framesPerMs,
-        droppedBacklog: outgoing ? outgoing.droppedBacklog - (first.peers[0]?.droppedBacklog ?? 0) : null,
+        droppedBacklog: outgoing ? outgoing.droppedBacklog - (first?.peers[0]?.droppedBacklog ?? 0) : null,
         lanesInUse: outgoing?.lanes.filter(({ state }) => state === "open").length ?? 0,
         copiedShare: packets > 0 ? Math.min(1, copies / packets) : null,
         wayAndBufferMs: looks.flatMap((stats) => wayAndBufferMs(stats) ?? []),
-        looks: looks.length,
+        // A page that said nothing knew it at none of those that there should be.
+        looks: heardEnds ? looks.length : Math.round((stage.pulseSeconds * 1000) / lookMs),
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
       };
     });
-    return { rows, summary, version: a!.version };
+    return { rows, summary, version: a!.version, troubles };
   });
 }
 
@@ -301,7 +314,7 @@ function conclude(
       .filter(({ packets }) => sentPackets(packets) === 0)
       .map(
         (one) =>
-          `${place(one)}, ${lanesText(one.lanes)}, ${one.direction}: nothing was sent while packets were traced, so it is in no figure of theirs.`,
+          `${place(one)}, ${lanesText(one.lanes)}, ${one.direction}: no packet that was sent was traced, so it is in no figure of theirs.`,
       ),
   ];
   return {

@@ -111,7 +111,8 @@ export const m2e: Experiment = {
                   return `${name} ${ms ?? "–"}${page ?? ""}${hearing.missed > 0 ? `, ${hearing.missed} of ${hearing.hits.length} pulses missed` : ""}`;
                 })
                 .join(" · ");
-              return { measured: { session, config, setup, result }, words, device: result.summary };
+              const { summary: device, troubles } = result;
+              return { measured: { session, config, setup, result }, words, device, troubles };
             },
           });
         }
@@ -369,10 +370,12 @@ function goalsOf(measured: readonly Measured[], { sessions, configs: chosen, set
       concealedGoal,
       percent,
     );
-    const looks = ours.flatMap(({ result }) => result.directions.flatMap((one) => summarise(one) ?? []));
+    const said = ours.flatMap(({ result }) => result.directions.map(summarise));
+    const looks = known(said);
     row(
       `looks at the page's figure off by more than ${ownGoalMs} ms beyond their error`,
-      (isWhole ? offShare(looks) : null) ?? Number.POSITIVE_INFINITY,
+      // A page that said nothing is not to leave the others' looks alone.
+      (isWhole && looks.length === said.length ? offShare(looks) : null) ?? Number.POSITIVE_INFINITY,
       goal.looksOff,
       percent,
     );

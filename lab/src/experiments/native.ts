@@ -140,9 +140,14 @@ export const native: Experiment = {
           label: `session ${session}, ${program}`,
           seconds: 8 + timing.settleSeconds + timing.leadSeconds + timing.pulseSeconds + timing.steadySeconds,
           run: async (lab) => {
-            const one = (heard: Omit<Measured, "session" | "program">, name = program) => ({
+            const one = (
+              heard: Omit<Measured, "session" | "program">,
+              name = program,
+              troubles: readonly string[] = [],
+            ) => ({
               measured: { session, program: name, ...heard },
               device: heard.summary,
+              troubles,
               words: shownMs(quantile(latenciesMs(heard.hearing.hits), 0.5)) ?? "–",
             });
             if (program === "Antiphon") {
@@ -161,9 +166,9 @@ export const native: Experiment = {
                 ...timing,
               });
               browsers = result.browserVersion;
-              const { calibration, summary } = result;
+              const { calibration, summary, troubles } = result;
               const { hearing } = result.directions[0]!;
-              return one({ hearing, calibration, summary }, `Antiphon, ${config}`);
+              return one({ hearing, calibration, summary }, `Antiphon, ${config}`, troubles);
             }
             return one(await measureNative(lab, program, timing));
           },

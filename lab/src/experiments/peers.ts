@@ -1,5 +1,5 @@
 import { quantile } from "../analysis.js";
-import { type PageStats, readStats, untilPlaying } from "../antiphon.js";
+import { answerOf, type PageStats, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch } from "../browsers.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import { openDoorway } from "../doorway.js";
@@ -94,19 +94,21 @@ export const peers: Experiment = {
                 await sleep(options.quick ? 1000 : 6000);
                 // Lateness is counted from call to call.
                 await senders.evaluate(() => page().counters());
-                const before = await readStats(listener);
+                const troubles: string[] = [];
+                const before = await answerOf(readStats(listener), troubles);
                 await sleep(seconds * 1000);
-                const after = await readStats(listener);
+                const after = await answerOf(readStats(listener), troubles);
                 const { maxLateMs } = await senders.evaluate(() => page().counters());
                 const measured = {
                   session,
                   transport,
                   peers: count,
-                  ...growth(before, after, count - 1),
+                  ...(before && after ? growth(before, after, count - 1) : { ...nothingHeard, seconds }),
                   senderLateMs: maxLateMs,
                 };
                 return {
                   measured,
+                  troubles,
                   words: `late ${percent(lateShare(measured))}, concealed ${percent(concealedShare(measured))}`,
                 };
               } finally {
@@ -120,6 +122,16 @@ export const peers: Experiment = {
     }
     return { steps, conclude: (measured) => conclude(measured, config, numbers, version) };
   },
+};
+
+/** By a listener that has died. */
+const nothingHeard = {
+  receivedPackets: 0,
+  latePackets: 0,
+  lostPackets: 0,
+  concealedFrames: 0,
+  playedFrames: 0,
+  leastShare: 0,
 };
 
 type Counter = "receivedPackets" | "latePackets" | "lostPackets" | "concealedFrames" | "playedFrames";

@@ -1,5 +1,5 @@
 import { quantile } from "../analysis.js";
-import { type PageStats, Product, readStats, untilPlaying } from "../antiphon.js";
+import { answerOf, type PageStats, Product, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch, networkServices } from "../browsers.js";
 import { choose, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan } from "../experiment.js";
@@ -7,10 +7,14 @@ import { sleep } from "../processes.js";
 import { sampleRateHz } from "../rig.js";
 import { raw, shown, shownMs } from "../units.js";
 
-interface Measured {
+interface Measured extends Times {
   config: string;
   session: number;
   page: string;
+}
+
+/** Of one page. */
+interface Times {
   /** From killing the server until the page's connection to it is known to be gone. Infinite, as all times here: it was not seen. */
   noticedMs: number;
   /** Whether the part of a browser that holds its sockets crashed meanwhile, in either. */
@@ -30,10 +34,12 @@ interface Measured {
 /** How long the server is gone. */
 const goneMs = 5_000;
 const lookMs = 20;
+/** More than one time takes if nothing comes back. */
+const longestSeconds = 300;
 const names = ["A", "B"];
 const never = Number.POSITIVE_INFINITY;
 
-const worst = {
+const worst: Times = {
   noticedMs: never,
   hasCrashed: false,
   playedShare: 0,
@@ -73,11 +79,18 @@ export const restart: Experiment = {
           versions[config] = pages[0]!.version;
           await untilPlaying(pages);
           rig.favourSound();
+          if (!(await answerBothWays(pages))) throw new Error("30 s without answers both ways");
           const measured: Measured[] = [];
-          for (let session = 1; session <= sessions; session++)
-            measured.push(...(await once(product, pages, config, session)));
+          const troubles: string[] = [];
+          for (let session = 1; session <= sessions; session++) {
+            const times = await answerOf(once(product, pages), troubles, longestSeconds);
+            measured.push(
+              ...names.map((page, index) => ({ config, session, page, ...(times?.[index] ?? worst) })),
+            );
+          }
           return {
             measured,
+            troubles,
             words: `back in the room after ${milliseconds(measured, ({ roomMs }) => roomMs)}`,
           };
         } finally {
@@ -90,18 +103,10 @@ export const restart: Experiment = {
   },
 };
 
-async function once(
-  product: Product,
-  pages: readonly Browser[],
-  config: string,
-  session: number,
-): Promise<Measured[]> {
-  const ready = await Promise.all(pages.map((page) => until(page, answersBothWays)));
-  if (ready.some(({ at }) => at === never)) {
-    if (session === 1) throw new Error("30 s without answers both ways");
-    // They did once: what the time before broke is no reason to take it anew.
-    return pages.map((_, index) => ({ config, session, page: names[index]!, ...worst }));
-  }
+/** *Errors* if a page is dead. */
+async function once(product: Product, pages: readonly Browser[]): Promise<Times[]> {
+  // They did once: what the time before broke is no reason to take it anew.
+  if (!(await answerBothWays(pages))) return pages.map(() => worst);
   const before = await Promise.all(pages.map(readStats));
   const services = networkServices().join();
   const killed = performance.now();
@@ -133,7 +138,8 @@ async function once(
       const relayed = await until(page, isRelayed);
       return { roomMs: room.at - started, relayMs: relayed.at - started, stats: relayed.stats };
     }),
-  );
+    // Whatever became of the pages, the server is to be started, to be ended.
+  ).finally(() => answered);
   const answersMs = await answered;
   return pages.map((_, index) => {
     const { stats, ...times } = back[index]!;
@@ -142,9 +148,6 @@ async function once(
     const { roomMs, relayMs } = ids(stats) === ids(before[index]!) ? times : worst;
     const [old, now] = [before[index]!, stats].map(({ peers }) => peers[0]?.concealedFrames);
     return {
-      config,
-      session,
-      page: names[index]!,
       noticedMs: gone[index]!.noticedMs,
       hasCrashed: networkServices().join() !== services,
       playedShare: alone[index]!,
@@ -165,8 +168,11 @@ function isRelayed(stats: PageStats): boolean {
   return isInRoom(stats) && stats.peers[0]!.relayed?.rttMs != null;
 }
 
-function answersBothWays(stats: PageStats): boolean {
-  return isRelayed(stats) && stats.peers[0]!.direct?.rttMs != null;
+/** Whether each page soon has answers from the other directly and by the server. */
+async function answerBothWays(pages: readonly Browser[]): Promise<boolean> {
+  const answers = (stats: PageStats) => isRelayed(stats) && stats.peers[0]!.direct?.rttMs != null;
+  const ready = await Promise.all(pages.map((page) => until(page, answers)));
+  return ready.every(({ at }) => at !== never);
 }
 
 /** Looks at the page until it says so: when that was, and what else it said. Never, after half a minute. */

@@ -1,4 +1,5 @@
 import { quantile } from "../analysis.js";
+import { answerOf } from "../antiphon.js";
 import { choose, describe } from "../configs.js";
 import type { Experiment, Outcome, Plan } from "../experiment.js";
 import { makeFolder, removeFolder, sleep } from "../processes.js";
@@ -63,17 +64,13 @@ export const soak: Experiment = {
           await sleep(5000);
           const looks: Look[] = [];
           const began = performance.now();
+          const troubles: string[] = [];
           for (const at of lookTimes(seconds, every)) {
             await sleep(began + at * 1000 - performance.now());
-            const { transitUs, mixUs, aged, overRate } = await running.look();
-            looks.push({
-              seconds: at,
-              memoryKib: residentKib(running.server[0]!),
-              transitP99Us: transitUs?.p99 ?? null,
-              mixP99Us: mixUs?.p99 ?? null,
-              aged,
-              overRate,
-            });
+            const look = await answerOf(lookAt(running, at), troubles, lookSeconds);
+            if (look) looks.push(look);
+            // A server that answered once and does not any more is what this is to find.
+            else if (looks.length === 0) throw new Error(`the server cannot be looked at: ${troubles[0]}`);
           }
           const bots = await running.summary();
           const measured: Soaked = {
@@ -85,6 +82,7 @@ export const soak: Experiment = {
           };
           return {
             measured,
+            troubles: [...new Set(troubles)],
             words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost, ${missingText(measured)} missing`,
           };
         } finally {
@@ -96,6 +94,21 @@ export const soak: Experiment = {
     return { steps, conclude: (soaked) => conclude(soaked, seconds) };
   },
 };
+
+async function lookAt(
+  { look, server }: Pick<Awaited<ReturnType<typeof startAntiphon>>, "look" | "server">,
+  seconds: number,
+): Promise<Look> {
+  const { transitUs, mixUs, aged, overRate } = await look();
+  return {
+    seconds,
+    memoryKib: residentKib(server[0]!),
+    transitP99Us: transitUs?.p99 ?? null,
+    mixP99Us: mixUs?.p99 ?? null,
+    aged,
+    overRate,
+  };
+}
 
 /** When to look, s: every so often, and at the end. */
 export function lookTimes(seconds: number, every: number): number[] {
