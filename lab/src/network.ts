@@ -71,6 +71,8 @@ export class EmulatedNetwork {
     child.stderr!.on("data", (chunk: Buffer) => {
       complaint = `${complaint}${chunk}`.slice(-2000);
     });
+    // It has ended, and what is asked of it is answered so.
+    child.stdin!.on("error", () => undefined);
     createInterface({ input: child.stdout! }).on("line", (line) => network.answers.shift()?.(line));
     child.on("exit", () => {
       for (const answer of network.answers.splice(0))
@@ -133,13 +135,17 @@ export class EmulatedNetwork {
   async stop(): Promise<void> {
     for (const service of this.services) await service.stop();
     this.child.stdin?.end();
-    if (this.child.exitCode === null && this.child.signalCode === null) {
+    if (!this.hasEnded) {
       const gone = new Promise((resolve) => this.child.once("exit", resolve));
       const timer = setTimeout(() => this.child.kill("SIGKILL"), 2000);
       await gone;
       clearTimeout(timer);
     }
     removeFolder(this.folder);
+  }
+
+  private get hasEnded(): boolean {
+    return this.child.exitCode !== null || this.child.signalCode !== null;
   }
 
   private async relay(addresses: [string, string], side: Side | null, socket?: string): Promise<void> {
@@ -155,7 +161,7 @@ export class EmulatedNetwork {
 
   private async answer<T>(): Promise<T> {
     const line = await new Promise<string>((resolve) => {
-      if (this.child.exitCode === null) this.answers.push(resolve);
+      if (!this.hasEnded) this.answers.push(resolve);
       else resolve(JSON.stringify({ error: "the emulator has ended" }));
     });
     const answer = JSON.parse(line) as T & { error?: string };
