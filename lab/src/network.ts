@@ -7,7 +7,8 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import path from "node:path";
 import { createInterface } from "node:readline";
-import { dieWithParent, makeFolder, removeFolder, requirePrograms, Service } from "./processes.js";
+import { known, quantile } from "./analysis.js";
+import { dieWithParent, makeFolder, removeFolder, requirePrograms, run, Service } from "./processes.js";
 import { root } from "./rig.js";
 
 export type Side = "left" | "right";
@@ -25,6 +26,7 @@ export interface DirectionStats {
   offeredPackets: number;
   deliveredPackets: number;
   lostPackets: number;
+  /** By the model: they met a full queue. */
   queueDroppedPackets: number;
   duplicatedPackets: number;
   reorderedPackets: number;
@@ -36,6 +38,35 @@ export interface DirectionStats {
   latenessP50Us: number | null;
   latenessP99Us: number | null;
   latenessMaxUs: number | null;
+  /** Not by the model: the far device would not have them. They count as delivered, too. */
+  refusedPackets: number;
+}
+
+export type NetworkStats = Record<"leftToRight" | "rightToLeft", DirectionStats>;
+
+/** Of an emulated network that was measured over. */
+export interface WatchedDirection extends DirectionStats {
+  /** Not by the model: they waited in front of the emulator, and it came too late to read them all. */
+  unreadPackets: number;
+}
+
+/** The latest hundredth may be so late. A quiet machine's is late by 0.1 ms. */
+const mostLatenessUs = 1_000;
+
+/** What emulators say against what was measured over them, one clause each. */
+export function emulatorDoubts(
+  all: readonly (Pick<WatchedDirection, "latenessP99Us" | "refusedPackets"> & { unreadPackets?: number })[],
+): string[] {
+  const late = known(all.map(({ latenessP99Us }) => latenessP99Us)).filter((us) => us > mostLatenessUs);
+  const lost = all.reduce((sum, one) => sum + one.refusedPackets + (one.unreadPackets ?? 0), 0);
+  return [
+    ...(late.length > 0
+      ? [
+          `the network emulator delivered a hundredth of the packets more than ${(quantile(late, 1)! / 1000).toFixed(1)} ms late (more than 1 ms in ${late.length} of ${all.length} directions)`,
+        ]
+      : []),
+    ...(lost > 0 ? [`the network emulator lost ${lost} packets that its model did not`] : []),
+  ];
 }
 
 export const netemBinary = path.join(root, "target/release/antiphon-netem");
@@ -125,11 +156,21 @@ export class EmulatedNetwork {
     await this.ask(to);
   }
 
-  async stats(): Promise<Record<"leftToRight" | "rightToLeft", DirectionStats>> {
-    const { stats } = await this.ask<{ stats: Record<"leftToRight" | "rightToLeft", DirectionStats> }>({
-      stats: true,
-    });
-    return stats;
+  /** Left to right, and right to left. */
+  async stats(): Promise<[WatchedDirection, WatchedDirection]> {
+    const { stats } = await this.ask<{ stats: NetworkStats }>({ stats: true });
+    const [left, right] = await Promise.all((["left", "right"] as const).map((side) => this.unread(side)));
+    return [
+      { ...stats.leftToRight, unreadPackets: left! },
+      { ...stats.rightToLeft, unreadPackets: right! },
+    ];
+  }
+
+  /** What a side's device could not hand to the emulator: dropped on the way out (proc(5), net/dev). */
+  private async unread(side: Side): Promise<number> {
+    const text = await run(["nsenter", `--net=${this.netns(side)}`, "cat", "/proc/net/dev"], process.env);
+    const device = text.split("\n").find((line) => line.includes(":") && !/^\s*lo:/.test(line));
+    return Number(device!.split(":")[1]!.trim().split(/\s+/)[11]);
   }
 
   async stop(): Promise<void> {

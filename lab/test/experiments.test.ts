@@ -53,7 +53,7 @@ it("says of the emulator only what was measured", async () => {
     setups: undefined,
   };
   const row = { case: "lan", direction: "up", quantity: "loss", residual: 0, ok: true, canTell: true };
-  const [virtual, real] = ["virtual", "tun"].map((driver) => ({ driver, rows: [row] }));
+  const [virtual, real] = ["virtual", "tun"].map((driver) => ({ driver, rows: [row], stats: {} }));
   const findingsOf = async (...measured: unknown[]) => {
     const { findings, doubts } = await plan(options).conclude(measured);
     return [...findings, ...doubts];
@@ -65,6 +65,11 @@ it("says of the emulator only what was measured", async () => {
   expect(await findingsOf(virtual)).toEqual([`In virtual time, all 1 ${result}`, ...notReal]);
   expect(await findingsOf()).toEqual(expect.arrayContaining(["Not measured in virtual time.", ...notReal]));
   expect(await findingsOf()).toHaveLength(4);
+  const way = { latenessP99Us: 80, refusedPackets: 0 };
+  const late = { ...real, stats: { lan: { leftToRight: way, rightToLeft: { ...way, refusedPackets: 3 } } } };
+  expect((await findingsOf(virtual, late)).at(-1)).toBe(
+    "the network emulator lost 3 packets that its model did not",
+  );
 });
 
 it("says that up to so many peers were clean only if all fewer were, in every session", () => {

@@ -10,7 +10,12 @@ import {
 } from "../antiphon.js";
 import { choose, chooseConfig, configs } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
-import { type EmulatedNetwork, missingForNetworks } from "../network.js";
+import {
+  type EmulatedNetwork,
+  emulatorDoubts,
+  missingForNetworks,
+  type WatchedDirection,
+} from "../network.js";
 import { sleep } from "../processes.js";
 import { mic, sampleRateHz, speaker } from "../rig.js";
 import {
@@ -54,6 +59,8 @@ interface Measured extends Condition {
   wayAndBufferMs: number[];
   looks: number;
   mouthToEarMs: number | null;
+  /** What the emulator says of this direction, from the network's beginning. */
+  emulator: WatchedDirection;
 }
 
 /** For the latency from mouth to ear. */
@@ -184,6 +191,8 @@ async function overNetwork(
     const traces = await Promise.all(
       [a!, b!].map((page) => answerOf(readTrace(page, traceSeconds(seconds)), troubles)),
     );
+    // A is on the left.
+    const emulated = await network.stats();
     const rows = [0, 1].map((index) => {
       const [sender, receiver] = [index, 1 - index];
       const stage = { leadSeconds, pulseSeconds: pulseSeconds + seconds, steadySeconds: 0 };
@@ -213,6 +222,7 @@ async function overNetwork(
         // A page that said nothing knew it at none of those that there should be.
         looks: heardEnds ? looks.length : Math.round((stage.pulseSeconds * 1000) / lookMs),
         mouthToEarMs: quantile(latenciesMs(hearing.hits), 0.5),
+        emulator: emulated[index]!,
       };
     });
     return { rows, summary, version: a!.version, troubles };
@@ -324,7 +334,7 @@ function conclude(
         heading: "Loss and lanes",
         method: `Two browsers (${config}) in network namespaces, joined by the emulator: ${sweepProfile} (100 Mbit/s) with random loss in both directions, and automatic buffers. Both play a steady tone for ${seconds} s. Packet delay is from network thread to network thread. A percentile is one of all packets sent: what never came took forever, and a percentile that falls among that is "never" (inf in the raw data, no point in a figure). With copies means that a packet also counts as there when its cheap copy came, inside the packet after it: coarser sound, that is, and never the packet itself. A hard gap is silence in the tone that left the speaker. The engine means to leave none; one of the sound system's own, where it missed a cycle, lasts one quantum and begins on its grid, so those are counted, at each speaker apart. A break is where the tone does not go on as it should by more than a quarter of its own second difference, as at an edge of silence, a jump, or where a cheap copy was played; a good prediction of it does not show. Way and buffer is what the receiving page says of itself, four times a second, once it had half a minute after its start, as where mouth to ear is measured, and ${leadSeconds} s of quiet noise, in which the buffer forgets what came before. Concealed, dropped for backlog and sent with copies are of the pulses and the tone, from one look before them to the last. The packets are traced afterwards, for ${traceSeconds(seconds)} s, because handing a trace over disturbs a page. Copies against loss and changes of format are automatic, as they are for musicians.`,
         uncertainty:
-          "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; the emulator delivers within the lateness that the experiment netem measures.",
+          "Both directions are one observation each. Clocks of two processes on one machine agree within 0.1 ms; how late the emulator delivered is in the tables, of all packets since the browsers began; how late it read them it cannot see, and that comes on top.",
         figures: [
           line(
             "Packet delay, 90th percentile",
@@ -434,7 +444,7 @@ function conclude(
       },
       "runs.csv": {
         columns:
-          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms way_and_buffer_looks looks dropped_backlog lanes_in_use copied_share mouth_to_ear_ms".split(
+          "config profile loss_share lanes direction packets p50_ms p95_ms p99_ms arrived_share p99_with_copies_ms arrived_or_copied_share concealed_share hard_gaps_per_second gap_frames gaps_of_one_quantum gaps_on_grid breaks_per_second buffer_aim_ms way_and_buffer_p50_ms way_and_buffer_p99_ms way_and_buffer_looks looks dropped_backlog lanes_in_use copied_share mouth_to_ear_ms emulator_lateness_p50_us emulator_lateness_p99_us emulator_lateness_max_us emulator_queue_dropped_packets emulator_refused_packets emulator_unread_packets".split(
             " ",
           ),
         rows: measured.map((one) => [
@@ -462,11 +472,17 @@ function conclude(
           one.lanesInUse,
           shown(one.copiedShare, 4),
           raw(one.mouthToEarMs, 2),
+          one.emulator.latenessP50Us,
+          one.emulator.latenessP99Us,
+          one.emulator.latenessMaxUs,
+          one.emulator.queueDroppedPackets,
+          one.emulator.refusedPackets,
+          one.emulator.unreadPackets,
         ]),
       },
     },
     versions: { browsers: version },
-    doubts: [],
+    doubts: emulatorDoubts(measured.map(({ emulator }) => emulator)),
   };
 }
 
@@ -496,6 +512,10 @@ function table(caption: string, rows: readonly Measured[]) {
       right("lanes in use"),
       right("sent with copies"),
       right("mouth to ear, ms"),
+      right("emulator late 99 %, ms"),
+      right("at most, ms"),
+      right("dropped by its queue"),
+      right("lost without its model"),
     ],
     rows: rows.map((one) => [
       place(one),
@@ -517,6 +537,9 @@ function table(caption: string, rows: readonly Measured[]) {
       one.lanesInUse,
       percentCell(one.copiedShare),
       shown(one.mouthToEarMs, 1),
+      ...[one.emulator.latenessP99Us, one.emulator.latenessMaxUs].map((us) => shown(us && us / 1000, 2)),
+      one.emulator.queueDroppedPackets,
+      one.emulator.refusedPackets + one.emulator.unreadPackets,
     ]),
   };
 }

@@ -1,6 +1,13 @@
 import type { Experiment, Outcome, Plan } from "../experiment.js";
-import { missingForNetworks, netemBinary } from "../network.js";
+import {
+  type DirectionStats,
+  emulatorDoubts,
+  missingForNetworks,
+  type NetworkStats,
+  netemBinary,
+} from "../network.js";
 import { run } from "../processes.js";
+import type { Cell, Table } from "../report/model.js";
 
 /** A row of `antiphon-netem calibrate`. */
 interface Row {
@@ -22,6 +29,8 @@ const drivers = ["virtual", "tun"] as const;
 interface Calibration {
   driver: (typeof drivers)[number];
   rows: Row[];
+  /** By case; of real packets only. */
+  stats: Record<string, NetworkStats>;
 }
 
 export const netem: Experiment = {
@@ -43,10 +52,10 @@ export const netem: Experiment = {
           // Found wanting: the rows tell in what.
           [0, 1],
         );
-        const { rows } = JSON.parse(text) as { rows: Row[] };
+        const { rows, stats } = JSON.parse(text) as Omit<Calibration, "driver">;
         const bad = rows.filter(({ ok }) => !ok).length;
         return {
-          measured: { driver, rows },
+          measured: { driver, rows, stats },
           words: bad === 0 ? `none of ${rows.length} figures off` : `${bad} of ${rows.length} figures off`,
         };
       },
@@ -65,6 +74,12 @@ function conclude(measured: Calibration[], packets: number): Outcome {
     off.length === 0
       ? `all ${compared.length} figures of the emulator are what its model says, within what chance and the driver's own error allow`
       : `${off.length} of ${compared.length} figures of the emulator are off: ${off.map((row) => `${row.case} ${row.quantity} (${row.driver})`).join(", ")}`;
+  const ways = measured.flatMap(({ stats }) =>
+    Object.entries(stats).flatMap(([name, { leftToRight, rightToLeft }]) => [
+      { case: name, direction: "leftToRight", ...leftToRight },
+      { case: name, direction: "rightToLeft", ...rightToLeft },
+    ]),
+  );
   const missing = drivers.filter((one) => !measured.some(({ driver }) => driver === one)).map(timeOf);
   return {
     findings: [
@@ -105,6 +120,7 @@ function conclude(measured: Calibration[], packets: number): Outcome {
             verdict(row),
           ]),
         },
+        ...(driver === "tun" ? [latenessTable(ways)] : []),
       ],
     })),
     tables: {
@@ -132,13 +148,48 @@ function conclude(measured: Calibration[], packets: number): Outcome {
           verdict(row),
         ]),
       },
+      "lateness.csv": {
+        columns: [
+          "case",
+          "direction",
+          "lateness_p50_us",
+          "lateness_p99_us",
+          "lateness_max_us",
+          "refused_packets",
+        ],
+        rows: ways.map(latenessCells),
+      },
     },
     versions: {},
     doubts: [
       ...(off.length > 0 ? ["the network emulator is out of calibration"] : []),
+      ...emulatorDoubts(ways),
       ...missing.map((time) => `the network emulator was not measured in ${time} time`),
     ],
   };
+}
+
+type Way = DirectionStats & { case: string; direction: string };
+
+function latenessTable(ways: readonly Way[]): Table {
+  return {
+    caption:
+      "The emulator's own lateness, µs: from when a packet was due to when it was delivered. How late it was read comes on top",
+    columns: [
+      { name: "network" },
+      { name: "direction" },
+      { name: "50 %", align: "right" },
+      { name: "99 %", align: "right" },
+      { name: "at most", align: "right" },
+      { name: "refused packets", align: "right" },
+    ],
+    rows: ways.map(latenessCells),
+  };
+}
+
+function latenessCells(way: Way): Cell[] {
+  const { direction, latenessP50Us, latenessP99Us, latenessMaxUs, refusedPackets } = way;
+  return [way.case, direction, latenessP50Us, latenessP99Us, latenessMaxUs, refusedPackets];
 }
 
 function timeOf(driver: Calibration["driver"]): string {
