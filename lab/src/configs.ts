@@ -16,6 +16,12 @@ export function choose(chosen: readonly string[] | undefined, known: readonly st
   return known.filter((name) => chosen === undefined || chosen.includes(name));
 }
 
+/** The same in the order of a session (counted from 1): each begins with another one, so that none is always the first or the last. */
+export function rotated<T>(all: readonly T[], session: number, sessions: number): T[] {
+  const first = Math.floor(((session - 1) * all.length) / sessions);
+  return [...all.slice(first), ...all.slice(0, first)];
+}
+
 /** The one configuration that an experiment takes. *Errors* if it is unknown, or not alone. */
 export function chooseConfig(chosen: readonly string[] = ["chromium-128"]): string {
   const [config, ...others] = choose(chosen, Object.keys(configs));

@@ -72,8 +72,8 @@ options
                     (fidelity) · JackTrip, Jamulus, "Antiphon, native", "Antiphon, native, relayed", Antiphon (native) ·
                     "Antiphon, forwarded", "Antiphon, forwarded to everyone", "Antiphon, mixed", "Bare UDP", the first, third and
                     fourth with ", in step", Jamulus, JackTrip (server) · forwarded, mixed (soak) · port, shared (peers) · lanes 1, 2, 4, 8, auto (loss)
-  --patience MIN    wait so many minutes in all for a quiet machine: before a step until ten seconds pass undisturbed, and take steps anew
-                    during which it stood still (default: 0, take everything as it comes)
+  --patience MIN    wait so many minutes in all for a quiet machine, shared evenly: before a step until ten seconds pass undisturbed, and
+                    take steps anew during which it stood still (default: 0, take everything as it comes)
   --out FOLDER      where the runs' folders go (default: results)
 
 Every run gets a folder DATE-EXPERIMENT with index.html (open it in any browser), summary.md, report.json and the raw data as CSV; the
@@ -133,7 +133,10 @@ async function main(): Promise<number> {
   let failed = false;
   try {
     say(await calibrate(rig));
-    const progress = new Progress(plans.flatMap(({ plan }) => plan.steps));
+    const steps = plans.flatMap(({ plan }) => plan.steps);
+    const short = patienceMinutes === undefined ? null : shortPatience(patienceMinutes, steps);
+    if (short) process.stderr.write(`--patience ${patienceMinutes} is ${short}\n`);
+    const progress = new Progress(steps);
     for (const { experiment, plan } of plans) {
       const date = new Date().toISOString();
       const began = Date.now();
@@ -142,6 +145,7 @@ async function main(): Promise<number> {
       const repeated: string[] = [];
       const kept: (Kept & { label: string })[] = [];
       for (const step of plan.steps) {
+        patience.begin(progress.planned(step));
         const { least, failed } = await measure(
           () => progress.take(experiment.name, step, shared),
           () => watchLoad(stalls, queues),
@@ -174,7 +178,9 @@ async function main(): Promise<number> {
             machine: {
               ...describeMachine(),
               ...loadWords(loads),
-              ...(patienceMinutes ? { patience: waited() } : {}),
+              ...(patienceMinutes
+                ? { patience: known([waited(), shortPatience(patienceMinutes, plan.steps)]).join("; ") }
+                : {}),
             },
             seconds: Math.round((Date.now() - began) / 1000),
           },
@@ -262,6 +268,12 @@ class Progress {
     say(`${steps.length} steps, about ${words(this.#left())}\n`);
   }
 
+  /** Of all steps, by their own estimates: the share up to the end of this one. */
+  planned(step: Step): number {
+    const seconds = (steps: readonly Step[]) => steps.reduce((sum, one) => sum + one.seconds, 0);
+    return seconds(this.steps.slice(0, this.steps.indexOf(step) + 1)) / seconds(this.steps);
+  }
+
   /** Runs a step. */
   async take(
     experiment: string,
@@ -301,6 +313,13 @@ class Progress {
     const ratio = this.#estimatedMs > 0 ? this.#spentMs / this.#estimatedMs : 1;
     return this.steps.slice(this.#number).reduce((sum, { seconds }) => sum + seconds * 1000, 0) * ratio;
   }
+}
+
+/** Where so much patience can come to nothing: why. */
+function shortPatience(minutes: number, steps: readonly Step[]): string | null {
+  const longest = Math.max(...steps.map(({ seconds }) => seconds));
+  if (minutes * 60 > longest) return null;
+  return `less than the longest step takes (about ${words(longest * 1000)}), which can never be taken anew`;
 }
 
 function words(ms: number): string {

@@ -42,9 +42,11 @@ function isTakeDisturbed({ load, device }: Conditions): boolean {
 }
 
 export class Patience {
-  #leftMs: number;
+  readonly #wholeMs: number;
+  #leftMs = 0;
   #waitedMs = 0;
   #retaken = 0;
+  #kept = 0;
 
   /** For a whole run; 0: waits for nothing, and takes every step as it comes. */
   constructor(
@@ -53,7 +55,15 @@ export class Patience {
     /** Told of each wait and each take anew, a line each. */
     private readonly say: (line: string) => void,
   ) {
-    this.#leftMs = minutes * 60_000;
+    this.#wholeMs = minutes * 60_000;
+  }
+
+  /**
+   * A step begins, up to whose end so much of the run is planned: so much of the patience there is by then, with what those before have left. First come, first
+   * served, the setups that are taken first would have it all.
+   */
+  begin(plannedShare: number): void {
+    this.#leftMs = plannedShare * this.#wholeMs - this.#waitedMs;
   }
 
   /** Ends when the last ten seconds were quiet, or with patience. */
@@ -70,7 +80,11 @@ export class Patience {
 
   /** After a take that lasted so long: whether to take the step anew. */
   again(take: Conditions, tookMs: number): boolean {
-    if (!isTakeDisturbed(take) || this.#leftMs <= tookMs) return false;
+    if (!isTakeDisturbed(take)) return false;
+    if (this.#leftMs <= tookMs) {
+      this.#kept++;
+      return false;
+    }
     const why = isDisturbed(take.load)
       ? `the machine stood still meanwhile, for up to ${take.load.longestMs.toFixed(0)} ms`
       : "the sound graph ran without the device meanwhile";
@@ -82,10 +96,10 @@ export class Patience {
 
   /** What it comes to from now on, in words for a report. */
   watch(): () => string {
-    const [waitedMs, retaken] = [this.#waitedMs, this.#retaken];
+    const [waitedMs, retaken, kept] = [this.#waitedMs, this.#retaken, this.#kept];
     return () => {
       const minutes = ((this.#waitedMs - waitedMs) / 60_000).toFixed(0);
-      return `waited ${minutes} min for it, ${this.#retaken - retaken} disturbed takes among that`;
+      return `waited ${minutes} min for it, ${this.#retaken - retaken} disturbed takes among that; ${this.#kept - kept} disturbed takes count for want of it`;
     };
   }
 

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { rotated } from "../src/configs.js";
 import { isLessDisturbed, Patience } from "../src/patience.js";
 import type { DeviceSummary } from "../src/rig.js";
 
@@ -28,6 +29,13 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+/** Of which all may be spent by the first step. */
+function patienceOf(minutes: number): Patience {
+  const patience = new Patience(watch, minutes, said);
+  patience.begin(1);
+  return patience;
+}
+
 async function waits(patience: Patience): Promise<number> {
   const began = Date.now();
   const waited = patience.untilQuiet();
@@ -37,7 +45,7 @@ async function waits(patience: Patience): Promise<number> {
 }
 
 it("waits until ten seconds have passed undisturbed, while it lasts", async () => {
-  const patience = new Patience(watch, 1, said);
+  const patience = patienceOf(1);
   disturbedUntil = Date.now() + 25_000;
   expect(await waits(patience)).toBe(35);
   disturbedUntil = Date.now() + 1e6;
@@ -47,21 +55,37 @@ it("waits until ten seconds have passed undisturbed, while it lasts", async () =
 });
 
 it("takes anew what was disturbed, while it lasts for another take", () => {
-  const patience = new Patience(watch, 1, said);
+  const patience = patienceOf(1);
   const inAll = patience.watch();
   expect(patience.again({ load: noStall }, 20_000)).toBe(false);
   expect(patience.again({ load: stall }, 20_000)).toBe(true);
   const sinceThen = patience.watch();
   expect(patience.again({ load: { longestMs: 5, missingShare: 0.02 } }, 20_000)).toBe(true);
   expect(patience.again({ load: stall }, 20_000)).toBe(false);
-  expect(inAll()).toBe("waited 1 min for it, 2 disturbed takes among that");
-  expect(sinceThen()).toBe("waited 0 min for it, 1 disturbed takes among that");
+  expect(inAll()).toBe(
+    "waited 1 min for it, 2 disturbed takes among that; 1 disturbed takes count for want of it",
+  );
+  expect(sinceThen()).toBe(
+    "waited 0 min for it, 1 disturbed takes among that; 1 disturbed takes count for want of it",
+  );
+});
+
+it("gives every step its share, and what those before have left", () => {
+  const patience = new Patience(watch, 4, said);
+  const took = () => patience.again({ load: stall }, 50_000);
+  patience.begin(0.25);
+  expect([took(), took()]).toEqual([true, false]);
+  patience.begin(0.5);
+  expect([took(), took()]).toEqual([true, false]);
+  patience.begin(0.75);
+  patience.begin(1);
+  expect([took(), took(), took()]).toEqual([true, true, false]);
 });
 
 it.each([{ missed_frames: 481 }, { missed_frames: -481 }, { xruns: 1 }, { quantum_changes: 1 }])(
   "takes anew what the device was not in all the time: %j",
   (trouble) => {
-    const patience = new Patience(watch, 1, said);
+    const patience = patienceOf(1);
     expect(patience.again({ load: noStall, device: { ...steady, missed_frames: 480 } }, 1000)).toBe(false);
     expect(patience.again({ load: noStall, device: { ...steady, ...trouble } }, 1000)).toBe(true);
   },
@@ -98,9 +122,17 @@ it("of disturbed takes that with fewer xruns counts, then that of which less is 
 });
 
 it("of no minutes takes everything as it comes", async () => {
-  const patience = new Patience(watch, 0, said);
+  const patience = patienceOf(0);
   disturbedUntil = Date.now() + 1e6;
   expect(await waits(patience)).toBe(0);
   expect(patience.again({ load: stall }, 1000)).toBe(false);
   expect(said).not.toHaveBeenCalled();
+});
+
+it("no setup is always the first or the last of its session", () => {
+  const all = ["A", "RTC", "Antiphon"];
+  const orders = [1, 2, 3].map((session) => rotated(all, session, 3));
+  expect(orders).toEqual([all, ["RTC", "Antiphon", "A"], ["Antiphon", "A", "RTC"]]);
+  expect(rotated(all, 2, 2)).toEqual(["RTC", "Antiphon", "A"]);
+  expect(rotated(["shared"], 2, 2)).toEqual(["shared"]);
 });

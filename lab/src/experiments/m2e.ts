@@ -1,6 +1,6 @@
 import { type Hit, known, quantile, tones } from "../analysis.js";
 import type { PageParameters } from "../antiphon.js";
-import { choose, configs } from "../configs.js";
+import { choose, configs, rotated } from "../configs.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import type { CsvTable } from "../report/csv.js";
 import type { Cell, Section, Table } from "../report/model.js";
@@ -92,7 +92,7 @@ export const m2e: Experiment = {
     const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
       for (const config of chosenConfigs) {
-        for (const setup of chosenSetups) {
+        for (const setup of rotated(chosenSetups, session, sessions)) {
           steps.push({
             label: `session ${session}, ${config}, ${setup}`,
             seconds,

@@ -2,7 +2,7 @@ import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { type Hearing, listen, quantile, tones } from "../analysis.js";
 import { binary } from "../antiphon.js";
-import { choose, chooseConfig, configs, describe } from "../configs.js";
+import { choose, chooseConfig, configs, describe, rotated } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { makeFolder, removeFolder, run, Service, sleep } from "../processes.js";
@@ -135,7 +135,7 @@ export const native: Experiment = {
     let browsers = "";
     const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
-      for (const program of chosen) {
+      for (const program of rotated(chosen, session, sessions)) {
         steps.push({
           label: `session ${session}, ${program}`,
           seconds: 8 + timing.settleSeconds + timing.leadSeconds + timing.pulseSeconds + timing.steadySeconds,

@@ -1,7 +1,7 @@
 import { quantile } from "../analysis.js";
 import { answerOf, type PageStats, readStats, untilPlaying } from "../antiphon.js";
 import { type Browser, launch } from "../browsers.js";
-import { choose, chooseConfig, configs } from "../configs.js";
+import { choose, chooseConfig, configs, rotated } from "../configs.js";
 import { openDoorway } from "../doorway.js";
 import type { Experiment, Outcome, Plan, Step } from "../experiment.js";
 import { sleep } from "../processes.js";
@@ -58,7 +58,7 @@ export const peers: Experiment = {
     let version = "";
     for (let session = 1; session <= sessions; session++) {
       for (const count of numbers) {
-        for (const transport of transports) {
+        for (const transport of rotated(transports, session, sessions)) {
           steps.push({
             label: `session ${session}, ${count} peers, ${name(transport)}`,
             seconds: seconds + (options.quick ? 6 : 14),

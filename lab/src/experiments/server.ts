@@ -2,7 +2,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { quantile } from "../analysis.js";
 import { binary, Product } from "../antiphon.js";
-import { choose, describe } from "../configs.js";
+import { choose, describe, rotated } from "../configs.js";
 import type { Experiment, Lab, Outcome, Plan, Step } from "../experiment.js";
 import { lastLine } from "../machine.js";
 import { freePort } from "../ports.js";
@@ -138,7 +138,7 @@ export const server: Experiment = {
     const sessions = options.sessions ?? 1;
     const steps: Step<Measured>[] = [];
     for (let session = 1; session <= sessions; session++) {
-      for (const program of chosen) {
+      for (const program of rotated(chosen, session, sessions)) {
         const counts = programs[program]!.counts;
         if (options.quick && (program === "Jamulus" || program === "JackTrip")) continue;
         for (const participants of options.quick ? counts.slice(0, 1) : counts) {
