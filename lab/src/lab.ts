@@ -337,7 +337,7 @@ function loadDoubts(loads: readonly Load[]): string[] {
         ]
       : []),
     ...(busyShare > 0.97 ? [`the processors had no idle time (${percent(busyShare)} busy in one step)`] : []),
-    ...(queuedShare > mostQueuedShare
+    ...(queuedShare !== null && queuedShare > mostQueuedShare
       ? [`threads that carry the sound waited for a processor for up to ${percent(queuedShare)} of 250 ms`]
       : []),
   ];
@@ -397,7 +397,8 @@ function loadWords(loads: readonly Load[]): Record<string, string> {
   if (loads.length === 0) return {};
   const { busyShare, queuedShare, longestMs, missingShare } = worst(loads);
   return {
-    load: `processors at most ${percent(busyShare)} busy in a step; threads that carry the sound waited for one for at most ${percent(queuedShare)} of 250 ms; stood still for at most ${longestMs.toFixed(1)} ms, ${percent(missingShare)} of a step`,
+    // The servers and native programs have no such threads.
+    load: `processors at most ${percent(busyShare)} busy in a step; ${queuedShare === null ? "" : `browsers' threads that carry the sound waited for one for at most ${percent(queuedShare)} of 250 ms; `}stood still for at most ${longestMs.toFixed(1)} ms, ${percent(missingShare)} of a step`,
   };
 }
 
@@ -406,7 +407,7 @@ function worst(loads: readonly Load[]): Load {
   const most = (pick: (load: Load) => number) => Math.max(0, ...loads.map(pick));
   return {
     busyShare: most(({ busyShare }) => busyShare),
-    queuedShare: most(({ queuedShare }) => queuedShare),
+    queuedShare: quantile(known(loads.map(({ queuedShare }) => queuedShare)), 1),
     longestMs: most(({ longestMs }) => longestMs),
     missingShare: most(({ missingShare }) => missingShare),
   };

@@ -11,7 +11,7 @@ export interface Load extends Standstill {
   /** Of all processors' time. */
   busyShare: number;
   /** See `Queues.between`. */
-  queuedShare: number;
+  queuedShare: number | null;
 }
 
 interface Ticks {

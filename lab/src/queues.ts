@@ -26,11 +26,10 @@ export class Queues {
   #looks = 0;
   readonly #timer = setInterval(() => this.#look(), lookMs);
 
-  /** The most of a quarter of a second that one of the threads wanted to run and did not, between two moments in ms since the epoch. */
-  between(fromMs: number, toMs: number): number {
-    return this.#shares
-      .filter(({ atMs }) => atMs >= fromMs && atMs <= toMs)
-      .reduce((most, { share }) => Math.max(most, share), 0);
+  /** The most of a quarter of a second that one of the threads wanted to run and did not, between two moments in ms since the epoch; null: there was none to watch. */
+  between(fromMs: number, toMs: number): number | null {
+    const shares = this.#shares.filter(({ atMs }) => atMs >= fromMs && atMs <= toMs);
+    return shares.length > 0 ? shares.reduce((most, { share }) => Math.max(most, share), 0) : null;
   }
 
   stop(): void {
@@ -42,7 +41,7 @@ export class Queues {
       for (const thread of threadsNamed(carriers))
         if (!this.#threads.has(thread)) this.#threads.set(thread, []);
     const atMs = Date.now();
-    let share = 0;
+    let share: number | null = null;
     for (const [thread, looks] of this.#threads) {
       const waitedMs = waitOf(thread);
       if (waitedMs === null) {
@@ -52,9 +51,9 @@ export class Queues {
       looks.push({ atMs, waitedMs });
       if (looks.length <= windowLooks) continue;
       const before = looks.shift()!;
-      share = Math.max(share, (waitedMs - before.waitedMs) / (atMs - before.atMs));
+      share = Math.max(share ?? 0, (waitedMs - before.waitedMs) / (atMs - before.atMs));
     }
-    this.#shares.push({ atMs, share });
+    if (share !== null) this.#shares.push({ atMs, share });
   }
 }
 

@@ -21,6 +21,9 @@ it("sees that a thread wants to run and may not", async () => {
   copyFileSync("/bin/sh", carrier);
   const begin = Date.now();
   queues = new Queues();
+  await sleep(500);
+  // Nobody is there to be watched.
+  expect(queues.between(begin, Date.now())).toBeNull();
   for (let n = 0; n < 5 * cpus().length; n++)
     services.push(
       Service.start([carrier, "-c", "while :; do :; done"], process.env, path.join(folder, `${n}.log`)),
@@ -28,5 +31,4 @@ it("sees that a thread wants to run and may not", async () => {
   await sleep(5000);
   // Of five that share a processor each waits for four fifths of the time.
   expect(queues.between(begin, Date.now())).toBeGreaterThan(mostQueuedShare);
-  expect(queues.between(0, begin)).toBe(0);
 });

@@ -249,7 +249,7 @@ export async function expectSound(
     });
     if (wrong.length === 0) return;
     const { longestMs, missingShare } = stalls.between(from, Date.now());
-    const queuedShare = queues.between(from, Date.now());
+    const queuedShare = queues.between(from, Date.now()) ?? 0;
     const opened = (await countOpenings()) - openings;
     const stoodStill = longestMs > mostStillMs || missingShare > mostMissingShare;
     const isQuiet = !stoodStill && queuedShare <= mostQueuedShare;
