@@ -1,6 +1,6 @@
 import { openMicrophone } from "./microphone.js";
 
-/** RTCPeerConnection audio at its best settings for music: stereo Opus, no jitter buffer beyond what it insists on. */
+/** RTCPeerConnection audio at its best settings for music: stereo Opus, short packets, no jitter buffer beyond what it insists on. */
 const connection = new RTCPeerConnection();
 const element = new Audio();
 let microphone;
@@ -27,7 +27,7 @@ const describe = async (offer) => {
       connection.addEventListener("icegatheringstatechange", resolve, { once: true }),
     );
   }
-  return { type: connection.localDescription.type, sdp: stereo(connection.localDescription.sdp) };
+  return { type: connection.localDescription.type, sdp: short(stereo(connection.localDescription.sdp)) };
 };
 
 const accept = async (answer) => connection.setRemoteDescription(answer);
@@ -68,11 +68,16 @@ function difference(whole, part) {
 
 function stereo(sdp) {
   const opus = /a=rtpmap:(\d+) opus\/48000\/2/.exec(sdp)[1];
-  const wanted = "stereo=1;sprop-stereo=1;maxaveragebitrate=256000";
+  const wanted = "stereo=1;sprop-stereo=1;maxaveragebitrate=256000;minptime=10";
   return sdp.replace(new RegExp(`(a=fmtp:${opus} )([^\r\n]*)`), (_, head, old) => {
     const kept = old
       .split(";")
-      .filter((item) => !/^(stereo|sprop-stereo|maxaveragebitrate)=/.test(item.trim()));
+      .filter((item) => !/^(stereo|sprop-stereo|maxaveragebitrate|minptime)=/.test(item.trim()));
     return head + [...kept, wanted].join(";");
   });
+}
+
+/** Asks the other end, whose sender follows it, for packets of 10 ms, the shortest there are. */
+function short(sdp) {
+  return sdp.replace(/^(a=rtpmap:\d+ opus\/48000\/2)\r\n/m, "$1\r\na=ptime:10\r\n");
 }

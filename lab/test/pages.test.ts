@@ -8,6 +8,7 @@ import { type Doorway, openDoorway } from "../src/doorway.js";
 import { type PageServer, servePages } from "../src/pages.js";
 import { sleep } from "../src/processes.js";
 import { mic, Rig, sampleRateHz, speaker } from "../src/rig.js";
+import { type Counters, increments, meet } from "../src/setups.js";
 import { writeScore } from "../src/signal.js";
 import { readAround } from "./stage.js";
 
@@ -134,6 +135,23 @@ describe("the paper's setups", () => {
     const a = await start("A");
     await a.open(`${pages.url}paper.html?setup=D2`);
     expect(a.errors.join()).toContain("setup must be B0, B1, C0 or C1");
+  });
+});
+
+describe("RTC media", () => {
+  it.each(["chromium", "firefox"] as const)("%s sends the shortest packets, of 10 ms", async (browser) => {
+    const product = { newRoom: () => "" } as Product;
+    const stage = { rig, pages, product, browser: { browser }, parameters: {} };
+    const read = (end: Browser) => end.evaluate(() => page<{ counters(): Promise<Counters> }>().counters());
+    const grown = await meet(stage, "RTC", async ([, b]) => {
+      const before = await read(b);
+      await sleep(3000);
+      return increments(before, await read(b));
+    });
+    // What is concealed at an end of that time is not whole packets.
+    const frames = (grown.playedFrames! + grown.concealedFrames!) / grown.receivedPackets!;
+    expect(frames).toBeGreaterThan(400);
+    expect(frames).toBeLessThan(560);
   });
 });
 
