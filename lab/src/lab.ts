@@ -141,6 +141,7 @@ async function main(): Promise<number> {
       const date = new Date().toISOString();
       const began = Date.now();
       const waited = patience.watch();
+      const ranks = rig.watchRanks();
       const failures: string[] = [];
       const repeated: string[] = [];
       const kept: (Kept & { label: string })[] = [];
@@ -176,7 +177,7 @@ async function main(): Promise<number> {
               Node: process.version,
             },
             machine: {
-              ...describeMachine(),
+              ...describeMachine(ranks()),
               ...loadWords(loads),
               ...(patienceMinutes
                 ? { patience: known([waited(), shortPatience(patienceMinutes, plan.steps)]).join("; ") }

@@ -2,7 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import os from "node:os";
-import { run } from "./processes.js";
+import { areSessionsUngrouped, run } from "./processes.js";
 import type { Queues } from "./queues.js";
 import { root } from "./rig.js";
 import type { Stalls, Standstill } from "./stalls.js";
@@ -39,12 +39,27 @@ function ticks(): Ticks {
   return { total: numbers.reduce((a, b) => a + b, 0), idle: numbers[3]! + numbers[4]! };
 }
 
-export function describeMachine(): Record<string, string> {
+/** `ranks`: what `Rig.watchRanks` says. */
+export function describeMachine(ranks: { given: number; refused: number }): Record<string, string> {
   return {
     processor: `${os.cpus().length} × ${os.cpus()[0]?.model.trim() ?? "unknown"}`,
     memory: `${Math.round(os.totalmem() / 2 ** 30)} GiB`,
     kernel: `${os.type()} ${os.release()}`,
+    scheduling: schedulingWords(areSessionsUngrouped(), ranks),
   };
+}
+
+/** Figures with and without what the lab does about the processors are not comparable. */
+export function schedulingWords(
+  isUngrouped: boolean | null,
+  { given, refused }: { given: number; refused: number },
+): string {
+  const grouping =
+    isUngrouped === null
+      ? "unknown whether the kernel groups threads by session"
+      : `the kernel ${isUngrouped ? "does not group" : "groups"} threads by session`;
+  const ranks = refused > 0 ? `, refused to ${refused}` : "";
+  return `${grouping}; real-time priority given to ${given} threads that reach the sound server${ranks}`;
 }
 
 export async function commit(): Promise<string> {

@@ -18,9 +18,14 @@ import path from "node:path";
 
 const children = new Set<ChildProcess>();
 
+const grouping = "/proc/sys/kernel/sched_autogroup_enabled";
+/** In the folder of a process that has ended the grouping: what it was before. */
+const groupingFile = "sched_autogroup_enabled";
+let groupingBefore: string | undefined;
+
 /** Everything temporary of this process, browser profiles included, is in here. */
 const temporary = path.join(tmpdir(), `antiphon-lab-${process.pid}`);
-removeLeftovers(path.dirname(temporary));
+removeLeftovers();
 mkdirSync(temporary, { recursive: true });
 process.env.TMPDIR = temporary;
 
@@ -34,7 +39,8 @@ function cleanUp(): void {
       // It has ended meanwhile.
     }
   }
-  if (groupingBefore !== undefined) writeFileSync(grouping, groupingBefore);
+  if (groupingBefore !== undefined && groupingOfOthers() === undefined)
+    writeFileSync(grouping, groupingBefore);
   rmSync(temporary, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 });
 }
 
@@ -83,13 +89,42 @@ export function realTimePriority(thread: string): number {
   return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[37]);
 }
 
-/** Folders of lab processes that were killed too hard to tidy up. */
-function removeLeftovers(parent: string): void {
-  for (const name of readdirSync(parent)) {
+/** The folders of other lab processes, and whether these live. */
+function foldersOfOthers(): { folder: string; isAlive: boolean }[] {
+  const parent = path.dirname(temporary);
+  return readdirSync(parent).flatMap((name) => {
     const pid = /^antiphon-lab-(\d+)$/.exec(name)?.[1];
     const folder = path.join(parent, name);
-    const isOurs = pid && statSync(folder, { throwIfNoEntry: false })?.uid === process.getuid?.();
-    if (isOurs && !existsSync(`/proc/${pid}`)) rmSync(folder, { recursive: true, force: true });
+    const isOurs =
+      pid && folder !== temporary && statSync(folder, { throwIfNoEntry: false })?.uid === process.getuid?.();
+    return isOurs ? [{ folder, isAlive: existsSync(`/proc/${pid}`) }] : [];
+  });
+}
+
+/** What the grouping was before the first of the other lab processes that live ended it; undefined if none did. */
+function groupingOfOthers(): string | undefined {
+  return foldersOfOthers()
+    .filter(({ isAlive }) => isAlive)
+    .map(({ folder }) => savedGrouping(folder))
+    .find((saved) => saved !== undefined);
+}
+
+function savedGrouping(folder: string): string | undefined {
+  try {
+    return readFileSync(path.join(folder, groupingFile), "utf8");
+  } catch {
+    // It left the grouping alone, or has tidied up meanwhile.
+    return undefined;
+  }
+}
+
+/** Of lab processes that were killed too hard to tidy up. */
+function removeLeftovers(): void {
+  for (const { folder, isAlive } of foldersOfOthers()) {
+    if (isAlive) continue;
+    const saved = savedGrouping(folder);
+    if (saved !== undefined && groupingOfOthers() === undefined) writeFileSync(grouping, saved);
+    rmSync(folder, { recursive: true, force: true });
   }
 }
 
@@ -102,22 +137,31 @@ for (const [signal, number] of [
   process.on(signal, () => process.exit(128 + number));
 }
 
-const grouping = "/proc/sys/kernel/sched_autogroup_enabled";
-let groupingBefore: string | undefined;
-
 /**
- * Has the kernel, until this process ends, rank threads by their own priorities, not by what others of their session do on the same
+ * Has the kernel, until this process and others of its kind end, rank threads by their own priorities, not by what others of their session do on the same
  * processor. So grouped, a browser's threads that carry sound, all of one rank, waited for up to 107 ms, two browsers sharing two
  * processors. Root only: for others nothing happens.
  */
 export function ungroupSessions(): void {
   if (groupingBefore !== undefined) return;
   try {
-    const before = readFileSync(grouping, "utf8");
+    const before = groupingOfOthers() ?? readFileSync(grouping, "utf8");
+    // First, for who is killed between the two.
+    writeFileSync(path.join(temporary, groupingFile), before);
     writeFileSync(grouping, "0");
     groupingBefore = before;
   } catch {
     // No such grouping here, or not ours to end.
+    rmSync(path.join(temporary, groupingFile), { force: true });
+  }
+}
+
+/** Whether the kernel ranks threads by their own priorities alone; null if it does not say. */
+export function areSessionsUngrouped(): boolean | null {
+  try {
+    return readFileSync(grouping, "utf8").trim() === "0";
+  } catch {
+    return null;
   }
 }
 

@@ -66,6 +66,8 @@ export function isSteady({ xruns, missed_frames, quantum_changes }: DeviceSummar
 }
 
 export class Rig {
+  readonly #ranks = { given: 0, refused: 0 };
+
   private constructor(
     readonly folder: string,
     /** Environment for programs that shall use the rig's sound system. */
@@ -196,8 +198,18 @@ export class Rig {
     const unranked = threadsNamed(["threaded-ml", "pipewire-pulse"]).filter(
       (one) => realTimePriority(one) === 0,
     );
-    for (const thread of unranked)
-      spawnSync("chrt", ["--rr", "--pid", "8", path.basename(thread)], { stdio: "ignore" });
+    for (const thread of unranked) {
+      const { status } = spawnSync("chrt", ["--rr", "--pid", "8", path.basename(thread)], {
+        stdio: "ignore",
+      });
+      this.#ranks[status === 0 ? "given" : "refused"]++;
+    }
+  }
+
+  /** The ranks that {@link favourSound} gives from now on, and those that it may not give. */
+  watchRanks(): () => { given: number; refused: number } {
+    const { given, refused } = this.#ranks;
+    return () => ({ given: this.#ranks.given - given, refused: this.#ranks.refused - refused });
   }
 
   /** Plays and records, all on one clock; recordings in the order of `hears`. */

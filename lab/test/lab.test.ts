@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { missingForNetworks } from "../src/network.js";
-import { offspring } from "../src/processes.js";
+import { areSessionsUngrouped, offspring } from "../src/processes.js";
 import { root } from "../src/rig.js";
 
 const topics = [
@@ -55,6 +55,7 @@ describe("a quick run", () => {
       run: { quick: boolean; commit: string; noisy: string | null; machine: Record<string, string> };
     };
     expect(report.run.quick).toBe(true);
+    expect(report.run.machine.scheduling).toMatch(/the kernel .*; real-time priority given to \d+ threads/);
     expect(report.findings.length).toBeGreaterThan(0);
     expect(report.findings.filter((finding) => finding.includes("figures are missing"))).toEqual([]);
     // Of what can be wrong, only the device: machines that run tests are busy.
@@ -96,7 +97,8 @@ describe("a quick run", () => {
   });
 });
 
-it("leaves no process, namespace or folder behind when it is interrupted", async () => {
+it("leaves no process, namespace, folder or setting of the kernel behind when it is interrupted", async () => {
+  const isUngrouped = areSessionsUngrouped();
   const { child, ended } = lab(["--quick", "--out", folder, missingForNetworks() ? "m2e" : "loss"]);
   // In the midst of its first step: browsers, sound system, server and network run.
   await new Promise((resolve) => setTimeout(resolve, 6000));
@@ -111,6 +113,7 @@ it("leaves no process, namespace or folder behind when it is interrupted", async
   }
   expect(ours.filter(isAlive)).toEqual([]);
   expect(existsSync(path.join(tmpdir(), `antiphon-lab-${child.pid}`))).toBe(false);
+  expect(areSessionsUngrouped()).toBe(isUngrouped);
 });
 
 it.each([
