@@ -17,7 +17,7 @@ import { peers } from "./experiments/peers.js";
 import { restart } from "./experiments/restart.js";
 import { server } from "./experiments/server.js";
 import { soak } from "./experiments/soak.js";
-import { commit, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
+import { commit, commitDoubts, describeMachine, type Load, lastLine, watchLoad } from "./machine.js";
 import { EmulatedNetwork } from "./network.js";
 import { servePages } from "./pages.js";
 import { isLessDisturbed, Patience } from "./patience.js";
@@ -136,6 +136,8 @@ async function main(): Promise<number> {
     const steps = plans.flatMap(({ plan }) => plan.steps);
     const short = patienceMinutes === undefined ? null : shortPatience(patienceMinutes, steps);
     if (short) process.stderr.write(`--patience ${patienceMinutes} is ${short}\n`);
+    // While it runs, the next change may begin.
+    const code = await commit();
     const progress = new Progress(steps);
     for (const { experiment, plan } of plans) {
       const date = new Date().toISOString();
@@ -160,7 +162,12 @@ async function main(): Promise<number> {
         const loads = kept.map(({ load }) => load);
         const outcome = await plan.conclude(kept.map(({ measured }) => measured));
         const devices = kept.flatMap(({ label, device }) => (device ? [{ label, device }] : []));
-        const noise = [...outcome.doubts, ...loadDoubts(loads), ...deviceDoubts(devices)];
+        const noise = [
+          ...(options.quick ? [] : commitDoubts(code)),
+          ...outcome.doubts,
+          ...loadDoubts(loads),
+          ...deviceDoubts(devices),
+        ];
         const report: Report = {
           title: experiment.title,
           topic: experiment.name,
@@ -168,7 +175,7 @@ async function main(): Promise<number> {
           run: {
             command,
             date,
-            commit: await commit(),
+            commit: code,
             quick: options.quick,
             noisy: noise.length > 0 ? `${noise.join("; ")}.` : null,
             versions: {

@@ -62,8 +62,23 @@ export function schedulingWords(
   return `${grouping}; real-time priority given to ${given} threads that reach the sound server${ranks}`;
 }
 
-export async function commit(): Promise<string> {
-  return lastLine(["git", "-C", root, "describe", "--always", "--dirty"]);
+const dirty = "-dirty";
+
+/** Of the checkout at `folder`, and whether anything in it differs from that. Its runs do not count: those before this one, and their index, are there. */
+export async function commit(folder = root): Promise<string> {
+  const git = (...args: string[]) => run(["git", "-C", folder, ...args], process.env);
+  try {
+    const name = (await git("describe", "--always")).trim();
+    const changed = await git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results");
+    return changed === "" ? name : `${name}${dirty}`;
+  } catch {
+    return "unknown";
+  }
+}
+
+/** Against a run of that commit, one clause each. */
+export function commitDoubts(name: string): string[] {
+  return name.endsWith(dirty) ? ["the checkout had changes that are in no commit"] : [];
 }
 
 /** Last line of a command's output; "unknown" if it fails. */
