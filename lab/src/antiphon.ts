@@ -277,7 +277,7 @@ export async function answerOf<T>(answer: Promise<T>, troubles: string[], second
   try {
     return await Promise.race([answer, late]);
   } catch (error) {
-    troubles.push((error instanceof Error ? error.message : String(error)).split("\n")[0]!);
+    troubles.push((error instanceof Error ? error.message : String(error)).split("\n")[0]!.trim());
     return null;
   } finally {
     clearTimeout(timer);

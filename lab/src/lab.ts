@@ -194,8 +194,10 @@ async function main(): Promise<number> {
           },
           findings: [
             ...outcome.findings,
-            ...kept.flatMap(({ label, troubles = [] }) =>
-              troubles.map((trouble) => `Something broke, and counts as it came: ${label}: ${trouble}`),
+            ...kept.flatMap(({ label, troubles }) =>
+              [...new Set(troubles)].map(
+                (trouble) => `Something broke, and counts as it came: ${label}: ${trouble}`,
+              ),
             ),
             ...repeated.map((failure) => `A step failed and was repeated: ${failure}`),
             ...failures.map((failure) => `A step failed, and its figures are missing: ${failure}`),

@@ -82,7 +82,7 @@ export const soak: Experiment = {
           };
           return {
             measured,
-            troubles: [...new Set(troubles)],
+            troubles,
             words: `${lostPackets(bots, loads[load]!.path)} of ${bots.sent_packets} lost, ${missingText(measured)} missing`,
           };
         } finally {
