@@ -215,6 +215,18 @@ describe("what is not heard", () => {
     }
   });
 
+  it("makes a page that said nothing of its own figure miss the goal, whatever others said", async () => {
+    const figure = "looks at the page's figure off by more than 1 ms beyond their error";
+    const said = { frame: 0, knownMs: 20, errorMs: 1, offsetErrorMs: 0, isWhole: true, stagesMs: [20] };
+    const { directions, ...rest } = whole;
+    const result = { ...rest, directions: directions.map((one) => ({ ...one, own: [said] })) };
+    const sessions = (...results: SetupResult[]) =>
+      results.map((one, index) => ({ session: index + 1, setup: "Antiphon", result: one }));
+    expect(goal(await reported(sessions(result, result), ["Antiphon"]), figure)?.[2]).toBe("yes");
+    const outcome = await reported(sessions(result, whole), ["Antiphon"]);
+    expect(goal(outcome, figure)).toEqual(["not measured", "0.000 %", "no"]);
+  });
+
   it("makes a session that is missing concealed more than any", async () => {
     const counters = {
       playedFrames: 480_000,
