@@ -63,13 +63,17 @@ const TRACK_BUFFERS = 200;
  */
 export const TELLS_OUTPUT = !navigator.userAgent.includes("Firefox/");
 /**
- * Looks at the output that its lines are taken from. When frames are rendered is known to a block of the device alone, so the least of two
- * seconds counts; when they leave, the browser says within a millisecond, and half a second of it follows an output that stood still.
- * The error is told by ten seconds: a system's word of its output settles slowly.
+ * Looks at the output, ten a second. When frames are rendered is known to a block of the device alone, so the least of two seconds counts, and
+ * of ten seconds for the error of a browser that says no more.
  */
 const RENDERED_LOOKS = 20;
-const PLAYED_LOOKS = 5;
-const OUTPUT_LOOKS_FOR_ERROR = 100;
+const RENDERED_LOOKS_FOR_ERROR = 100;
+/**
+ * What the output takes from there is the browser's word. It has that from the sound system, of when that last worked, and it seldom is too little and
+ * often too much, by up to a quantum of the sound system's. So what nine of ten looks in half a minute are above counts, and the error is its distance from their middle.
+ */
+const OUTPUT_LOOKS = 300;
+const PROMPT_SHARE = 0.1;
 
 /** So long the audio thread may render nothing, and the worker, which does so ten times a second, tell nothing. */
 const RENDERING_PATIENCE_MS = 2_000;
@@ -145,8 +149,9 @@ export class Sound {
   readonly #underruns = new Underruns(performance.now());
   readonly #captures = new Captures();
   #captureAgain: ((wanted: CaptureTime) => Promise<void>) | null = null;
-  readonly #playedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
-  readonly #renderedLines = new Recent(OUTPUT_LOOKS_FOR_ERROR);
+  readonly #renderedLines = new Recent(RENDERED_LOOKS_FOR_ERROR);
+  /** What passes from there until a frame leaves. */
+  readonly #outputs = new Recent(OUTPUT_LOOKS);
   readonly #rendering = new Standstill(RENDERING_PATIENCE_MS);
   readonly #working = new Standstill(WORKER_PATIENCE_MS);
   /** Messages of the worker. */
@@ -383,19 +388,24 @@ export class Sound {
     this.#renderedLines.add(epochMs() - context.currentTime * 1000);
     if (!TELLS_OUTPUT) return;
     const { contextTime, performanceTime } = context.getOutputTimestamp();
-    if (contextTime && performanceTime)
-      this.#playedLines.add(performance.timeOrigin + performanceTime - contextTime * 1000);
+    if (!contextTime || !performanceTime) return;
+    const playedLineMs = performance.timeOrigin + performanceTime - contextTime * 1000;
+    this.#outputs.add(playedLineMs - this.#renderedLines.least(RENDERED_LOOKS)!);
   }
 
   /** When the context's frames are rendered, and leave; null until it has been looked at. `device` goes with it. */
   outputClock(device: DeviceDelay | null): OutputClock | null {
     const renderedLineMs = this.#renderedLines.least(RENDERED_LOOKS);
     if (renderedLineMs === null) return null;
-    const playedLine = TELLS_OUTPUT
-      ? this.#playedLines.middle(PLAYED_LOOKS)
-      : // All that is known of a frame's leaving is that it was rendered before; `device` has the rest.
-        { ms: renderedLineMs, errorMs: renderedLineMs - this.#renderedLines.least()! };
-    return playedLine && { playedLine, renderedLineMs, device };
+    if (!TELLS_OUTPUT) {
+      // All that is known of a frame's leaving is that it was rendered before; `device` has the rest.
+      const errorMs = renderedLineMs - this.#renderedLines.least()!;
+      return { playedLine: { ms: renderedLineMs, errorMs }, renderedLineMs, device };
+    }
+    const outputMs = this.#outputs.quantile(PROMPT_SHARE);
+    if (outputMs === null) return null;
+    const errorMs = this.#outputs.quantile(0.5)! - outputMs;
+    return { playedLine: { ms: renderedLineMs + outputMs, errorMs }, renderedLineMs, device };
   }
 
   /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */
@@ -470,8 +480,8 @@ export class Sound {
     } finally {
       this.#outputChanges--;
     }
-    this.#playedLines.clear();
     this.#renderedLines.clear();
+    this.#outputs.clear();
   }
 
   async close(): Promise<void> {

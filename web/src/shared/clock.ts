@@ -40,19 +40,26 @@ export class Recent {
     return this.count === 0 ? null : this.#newest(newest).reduce((a, b) => Math.min(a, b));
   }
 
+  /** What so large a share of all values is no greater than; null before there is any. */
+  quantile(share: number): number | null {
+    return this.count === 0 ? null : quantileOf(this.#newest().sort(), share);
+  }
+
   /**
    * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over; null before there
    * is any.
    */
   middle(newest?: number): Estimate | null {
     if (this.count === 0) return null;
-    const at = (sorted: Float64Array, share: number) => sorted[Math.round((sorted.length - 1) * share)]!;
     if (this.#middle === null) {
       const all = this.#newest().sort();
-      this.#middle = { ms: at(all, 0.5), errorMs: (at(all, 0.9) - at(all, 0.1)) / 2 };
+      this.#middle = {
+        ms: quantileOf(all, 0.5),
+        errorMs: (quantileOf(all, 0.9) - quantileOf(all, 0.1)) / 2,
+      };
     }
     if (newest === undefined) return this.#middle;
-    return { ...this.#middle, ms: at(this.#newest(newest).sort(), 0.5) };
+    return { ...this.#middle, ms: quantileOf(this.#newest(newest).sort(), 0.5) };
   }
 
   #newest(most = Number.POSITIVE_INFINITY): Float64Array {
@@ -64,6 +71,10 @@ export class Recent {
     newest.set(this.#values.subarray(0, count - untilWrap.length), untilWrap.length);
     return newest;
   }
+}
+
+function quantileOf(sorted: Float64Array, share: number): number {
+  return sorted[Math.round((sorted.length - 1) * share)]!;
 }
 
 /** By how much counters grew within the last seconds. */

@@ -135,6 +135,46 @@ it("misses an audio thread and a worker that ran and stand still, but nothing wh
   expect(look(200, [tell])).toEqual([still, fine]);
 });
 
+it("believes the browser of its output what it says at the promptest, and follows an output that stood still", async () => {
+  vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const sound = await start();
+  const context = { state: "running", currentTime: 1, getOutputTimestamp: () => ({}) };
+  Object.assign(sound.context, context);
+  expect(sound.outputClock(null)).toBeNull();
+  const beganMs = performance.timeOrigin + performance.now();
+  /** Frames are rendered when they are due, and leave 20 ms later; the sound system works every 21 ms. */
+  const look = (looks: number, stoodStillMs = 0) => {
+    for (let n = 0; n < looks; n++) {
+      vi.advanceTimersByTime(97);
+      const nowMs = performance.now();
+      const contextMs = performance.timeOrigin + nowMs - beganMs - stoodStillMs;
+      Object.assign(sound.context, {
+        currentTime: contextMs / 1000,
+        getOutputTimestamp: () => ({
+          contextTime: contextMs / 1000,
+          performanceTime: nowMs + 20 + ((n * 97) % 21),
+        }),
+      });
+      sound.observeOutput();
+    }
+    const { playedLine, renderedLineMs } = sound.outputClock(null)!;
+    return {
+      rendered: renderedLineMs - beganMs,
+      played: playedLine.ms - beganMs,
+      errorMs: playedLine.errorMs,
+    };
+  };
+  const { rendered, played, errorMs } = look(400);
+  expect(rendered).toBeCloseTo(0, 6);
+  expect(played).toBeGreaterThan(20);
+  expect(played).toBeLessThan(23);
+  expect(played + errorMs).toBeGreaterThan(29);
+  const stood = look(21, 50);
+  expect(stood.rendered).toBeCloseTo(50, 6);
+  expect(stood.played).toBeCloseTo(50 + played, 0);
+});
+
 it("loses no command while the audio thread takes none, and of many of a kind tells it the newest", async () => {
   vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
   const sound = await start();
