@@ -710,6 +710,19 @@ mod tests {
         assert_eq!(turns.due(60 * second_ns + 3_000_000), 1_000..1_003);
     }
 
+    /// Until `serving` has ended, in time, while a bot attends, which stays.
+    async fn attended(band: &Rc<Band>, link: RoomLink, serving: impl Future<Output = ()>) {
+        let both = async {
+            tokio::select! {
+                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
+                () = serving => {}
+            }
+        };
+        let both = timeout(Duration::from_secs(30), both);
+        let served = LocalSet::new().run_until(both).await;
+        served.expect("it has come to what it waits for");
+    }
+
     #[tokio::test]
     async fn trouble_is_over_when_the_server_is_back() {
         let (server, link) = signalling::tests::room().await;
@@ -727,15 +740,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let both = async {
-            tokio::select! {
-                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
-                () = serving => {}
-            }
-        };
-        let both = timeout(Duration::from_secs(30), both);
-        let over = LocalSet::new().run_until(both).await;
-        over.expect("the trouble is over");
+        attended(&band, link, serving).await;
     }
 
     #[tokio::test]
@@ -799,15 +804,7 @@ mod tests {
             let summary = until(|summary| summary.seconds > 0.0).await;
             assert_eq!((summary.bots, summary.trouble), (1, None));
         };
-        let both = async {
-            tokio::select! {
-                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
-                () = serving => {}
-            }
-        };
-        let both = timeout(Duration::from_secs(30), both);
-        let came = LocalSet::new().run_until(both).await;
-        came.expect("it is in");
+        attended(&band, link, serving).await;
     }
 
     #[tokio::test]
@@ -848,15 +845,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let both = async {
-            tokio::select! {
-                () = attend(band.clone(), 0, 0, link) => panic!("it stays"),
-                () = serving => {}
-            }
-        };
-        let both = timeout(Duration::from_secs(30), both);
-        let came = LocalSet::new().run_until(both).await;
-        came.expect("it is in");
+        attended(&band, link, serving).await;
     }
 
     #[tokio::test]
