@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use antiphon_core::sender::FEED;
 use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig, wire};
 use bytes::Bytes;
 
@@ -153,8 +152,9 @@ impl Choice {
     }
 }
 
-/// The sender's rendition in samples of 16 bits, beside the main one and the encoders' feed.
+/// The sender's renditions beside the main one: samples of 16 bits, and floats for the encoders.
 const NARROW: usize = 1;
+const FEED: usize = 2;
 
 /// A stream in samples: in every format that somebody is sent, and in the one that encoders take.
 #[derive(Debug)]
