@@ -1,6 +1,7 @@
 /** Every participant connected with every other, by lanes. */
 
 import type { WayName } from "../shared/messages";
+import { spareOf } from "../shared/spare";
 import { Lane } from "./lane";
 import type { Participant } from "./model";
 import type { Negotiations } from "./negotiations";
@@ -265,14 +266,11 @@ export class Peer {
     return Math.max(this.#wanted === "auto" ? FIRST_LANES : this.#wanted, this.#wantedByPeer);
   }
 
-  /** Closes lanes that are too many, but for one that is connected in place of one that is not. */
   #closeSpare(): void {
-    let connected = 0;
-    for (const [number, { lane }] of Array.from(this.#slots).sort(([a], [b]) => a - b)) {
-      if (number >= this.#count && (!lane.connected || connected >= this.#count)) {
-        this.#host.signal(this.id, { kind: "close", lane: number });
-        this.#closeLane(number);
-      } else if (lane.connected) connected++;
+    const look = (number: number) => ({ number, isOpen: this.#slots.get(number)!.lane.connected });
+    for (const number of spareOf(this.#slots.keys(), this.#count, look)) {
+      this.#host.signal(this.id, { kind: "close", lane: number });
+      this.#closeLane(number);
     }
   }
 

@@ -10,6 +10,7 @@ import {
   type RelayStatistics,
   type Wanted,
 } from "../shared/relay";
+import { spareOf } from "../shared/spare";
 import type { LaneChannel } from "./lane";
 
 export const MAX_SESSIONS = 4;
@@ -145,14 +146,9 @@ export class Relay {
     this.#endSpare();
   }
 
-  /** Ends sessions that are too many, but for one that is open in place of one that is not yet. */
   #endSpare(): void {
-    let open = 0;
-    for (const session of this.#sessions.toSorted((a, b) => a.number - b.number)) {
-      const isOpen = session.readyState === "open";
-      if (session.number >= this.#count && (!isOpen || open >= this.#count)) this.#end(session);
-      else if (isOpen) open++;
-    }
+    const look = ({ number, readyState }: Session) => ({ number, isOpen: readyState === "open" });
+    for (const session of spareOf(this.#sessions, this.#count, look)) this.#end(session);
   }
 
   #make(number: number, { port, token, certificate_hashes }: RelayOffer): void {
