@@ -404,7 +404,7 @@ export class Sound {
     }
     const outputMs = this.#outputs.quantile(PROMPT_SHARE);
     if (outputMs === null) return null;
-    const errorMs = this.#outputs.quantile(0.5)! - outputMs;
+    const errorMs = this.#outputs.middle()!.ms - outputMs;
     return { playedLine: { ms: renderedLineMs + outputMs, errorMs }, renderedLineMs, device };
   }
 
