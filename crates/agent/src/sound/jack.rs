@@ -193,8 +193,8 @@ impl JackDevice {
         } = self;
         // Of the card's ports, those for each of ours. A port that nothing is connected to hears silence; who has no card may connect
         // something else.
-        let wanted = || -> Vec<_> {
-            let microphones = of(&card.input, client.microphones());
+        let microphones = || of(&card.input, client.microphones());
+        let wanted = |microphones: &[String]| -> Vec<_> {
             let speakers = of(&card.output, client.speakers());
             let to_hear = chosen.iter();
             let to_hear = to_hear.map(|&input| microphones.get(input).cloned());
@@ -202,7 +202,7 @@ impl JackDevice {
             to_hear.chain(to_play).collect()
         };
         let own: Vec<_> = in_names.iter().chain(&out_names).collect();
-        let mut links = Links::new(wanted());
+        let mut links = Links::new(wanted(&microphones()));
         let latencies = Arc::new(Latencies::default());
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
         let process = Process {
@@ -229,7 +229,8 @@ impl JackDevice {
                 if has_links {
                     client.check_rate(rate.hz())?;
                 }
-                let wanted = wanted();
+                let microphones = microphones();
+                let wanted = wanted(&microphones);
                 for n in links.review(&wanted, |n| is_linked(own[n])) {
                     let Some(port) = &wanted[n] else { continue };
                     let (from, to) = if n < in_names.len() {
@@ -241,9 +242,10 @@ impl JackDevice {
                         links.handle_refusal(n, why);
                     }
                 }
-                let has_card = !of(&card.input, client.microphones()).is_empty();
                 let silent = (0..chosen.len())
-                    .filter(|&n| has_card && wanted[n].is_none() && !is_linked(own[n]))
+                    .filter(|&n| {
+                        !microphones.is_empty() && wanted[n].is_none() && !is_linked(own[n])
+                    })
                     .map(|n| chosen[n]);
                 faults.set_refused(links.refusal().or_else(|| super::absence(silent)));
                 // They change with the graph.
