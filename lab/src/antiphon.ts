@@ -91,6 +91,7 @@ export interface PageStream {
   lostPackets: number;
   latePackets: number;
   malformedPackets: number;
+  receivedFrames: number;
   playedFrames: number;
   concealedFrames: number;
   /** Frames that came again by the other way. */

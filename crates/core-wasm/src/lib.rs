@@ -27,7 +27,7 @@ const NOT_READY: i32 = -2;
 const COMMAND_REFUSED: i32 = -3;
 
 /// Numbers in a statistics record. Their order is the ABI.
-const STATS_FIELDS: usize = 30;
+const STATS_FIELDS: usize = 31;
 
 /// Listeners whose paths are judged, and participants of a mix.
 const MAX_LISTENERS: usize = 64;
@@ -630,6 +630,7 @@ pub extern "C" fn player_stream_stats(stream: u32) -> i32 {
         known.paths[1].received as f64,
         known.paths[1].lost as f64,
         known.sequence.recovered as f64,
+        known.jitter.received_frames as f64,
     ];
     areas()
         .stats

@@ -679,6 +679,7 @@ fn stream_vectors() -> Value {
             "datagrams": datagrams,
             "sent_fnv1a": format!("{sent:016x}"),
             "heard_fnv1a": format!("{heard:016x}"),
+            "received_frames": known.jitter.received_frames,
             "played_frames": known.jitter.played_frames,
             "concealed_frames": known.jitter.concealed_frames,
             "skipped_frames": known.jitter.skipped_frames,

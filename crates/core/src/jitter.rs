@@ -59,6 +59,8 @@ const STARVED_SECONDS: f32 = 0.1;
 pub struct JitterCounts {
     /// Packets whose frames, or some of them, came after their playout instant.
     pub late_packets: u64,
+    /// Frames that came, in packets and in copies of lost ones: what became of them is counted below, but for those that wait.
+    pub received_frames: u64,
     /// Frames received and played, each once.
     pub played_frames: u64,
     /// Frames played in place of missing ones.
@@ -382,6 +384,7 @@ impl JitterBuffer {
         if arrival == Arrival::Restart {
             self.forget_received();
         }
+        self.counts.received_frames += u64::from(header.frames);
         // What is copied in front is as if it had not come.
         let copied = (self.received).run(header.timestamp, usize::from(header.frames));
         self.counts.copied_frames += copied as u64;
@@ -482,6 +485,7 @@ impl JitterBuffer {
 
     /// Counts frames that came without their samples: they tell nothing of how late packets are. RT: O(1).
     pub fn pass_over(&mut self, frames: usize) {
+        self.counts.received_frames += frames as u64;
         self.counts.skipped_frames += frames as u64;
     }
 

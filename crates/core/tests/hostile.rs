@@ -265,6 +265,7 @@ proptest! {
             + known.malformed_packets;
         prop_assert_eq!(sum, datagrams.len() as u64);
         let jitter = known.jitter;
+        prop_assert_eq!(frames, jitter.received_frames);
         prop_assert_eq!(
             frames,
             jitter.played_frames

@@ -18,6 +18,7 @@ export function streamStats(number: StreamNumber, worker: WorkerPeerStats | unde
     duplicatePackets: count("duplicate") + (worker?.opusDuplicates ?? 0),
     reorderedPackets: count("reordered"),
     malformedPackets: count("malformed") + (worker?.refused ?? 0),
+    receivedFrames: count("receivedFrames"),
     playedFrames: count("played"),
     concealedFrames: count("concealed"),
     copiedFrames: count("copied"),

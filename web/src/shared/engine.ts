@@ -60,9 +60,10 @@ export const STREAM_STATS = {
   relayedReceived: 27,
   relayedLost: 28,
   recovered: 29,
+  receivedFrames: 30,
 } as const;
 /** Numbers in a statistics record. */
-export const STATS_FIELDS = 30;
+export const STATS_FIELDS = 31;
 
 interface Exports {
   memory: WebAssembly.Memory;

@@ -156,6 +156,8 @@ export interface StreamStats {
   reorderedPackets: number;
   /** Datagrams dropped unread: wrong version, length, format or rate. */
   malformedPackets: number;
+  /** Frames that came, in packets and in copies of lost ones. */
+  receivedFrames: number;
   /** Frames received and played, each once. */
   playedFrames: number;
   /** Frames made up in place of missing ones. */

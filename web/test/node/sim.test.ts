@@ -14,6 +14,7 @@ interface Run {
   received_packets: number;
   lost_packets: number;
   late_packets: number;
+  received_frames: number;
   played_frames: number;
   concealed_frames: number;
   skipped_frames: number;
@@ -102,6 +103,7 @@ describe("simulated networks, bit for bit as native", () => {
       received_packets: stats[STREAM_STATS.received],
       lost_packets: stats[STREAM_STATS.lost],
       late_packets: stats[STREAM_STATS.late],
+      received_frames: stats[STREAM_STATS.receivedFrames],
       played_frames: stats[STREAM_STATS.played],
       concealed_frames: stats[STREAM_STATS.concealed],
       skipped_frames: stats[STREAM_STATS.skipped],

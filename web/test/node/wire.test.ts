@@ -159,6 +159,7 @@ interface Run {
   datagrams: number;
   sent_fnv1a: string;
   heard_fnv1a: string;
+  received_frames: number;
   played_frames: number;
   concealed_frames: number;
   skipped_frames: number;
@@ -235,6 +236,7 @@ describe("the engine as WebAssembly", () => {
         heard_fnv1a: `${heard}`,
         lost_packets: stats[1],
         recovered_packets: stats[29],
+        received_frames: stats[30],
         played_frames: stats[7],
         concealed_frames: stats[8],
         skipped_frames: stats[9],
@@ -244,6 +246,7 @@ describe("the engine as WebAssembly", () => {
         heard_fnv1a: run.heard_fnv1a,
         lost_packets: run.lost_packets,
         recovered_packets: run.recovered_packets,
+        received_frames: run.received_frames,
         played_frames: run.played_frames,
         concealed_frames: run.concealed_frames,
         skipped_frames: run.skipped_frames,

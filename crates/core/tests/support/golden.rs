@@ -226,6 +226,7 @@ fn run(seed: u64, cell: &Cell) -> Value {
         "received_packets": stats.sequence.received,
         "lost_packets": stats.sequence.lost,
         "late_packets": stats.jitter.late_packets,
+        "received_frames": stats.jitter.received_frames,
         "played_frames": stats.jitter.played_frames,
         "concealed_frames": stats.jitter.concealed_frames,
         "skipped_frames": stats.jitter.skipped_frames,

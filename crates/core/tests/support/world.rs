@@ -389,6 +389,7 @@ fn worst_share(samples: &[Sample]) -> f64 {
 fn difference(now: JitterCounts, before: JitterCounts) -> JitterCounts {
     JitterCounts {
         late_packets: now.late_packets - before.late_packets,
+        received_frames: now.received_frames - before.received_frames,
         played_frames: now.played_frames - before.played_frames,
         concealed_frames: now.concealed_frames - before.concealed_frames,
         skipped_frames: now.skipped_frames - before.skipped_frames,
