@@ -202,6 +202,16 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
+/// Has all that was pushed sent at once, the shorter packet with the others.
+#[unsafe(no_mangle)]
+pub extern "C" fn sender_flush() -> i32 {
+    let Some(sender) = &mut engine().sender else {
+        return NOT_READY;
+    };
+    sender.flush();
+    0
+}
+
 /// Lets media time pass without frames: what is pushed next is `frames` frames later. What waits for the rest of its packet is dropped, and counted.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_pass(frames: f64) -> i32 {

@@ -15,6 +15,8 @@ use crate::wire::{
 pub const QUEUE_FRAMES: usize = 8_192;
 /// Ways in which a sender can write the same frames at a time.
 pub const MAX_RENDITIONS: usize = 3;
+/// The rendition for an encoder, whose packets are always of its `packet_frames`.
+pub const FEED: usize = MAX_RENDITIONS - 1;
 
 /// What a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub struct SenderConfig {
     pub format: SampleFormat,
     /// 1 to [`MAX_CHANNELS`]; clamped.
     pub channels: usize,
-    /// Frames collected before they are sent, [`MIN_PACKET_FRAMES`] to [`MAX_PACKET_FRAMES`]; clamped.
+    /// Frames collected before they are sent, but for what is flushed; [`MIN_PACKET_FRAMES`] to [`MAX_PACKET_FRAMES`]; clamped.
     pub packet_frames: usize,
 }
 
@@ -70,6 +72,8 @@ pub struct Sender {
     queue: Box<[f32]>,
     queue_frames: usize,
     pushed: u64,
+    /// What was pushed up to here waits for nothing; 0 while a rendition carries copies, which are of packets of one length.
+    flushed: u64,
     main: Rendition,
     others: [Option<Rendition>; MAX_RENDITIONS - 1],
     muted: bool,
@@ -101,6 +105,7 @@ impl Sender {
             queue: vec![0.0; max_channels * queue_frames].into_boxed_slice(),
             queue_frames,
             pushed: 0,
+            flushed: 0,
             main: Rendition::new(valid(config, max_channels), 0),
             others: Default::default(),
             muted: false,
@@ -148,6 +153,9 @@ impl Sender {
         };
         if let Some(rendition) = rendition {
             rendition.carries_copies = carried;
+        }
+        if carried {
+            self.flushed = 0;
         }
     }
 
@@ -226,6 +234,21 @@ impl Sender {
         }
     }
 
+    /// Has all that was pushed sent in as few packets as hold it, all alike. For what is captured in blocks longer than a packet: the end of one, too short for a
+    /// packet, would wait for the next block, and everything be played as much later. Does nothing while a rendition carries copies, where fewer than
+    /// [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn flush(&mut self) {
+        let others = self.others.iter().flatten();
+        let has_copies = others.fold(self.main.carries_copies, |any, other| {
+            any || other.carries_copies
+        });
+        if !has_copies && self.pushed - self.main.polled >= MIN_PACKET_FRAMES as u64 {
+            self.flushed = self.pushed;
+        }
+    }
+
     /// Lets media time pass without frames: the next one pushed is `frames` later. What waits is dropped, and counted.
     ///
     /// RT: no alloc, no lock, O(1).
@@ -250,9 +273,13 @@ impl Sender {
     /// # Panics
     /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<usize> {
-        let (length, frames) = self
-            .main
-            .poll(&self.queue, self.queue_frames, self.pushed, out)?;
+        let (length, frames) = self.main.poll(
+            &self.queue,
+            self.queue_frames,
+            self.pushed,
+            self.flushed,
+            out,
+        )?;
         self.stats.sent_frames += frames as u64;
         self.stats.packets += 1;
         Some(length)
@@ -269,7 +296,9 @@ impl Sender {
             return self.poll_datagram(out);
         };
         let rendition = self.others.get_mut(other)?.as_mut()?;
-        let (length, _) = rendition.poll(&self.queue, self.queue_frames, self.pushed, out)?;
+        let flushed = if index == FEED { 0 } else { self.flushed };
+        let (length, _) =
+            rendition.poll(&self.queue, self.queue_frames, self.pushed, flushed, out)?;
         Some(length)
     }
 
@@ -319,6 +348,7 @@ impl Rendition {
         queue: &[f32],
         queue_frames: usize,
         pushed: u64,
+        flushed: u64,
         out: &mut [u8],
     ) -> Option<(usize, usize)> {
         let SenderConfig {
@@ -328,12 +358,17 @@ impl Rendition {
             packet_frames,
         } = self.config;
         if self.unsent_datagrams == 0 {
-            if pushed - self.polled < packet_frames as u64 {
+            let at_once = flushed.saturating_sub(self.polled) as usize;
+            if at_once == 0 && pushed - self.polled < packet_frames as u64 {
                 return None;
             }
             self.is_copied = self.carries_copies;
-            self.unsent_frames = packet_frames;
-            self.unsent_datagrams = packet_frames.div_ceil(self.most_frames());
+            let most_frames = self.most_frames();
+            (self.unsent_frames, self.unsent_datagrams) = if at_once > 0 {
+                (at_once, at_once.div_ceil(packet_frames.min(most_frames)))
+            } else {
+                (packet_frames, packet_frames.div_ceil(most_frames))
+            };
         }
         let new = self.unsent_frames.div_ceil(self.unsent_datagrams);
         let in_queue = queue_frames as u64 - (pushed - self.polled);

@@ -3,7 +3,7 @@
 
 mod support;
 
-use antiphon_core::sender::MAX_RENDITIONS;
+use antiphon_core::sender::{FEED, MAX_RENDITIONS, QUEUE_FRAMES};
 use antiphon_core::wire::{
     self, AUDIO_HEADER_BYTES, AudioHeader, Datagram, MAX_DATAGRAM_BYTES, OpusHeader,
 };
@@ -43,6 +43,107 @@ fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
         found.push((header, samples.to_vec()));
     }
     found
+}
+
+#[test]
+fn what_is_flushed_goes_in_as_few_packets_as_hold_it_in_every_format_but_the_feed() {
+    let mut sender = Sender::new(config(SampleFormat::S24, 128));
+    sender.set_rendition(1, Some(config(SampleFormat::S16, 128)));
+    sender.set_rendition(FEED, Some(config(SampleFormat::F32, 120)));
+    let mut pushed = 0;
+    let mut push = |sender: &mut Sender, frames: usize, is_flushed: bool| {
+        sender.push(&ramp(pushed, frames), frames);
+        pushed += frames;
+        if is_flushed {
+            sender.flush();
+        }
+        [0, 1, FEED].map(|index| {
+            let found = drain(sender, index);
+            (found.iter().map(|(header, _)| header.frames)).collect::<Vec<_>>()
+        })
+    };
+    let same = |frames: &[u16], feed: &[u16]| [frames.to_vec(), frames.to_vec(), feed.to_vec()];
+    assert_eq!(push(&mut sender, 200, true), same(&[100, 100], &[120]));
+    assert_eq!(push(&mut sender, 256, true), same(&[128, 128], &[120; 2]));
+    assert_eq!(
+        push(&mut sender, 15, true),
+        same(&[], &[]),
+        "too few for a packet"
+    );
+    assert_eq!(push(&mut sender, 242, true), same(&[86, 86, 85], &[120; 2]));
+    assert_eq!(push(&mut sender, 100, false), same(&[], &[120]));
+    assert_eq!(push(&mut sender, 100, false), same(&[128], &[120]));
+    sender.set_copies(1, true);
+    assert_eq!(
+        push(&mut sender, 100, true),
+        same(&[128], &[120]),
+        "copies are of packets of one length"
+    );
+    sender.set_copies(1, false);
+    assert_eq!(push(&mut sender, 40, true), same(&[84], &[]));
+}
+
+/// What a host may do to a sender.
+#[derive(Clone, Debug)]
+enum Step {
+    Push(usize),
+    Flush,
+    Copies(usize, bool),
+    Poll(usize, usize),
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_flushed_each_frame_goes_once_and_in_order(
+        format in prop_oneof![Just(SampleFormat::S16), Just(SampleFormat::S24), Just(SampleFormat::F32)],
+        channels in 1..=8usize,
+        packet_frames in 16..=512usize,
+        steps in prop::collection::vec(
+            prop_oneof![
+                (1..=1_500usize).prop_map(Step::Push),
+                Just(Step::Flush),
+                (0..MAX_RENDITIONS, any::<bool>()).prop_map(|(index, on)| Step::Copies(index, on)),
+                (0..MAX_RENDITIONS, 0..20usize).prop_map(|(index, most)| Step::Poll(index, most)),
+            ],
+            1..60,
+        ),
+    ) {
+        let config = SenderConfig { channels, packet_frames, ..config(format, packet_frames) };
+        let mut sender = Sender::new(config);
+        sender.set_rendition(1, Some(SenderConfig { format: SampleFormat::S16, ..config }));
+        sender.set_rendition(FEED, Some(SenderConfig { packet_frames: 120, ..config }));
+        let mut pushed = 0u64;
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        let mut ends = [0u64; MAX_RENDITIONS];
+        for step in steps {
+            match step {
+                Step::Push(frames) => {
+                    sender.push(&vec![0.25; frames], frames);
+                    pushed += frames as u64;
+                }
+                Step::Flush => sender.flush(),
+                Step::Copies(index, on) => sender.set_copies(index, on),
+                Step::Poll(index, most) => {
+                    for _ in 0..most {
+                        let Some(length) = sender.poll_rendition(index, &mut bytes) else {
+                            break;
+                        };
+                        let Ok(Datagram::Audio(header, ..)) = wire::parse(&bytes[..length]) else {
+                            panic!("the sender made what nobody reads");
+                        };
+                        let end = header.timestamp + u64::from(header.frames);
+                        // One frame of the datagram before may be repeated, and what the queue has lost is missing.
+                        let lost = pushed.saturating_sub(QUEUE_FRAMES as u64);
+                        prop_assert!(header.timestamp <= ends[index].max(lost));
+                        prop_assert!(header.timestamp + 1 >= ends[index]);
+                        prop_assert!(end > ends[index] && end <= pushed);
+                        prop_assert!(usize::from(header.frames) <= packet_frames.max(120) + 1);
+                        ends[index] = end;
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

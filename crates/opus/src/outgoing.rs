@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use antiphon_core::sender::FEED;
 use antiphon_core::{Ladder, Observation, SampleFormat, SampleRate, Sender, SenderConfig, wire};
 use bytes::Bytes;
 
@@ -152,9 +153,8 @@ impl Choice {
     }
 }
 
-/// The sender's renditions beside the main one: samples of 16 bits, and floats for the encoders.
+/// The sender's rendition in samples of 16 bits, beside the main one and the encoders' feed.
 const NARROW: usize = 1;
-const FEED: usize = 2;
 
 /// A stream in samples: in every format that somebody is sent, and in the one that encoders take.
 #[derive(Debug)]

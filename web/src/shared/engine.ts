@@ -74,6 +74,7 @@ interface Exports {
   sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
   sender_set_muted(muted: number): number;
   sender_push(channels: number, frames: number): number;
+  sender_flush(): number;
   sender_pass(frames: number): number;
   sender_set_rendition(
     index: number,
@@ -192,6 +193,11 @@ export class SenderEngine {
   /** Takes what was put into the planes. */
   push(channels: number, frames: number): void {
     check(this.#exports.sender_push(channels, frames), "sender_push");
+  }
+
+  /** Has all that was pushed sent, in as few packets as hold it. For blocks longer than a packet, whose ends would wait for the next block. */
+  flush(): void {
+    check(this.#exports.sender_flush(), "sender_flush");
   }
 
   /** Lets media time pass without frames: what is pushed next is so many later. What waits for the rest of its packet is dropped, and counted. */

@@ -220,7 +220,7 @@ export class Capture {
     if (frames > 0) {
       for (const [channel, plane] of planes.entries())
         this.#engine.plane(channel, frames).set(plane.subarray(from));
-      this.#push(channels, frames, firstMs === null ? null : firstMs + msOf(from));
+      this.#push(channels, frames, all, firstMs === null ? null : firstMs + msOf(from));
     }
     return true;
   }
@@ -285,19 +285,21 @@ export class Capture {
       if (length === -1) return;
       if (length < 0) continue;
       const { channels, frames } = captureShape(this.#ring.tag);
-      if (channels > 0) this.#push(channels, frames, null);
+      if (channels > 0) this.#push(channels, frames, frames, null);
       else this.#lose(frames);
     }
   }
 
-  /** Sends what is in the engine's planes. `firstMs`: when its first frame was captured, null if nobody says. */
-  #push(channels: number, frames: number, firstMs: number | null): void {
+  /** Sends what is in the engine's planes, of a block of so many frames. `firstMs`: when its first frame was captured, null if nobody says. */
+  #push(channels: number, frames: number, blockFrames: number, firstMs: number | null): void {
     const nowMs = epochMs();
     this.#resume(frames, nowMs);
     this.#clock.add(frames, firstMs, nowMs);
     this.trace?.captured(frames);
     this.#record(channels, frames);
     this.#engine.push(channels, frames);
+    // What is too short for a packet would wait for the next block.
+    if (blockFrames > this.#config.packetFrames && !this.#peers.isRelayed) this.#engine.flush();
     this.#send();
   }
 
