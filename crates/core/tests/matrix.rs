@@ -458,6 +458,26 @@ fn bursts_of_capture_and_rendering_cost_their_length_and_no_frame() {
     }
 }
 
+#[test]
+fn the_end_of_a_block_waits_for_no_other_block() {
+    // Two packets and a part of one, and three.
+    let [uneven, even] = [300, 384].map(|burst_frames| {
+        let endpoint = EndpointConfig {
+            capture: DeviceConfig {
+                burst_frames,
+                ..QUIET
+            },
+            ..EndpointConfig::default()
+        };
+        let mut world = World::new(seed(), profile("lan", None), &[endpoint, endpoint]);
+        world.run_until(CELL_S);
+        let report = world.track(0, 1).report(SETTLE_S, CELL_S);
+        println!("blocks of {burst_frames}: {report}");
+        report.delay_median_frames.expect("plays")
+    });
+    assert!(uneven + 32 < even, "{uneven}, {even}");
+}
+
 /// What befalls a stream at 20 s, and what may be left of it.
 struct Trouble {
     name: &'static str,

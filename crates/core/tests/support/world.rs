@@ -605,6 +605,9 @@ impl World {
             .map(|n| (endpoint.config.input)(first + n))
             .collect();
         endpoint.sender.push(&input, burst);
+        if burst > endpoint.config.packet_frames {
+            endpoint.sender.flush();
+        }
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some(length) = endpoint.sender.poll_datagram(&mut bytes) {
             let packet = Packet {
