@@ -299,7 +299,7 @@ export class Capture {
     this.#record(channels, frames);
     this.#engine.push(channels, frames);
     // What is too short for a packet would wait for the next block.
-    if (blockFrames > this.#config.packetFrames && !this.#peers.isRelayed) this.#engine.flush();
+    if (blockFrames > this.#config.packetFrames) this.#engine.flush();
     this.#send();
   }
 

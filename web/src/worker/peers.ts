@@ -139,11 +139,6 @@ export class Peers {
     this.#spread();
   }
 
-  /** Whether our stream goes to the relay, which adds copies where a listener's part of the way loses some: to datagrams of one length alone. */
-  get isRelayed(): boolean {
-    return this.#relay.listener?.isSent ?? false;
-  }
-
   /** Whether there is somebody who may be heard, or reached, by the relay: not where all are wanted directly, and are there. */
   get needsRelay(): boolean {
     return this.#participants.some(({ needsRelay }) => needsRelay);

@@ -394,9 +394,14 @@ impl Network {
 
     fn handle_capture(&mut self) {
         let now = now_ns();
+        let packet_frames = self.config.choice.packet_frames;
         let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
         while self.far.take_block(|samples, frames, at_ns| {
             sender.push(samples, frames);
+            // Its end, too short for a packet, would wait for the next block.
+            if frames > packet_frames {
+                sender.flush();
+            }
             capture.add(frames as u64, at_ns, now);
         }) {}
         self.send_captured();
@@ -1895,6 +1900,20 @@ mod tests {
 
     /// Packets of libopus, mono, 240 frames, each after its length: a chord.
     const OPUS: &[u8] = include_bytes!("../../../opus/tests/libopus/1-240");
+
+    #[test]
+    fn no_end_of_a_captured_block_waits_for_the_next() {
+        let (mut network, mut duplex, _) = network(Path::Auto);
+        let mut sent = |frames: usize| {
+            duplex.process(&vec![0.1; frames], &mut vec![0.0; frames]);
+            network.handle_capture();
+            let stats = network.outgoing.samples.sender.stats();
+            (stats.sent_frames, stats.packets)
+        };
+        assert_eq!(sent(480), (480, 4));
+        assert_eq!(sent(100), (480, 4), "a short block waits for its packet");
+        assert_eq!(sent(100), (608, 5));
+    }
 
     #[test]
     fn opus_is_heard_by_either_path() {

@@ -105,7 +105,7 @@ pub(super) struct Insured {
     /// The datagram, perhaps with a copy of the one before.
     pub(super) datagram: Bytes,
     /// What goes out on another session as well.
-    pub(super) again: Option<Bytes>,
+    pub(super) again: Vec<Bytes>,
 }
 
 impl Sound {
@@ -126,33 +126,30 @@ impl Sound {
     /// For who loses some. Made once for all of them.
     pub(super) fn insured(&self) -> &Insured {
         self.insured.get_or_init(|| {
-            let alone = |again: Option<&Bytes>| Insured {
+            let mut insured = Insured {
                 datagram: self.datagram.clone(),
-                again: again.cloned(),
+                again: Vec::new(),
             };
-            let datagram = &self.datagram[1..];
-            let header = match wire::parse(datagram) {
+            if let Ok(Datagram::Audio(_, _, [_, ..])) = wire::parse(&self.datagram[1..]) {
                 // Its sender has seen to it.
-                Ok(Datagram::Audio(_, _, [_, ..])) => return alone(None),
-                Ok(Datagram::Audio(header, ..)) => header,
-                _ => return alone(Some(&self.datagram)),
-            };
-            // The next one, of the same shape, will have no room for a copy of this one either.
-            if datagram.len() + header.copy_bytes() > MAX_DATAGRAM_BYTES {
-                return alone(Some(&self.datagram));
+                return insured;
             }
-            let before = self.before.as_ref();
+            let waits = waits_for_next(&self.datagram);
+            let before = (self.before.as_ref()).filter(|before| waits_for_next(before));
             let mut copy = [0; MAX_DATAGRAM_BYTES];
-            let copied =
-                before.and_then(|before| wire::write_copy(&before[1..], datagram, &mut copy));
-            match copied {
-                Some(length) => Insured {
-                    datagram: [&self.datagram[..], &copy[..length]].concat().into(),
-                    again: None,
-                },
-                // Of another shape, as where packets are split unevenly.
-                None => alone(before),
+            if waits
+                && let Some(before) = before
+                && let Some(length) = wire::write_copy(&before[1..], &self.datagram[1..], &mut copy)
+            {
+                insured.datagram = [&self.datagram[..], &copy[..length]].concat().into();
+                return insured;
             }
+            // No copy of another shape, as where packets are split unevenly.
+            insured.again.extend(before.cloned());
+            if !waits {
+                insured.again.push(self.datagram.clone());
+            }
+            insured
         })
     }
 
@@ -160,6 +157,15 @@ impl Sound {
     pub(super) fn newest(&self) -> Option<Bytes> {
         self.insured.get().map(|_| self.datagram.clone())
     }
+}
+
+/// Whether a datagram's second chance is the next one, which brings a copy of it or goes with it once more: samples of which one of the same shape has room for a copy.
+fn waits_for_next(datagram: &Bytes) -> bool {
+    let datagram = &datagram[1..];
+    matches!(
+        wire::parse(datagram),
+        Ok(Datagram::Audio(header, _, [])) if datagram.len() + header.copy_bytes() <= MAX_DATAGRAM_BYTES
+    )
 }
 
 /// Whether copies are sent of what a participant is sent.
@@ -321,7 +327,10 @@ mod tests {
         let first = sound(&header(1, 128, 128), None);
         assert_eq!(first.newest(), None);
         assert_eq!(first.insured().datagram, first.datagram());
-        assert_eq!(first.insured().again, None, "the next carries a copy of it");
+        assert!(
+            first.insured().again.is_empty(),
+            "the next carries a copy of it"
+        );
         let second = sound(&header(2, 256, 128), first.newest());
         let made = second.insured();
         let mut copy = [0; MAX_DATAGRAM_BYTES];
@@ -331,14 +340,14 @@ mod tests {
             made.datagram,
             [&second.datagram()[..], &copy[..length]].concat()
         );
-        assert_eq!(made.again, None);
+        assert!(made.again.is_empty());
         assert_eq!(second.insured().datagram.as_ptr(), made.datagram.as_ptr());
         assert_eq!(second.newest().as_ref(), Some(second.datagram()));
         // Its sender sends copies: to everyone.
         let own = Sound::new(made.datagram.clone(), first.newest());
         assert_eq!(
             (&own.insured().datagram, &own.insured().again),
-            (&made.datagram, &None)
+            (&made.datagram, &Vec::new())
         );
     }
 
@@ -364,29 +373,39 @@ mod tests {
         ] {
             let Insured { datagram, again } = one.insured();
             assert_eq!(
-                (datagram, again.as_ref()),
-                (one.datagram(), Some(one.datagram()))
+                (datagram, &again[..]),
+                (one.datagram(), &[one.datagram().clone()][..])
             );
         }
-        // 512 frames in three: the one of 170 has no copy of one of 171, nor the other way round.
+        // 512 frames in three, and then blocks of other lengths: none has a copy of another shape, and 240 have no room for one.
         let mut newest = None;
         let mut copies = Vec::new();
-        for (sequence, timestamp, frames) in
-            [(0, 0, 171), (1, 171, 171), (2, 342, 170), (3, 512, 171)]
+        let mut timestamp = 0;
+        for (sequence, frames) in [171, 171, 170, 120, 240, 240, 120, 120]
+            .into_iter()
+            .enumerate()
         {
-            let one = sound(&header(sequence, timestamp, frames), newest.take());
+            let one = sound(&header(sequence as u32, timestamp, frames), newest.take());
             let Insured { datagram, again } = one.insured();
-            let again = again.as_ref().map(|again| wire::sequence(&again[1..]));
-            copies.push((datagram.len() > one.datagram().len(), again));
+            let again = again.iter().map(|again| wire::sequence(&again[1..]));
+            copies.push((
+                datagram.len() > one.datagram().len(),
+                again.collect::<Vec<_>>(),
+            ));
             newest = one.newest();
+            timestamp += u64::from(frames);
         }
         assert_eq!(
             copies,
             [
-                (false, None),
-                (true, None),
-                (false, Some(1)),
-                (false, Some(2))
+                (false, vec![]),
+                (true, vec![]),
+                (false, vec![1]),
+                (false, vec![2]),
+                (false, vec![3, 4]),
+                (false, vec![5]),
+                (false, vec![]),
+                (true, vec![]),
             ]
         );
     }

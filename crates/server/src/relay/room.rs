@@ -1049,13 +1049,14 @@ impl Participant {
             return Some(sent);
         };
         self.counts.copied += u64::from(outgoing.len() > sound.datagram().len());
-        if let Some(again) = &insured.again
-            && let Some((room, session)) = self.roomiest(Some(first), connections)
-            && room >= COPY_ROOM
-            && connections.send_datagram(session, again.clone())
-        {
-            self.counts.copied += 1;
-            self.counts.repeated += 1;
+        for again in &insured.again {
+            if let Some((room, session)) = self.roomiest(Some(first), connections)
+                && room >= COPY_ROOM
+                && connections.send_datagram(session, again.clone())
+            {
+                self.counts.copied += 1;
+                self.counts.repeated += 1;
+            }
         }
         Some(sent)
     }
