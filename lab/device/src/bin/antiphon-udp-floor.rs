@@ -1,8 +1,8 @@
 //! The floor under every server's cost: datagrams go from one of a pair to the other by one read and one write each, and nothing else.
 //!
 //! `antiphon-udp-floor serve ADDRESS` forwards between the first and the second who send to it, the third and the fourth, and so on;
-//! `antiphon-udp-floor play ADDRESS COUNT TURNS` is so many participants, who send and hear as the bots of `antiphon join --bots` do, in so many
-//! turns in the time of a packet. Both run until they are ended.
+//! `antiphon-udp-floor play ADDRESS COUNT TURNS` is so many participants, who send in so many turns in the time of a packet, and wait for what they
+//! hear, each in a thread: who sends to somebody who waits pays for waking him. Both run until they are ended.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -58,23 +58,25 @@ fn serve(address: SocketAddr) -> io::Result<()> {
 }
 
 fn play(server: SocketAddr, count: usize, turns: usize) -> io::Result<()> {
-    let open = || {
+    let mut sockets = Vec::new();
+    for _ in 0..count {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    };
-    let sockets = (0..count).map(|_| open()).collect::<io::Result<Vec<_>>>()?;
-    let mut heard = [0; 2_048];
+        let ear = socket.try_clone()?;
+        // Refused is what was sent before the server was there.
+        thread::spawn(move || {
+            loop {
+                let _ = ear.recv(&mut [0; 2_048]);
+            }
+        });
+        sockets.push(socket);
+    }
     let start = Instant::now();
     for turn in 0.. {
         let due = PACKET * turn as u32 / turns as u32;
         thread::sleep(due.saturating_sub(start.elapsed()));
         for socket in sockets.iter().skip(turn % turns).step_by(turns) {
             socket.send(&[0; DATAGRAM_BYTES])?;
-        }
-        for socket in &sockets {
-            while socket.recv(&mut heard).is_ok() {}
         }
     }
     Ok(())
