@@ -209,7 +209,8 @@ impl PlayoutDelay {
         self.reviews_left = self.reviews_left.saturating_sub(1);
         // Who owes does not forget, but for what came in the first moments.
         let is_young = self.reviews_per_turn < self.least_memory();
-        if self.reviews_left == 0 && (is_young || self.balance_seconds() >= 0.0) {
+        let owes = self.balance() < 0.0 && self.comes_again();
+        if self.reviews_left == 0 && (is_young || !owes) {
             self.reviews_per_turn = (2 * self.reviews_per_turn).min(self.memory);
             self.reviews_left = self.reviews_per_turn;
             self.spread.turn();
@@ -241,17 +242,24 @@ impl PlayoutDelay {
         self.balance - self.late as f32
     }
 
-    /// How many seconds of the budget are saved or, if negative, to be made up for. None for what was late once: only where shrinking has
-    /// proved wrong it is known to come again. And none saved that would not pay for half of the widest spread of late.
+    /// How many seconds of the budget are saved or, if negative, to be made up for. What pays for half of the widest spread of late is no saving but
+    /// kept for that, and made up for like what is owed where that spread is known to come again.
     fn balance_seconds(&self) -> f32 {
         let balance = self.balance();
-        let comes_again = self.memory > self.least_memory();
-        let suffices = balance >= self.widest as f32 / 2.0;
-        if (balance < 0.0 && comes_again) || (balance > 0.0 && suffices) {
-            balance / self.allowed_per_second()
+        let reserve = self.widest as f32 / 2.0;
+        let frames = if balance >= reserve {
+            balance
+        } else if self.comes_again() {
+            balance - reserve
         } else {
             0.0
-        }
+        };
+        frames / self.allowed_per_second()
+    }
+
+    /// Whether shrinking has proved wrong. What was late but once is nothing to make up for.
+    fn comes_again(&self) -> bool {
+        self.memory > self.least_memory()
     }
 
     /// From what is prompt to a delay.
@@ -329,6 +337,22 @@ mod tests {
         let saved = playout.needed();
         playout.count_late(1_440);
         assert!(playout.needed() >= saved.map(|delay| delay + 480), "used");
+    }
+
+    #[test]
+    fn a_wide_spread_that_comes_again_is_kept_for_though_nothing_is_owed() {
+        // One in 3,000 packets is less than half of the budget, and more than what is left of that.
+        let width_after = |regrets: i64| {
+            let mut playout = PlayoutDelay::new(SampleRate::Hz48000);
+            for _ in 0..2 {
+                hear(&mut playout, 20, 10, 9_600);
+                hear(&mut playout, 30, u32::MAX, 0);
+                playout.count_growth(regrets);
+            }
+            hear(&mut playout, 60, 3_000, 480)
+        };
+        assert_eq!(width_after(0), 0);
+        assert!(width_after(1) >= 480);
     }
 
     #[test]

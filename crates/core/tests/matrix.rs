@@ -58,7 +58,7 @@ const LIMITS: [Limits; 8] = [
     Limits { profile: "cable", beyond_percent: 0.08, hard_gaps: 0, excess_ms: 4.5, p99_ms: 28.0, settle_s: 1.5, skips: 9 },
     Limits { profile: "wifi", beyond_percent: 0.35, hard_gaps: 5, excess_ms: 30.0, p99_ms: 125.0, settle_s: 60.0, skips: 10 },
     Limits { profile: "wifi-bad", beyond_percent: 1.3, hard_gaps: 12, excess_ms: 65.0, p99_ms: 265.0, settle_s: 60.0, skips: 12 },
-    Limits { profile: "4g", beyond_percent: 0.25, hard_gaps: 4, excess_ms: 13.0, p99_ms: 95.0, settle_s: 60.0, skips: 9 },
+    Limits { profile: "4g", beyond_percent: 0.25, hard_gaps: 4, excess_ms: 17.0, p99_ms: 95.0, settle_s: 60.0, skips: 9 },
     Limits { profile: "5g", beyond_percent: 0.09, hard_gaps: 2, excess_ms: 8.0, p99_ms: 42.0, settle_s: 3.0, skips: 8 },
     Limits { profile: "leo", beyond_percent: 0.07, hard_gaps: 6, excess_ms: 4.5, p99_ms: 32.0, settle_s: 1.5, skips: 4 },
 ];
