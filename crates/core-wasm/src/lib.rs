@@ -202,7 +202,7 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
-/// Has all that was pushed sent at once, the shorter packet with the others.
+/// Has all that was pushed sent at once, in packets of another length if need be.
 #[unsafe(no_mangle)]
 pub extern "C" fn sender_flush() -> i32 {
     let Some(sender) = &mut engine().sender else {

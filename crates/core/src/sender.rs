@@ -54,6 +54,8 @@ struct Rendition {
     polled: u64,
     /// Frames sent in a row up to here, of the same channels: the most that a copy can be of.
     sent_in_a_row: u64,
+    /// Frames of the newest datagram that none had before.
+    newest: usize,
     /// Frames of the packet being split that still have to go.
     unsent_frames: usize,
     /// Ditto, datagrams.
@@ -153,9 +155,9 @@ impl Sender {
         };
         if let Some(rendition) = rendition {
             rendition.carries_copies = carried;
-        }
-        if carried {
-            self.flushed = 0;
+            if carried {
+                self.flushed = 0;
+            }
         }
     }
 
@@ -234,9 +236,9 @@ impl Sender {
         }
     }
 
-    /// Has all that was pushed sent in as few packets as hold it, all alike. For what is captured in blocks longer than a packet: the end of one, too short for a
-    /// packet, would wait for the next block, and everything be played as much later. Does nothing while a rendition carries copies, where fewer than
-    /// [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
+    /// Has all that was pushed sent, in about as many packets as usual, all alike: none is longer than three halves of `packet_frames`, nor than a datagram. For what is captured in blocks
+    /// longer than a packet: the end of one, too short for a packet, would wait for the next block, and everything be played as much later. Does nothing while a
+    /// rendition carries copies, where fewer than [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
     ///
     /// RT: no alloc, no lock, O(1).
     pub fn flush(&mut self) {
@@ -315,6 +317,7 @@ impl Rendition {
             is_copied: false,
             polled,
             sent_in_a_row: 0,
+            newest: 0,
             unsent_frames: 0,
             unsent_datagrams: 0,
             sequence: 0,
@@ -365,7 +368,9 @@ impl Rendition {
             self.is_copied = self.carries_copies;
             let most_frames = self.most_frames();
             (self.unsent_frames, self.unsent_datagrams) = if at_once > 0 {
-                (at_once, at_once.div_ceil(packet_frames.min(most_frames)))
+                // As many packets as without: in a block longer ones are no later.
+                let usual = (at_once + packet_frames / 2) / packet_frames;
+                (at_once, usual.max(at_once.div_ceil(most_frames)))
             } else {
                 (packet_frames, packet_frames.div_ceil(most_frames))
             };
@@ -399,7 +404,9 @@ impl Rendition {
             pcm::encode_channel(format, older, channel, channels, first);
             pcm::encode_channel(format, newer, channel, channels, second);
         }
-        if self.is_copied && kept >= frames + repeated {
+        // Nor is there one that would leave out more than a frame.
+        let is_whole = self.newest <= frames + repeated + 1;
+        if self.is_copied && is_whole && kept >= frames + repeated {
             for (channel, block) in header.copy_blocks(&mut out[length..]).enumerate() {
                 let (older, newer) = run(
                     queue,
@@ -412,6 +419,7 @@ impl Rendition {
             }
             length += header.copy_bytes();
         }
+        self.newest = new;
         self.sent_in_a_row += new as u64;
         self.sequence = self.sequence.wrapping_add(1);
         self.polled += new as u64;

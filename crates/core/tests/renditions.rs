@@ -46,7 +46,7 @@ fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_flushed_goes_in_as_few_packets_as_hold_it_in_every_format_but_the_feed() {
+fn what_is_flushed_goes_in_about_as_many_packets_as_usual_in_every_format_but_the_feed() {
     let mut sender = Sender::new(config(SampleFormat::S24, 128));
     sender.set_rendition(1, Some(config(SampleFormat::S16, 128)));
     sender.set_rendition(FEED, Some(config(SampleFormat::F32, 120)));
@@ -70,7 +70,7 @@ fn what_is_flushed_goes_in_as_few_packets_as_hold_it_in_every_format_but_the_fee
         same(&[], &[]),
         "too few for a packet"
     );
-    assert_eq!(push(&mut sender, 242, true), same(&[86, 86, 85], &[120; 2]));
+    assert_eq!(push(&mut sender, 242, true), same(&[129, 128], &[120; 2]));
     assert_eq!(push(&mut sender, 100, false), same(&[], &[120]));
     assert_eq!(push(&mut sender, 100, false), same(&[128], &[120]));
     sender.set_copies(1, true);
@@ -81,6 +81,34 @@ fn what_is_flushed_goes_in_as_few_packets_as_hold_it_in_every_format_but_the_fee
     );
     sender.set_copies(1, false);
     assert_eq!(push(&mut sender, 40, true), same(&[84], &[]));
+}
+
+#[test]
+fn what_is_longer_than_a_copy_has_none() {
+    let mut sender = Sender::new(SenderConfig {
+        channels: 2,
+        ..config(SampleFormat::F32, 128)
+    });
+    let mut sent = |frames: usize, is_flushed: bool| {
+        sender.push(&vec![0.25; 2 * frames], frames);
+        sender.set_copies(0, !is_flushed);
+        if is_flushed {
+            sender.flush();
+        }
+        let mut bytes = [0; MAX_DATAGRAM_BYTES];
+        let mut found = Vec::new();
+        while let Some(length) = sender.poll_datagram(&mut bytes) {
+            let Ok(Datagram::Audio(header, _, copy)) = wire::parse(&bytes[..length]) else {
+                panic!("the sender made what nobody reads");
+            };
+            found.push((header.frames, !copy.is_empty()));
+        }
+        found
+    };
+    sent(128, false);
+    assert_eq!(sent(120, true), [(120, false)]);
+    // The first would leave out half of the 120 frames before it.
+    assert_eq!(sent(128, false), [(64, false), (64, true)]);
 }
 
 /// What a host may do to a sender.
@@ -137,7 +165,7 @@ proptest! {
                         prop_assert!(header.timestamp <= ends[index].max(lost));
                         prop_assert!(header.timestamp + 1 >= ends[index]);
                         prop_assert!(end > ends[index] && end <= pushed);
-                        prop_assert!(usize::from(header.frames) <= packet_frames.max(120) + 1);
+                        prop_assert!(usize::from(header.frames) <= (packet_frames * 3 / 2).max(120) + 1);
                         ends[index] = end;
                     }
                 }

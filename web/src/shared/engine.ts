@@ -195,7 +195,7 @@ export class SenderEngine {
     check(this.#exports.sender_push(channels, frames), "sender_push");
   }
 
-  /** Has all that was pushed sent, in as few packets as hold it. For blocks longer than a packet, whose ends would wait for the next block. */
+  /** Has all that was pushed sent, in about as many packets as usual. For blocks longer than a packet, whose ends would wait for the next block. */
   flush(): void {
     check(this.#exports.sender_flush(), "sender_flush");
   }

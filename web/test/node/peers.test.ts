@@ -305,6 +305,13 @@ describe("copies", () => {
     expect(lengths, "by the first lane, the second, the first again").toEqual([532, 532, 666]);
   });
 
+  it("are wanted by nobody whose lanes are all closed, who would have nobody's blocks sent whole", () => {
+    const lane = channel();
+    const peers = peersWith([lane], sendingOf({ copies: "on" }));
+    lane.readyState = "closed";
+    expect(peers.wantsCopies("main")).toBe(false);
+  });
+
   it("of Opus follow the originals of their burst, the same to the byte, each on another lane", () => {
     const lanes = [channel(), channel(), channel()];
     const sending = sendingOf({ copies: "on", bits: "opus" });

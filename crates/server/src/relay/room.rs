@@ -48,8 +48,9 @@ const PASSED_ON_PER_S: u32 = 50;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
 const DELIVERIES_PER_S: u32 = 48_000;
-/// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are, 372,000.
-const ROOM_DELIVERIES_PER_S: u32 = 400_000;
+/// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are: 372,000, and a third more where their
+/// blocks are of one and a half packets, which go as two.
+const ROOM_DELIVERIES_PER_S: u32 = 500_000;
 /// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone. Who asks for more is not mixed for.
 const MAX_MIXED: usize = 4_096;
 /// The same with those by which running mixes have grown: who has come into a room shall not take away everybody's.
@@ -1407,7 +1408,7 @@ mod tests {
         };
         assert_eq!(per_s(1, 1_500, 31), 1_500 * 31, "64 frames, twice each");
         assert_eq!(per_s(1, 3_000, 12), 3_000 * 12, "16 frames, to some");
-        assert_eq!(per_s(32, 375, 31), 32 * 375 * 31, "a full room");
+        assert_eq!(per_s(32, 500, 31), 32 * 500 * 31, "a full room");
         assert_eq!(per_s(32, 3_000, 1), 32 * 3_000, "one that is mixed for all");
         // At once there may be half as much as in a second.
         let most = |per_s: u32| per_s + per_s / 2 / SECONDS;
