@@ -224,8 +224,7 @@ export class Peers {
   /** Whether somebody who is sent samples of this key needs copies. */
   wantsCopies(key: "main" | "s16"): boolean {
     return Array.from(this.#listeners.values()).some(
-      ({ isSent, lanes, copies, renditions }) =>
-        isSent && lanes.isOpen && copies && renditions.includes(key),
+      ({ isSent, lanes, copies, renditions }) => isSent && lanes.isOpen && copies && renditions.includes(key),
     );
   }
 
