@@ -202,13 +202,13 @@ pub extern "C" fn sender_push(channels: u32, frames: u32) -> i32 {
     0
 }
 
-/// Has all that was pushed sent at once, in packets of another length if need be.
+/// What was pushed ends a captured block of so many frames: see [`Sender::flush`].
 #[unsafe(no_mangle)]
-pub extern "C" fn sender_flush() -> i32 {
+pub extern "C" fn sender_flush(block_frames: u32) -> i32 {
     let Some(sender) = &mut engine().sender else {
         return NOT_READY;
     };
-    sender.flush();
+    sender.flush(block_frames as usize);
     0
 }
 

@@ -236,17 +236,21 @@ impl Sender {
         }
     }
 
-    /// Has all that was pushed sent, in about as many packets as usual, all alike: none is longer than three halves of `packet_frames`, nor than a datagram. For what is captured in blocks
-    /// longer than a packet: the end of one, too short for a packet, would wait for the next block, and everything be played as much later. Does nothing while a
-    /// rendition carries copies, where fewer than [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
+    /// What was pushed ends a captured block of `block_frames` frames: if that is longer than a packet, all of it is sent, in about as many packets as usual, all
+    /// alike, none longer than three halves of `packet_frames`, nor than a datagram. The end of a block, too short for a packet, would wait for the next block,
+    /// and everything be played as much later. Does nothing while a rendition carries copies, where fewer than [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
     ///
     /// RT: no alloc, no lock, O(1).
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, block_frames: usize) {
         let others = self.others.iter().flatten();
         let has_copies = others.fold(self.main.carries_copies, |any, other| {
             any || other.carries_copies
         });
-        if !has_copies && self.pushed - self.main.polled >= MIN_PACKET_FRAMES as u64 {
+        let waiting = self.pushed - self.main.polled;
+        if block_frames > self.main.config.packet_frames
+            && waiting >= MIN_PACKET_FRAMES as u64
+            && !has_copies
+        {
             self.flushed = self.pushed;
         }
     }

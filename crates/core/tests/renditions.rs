@@ -33,16 +33,24 @@ fn ramp(from: usize, frames: usize) -> Vec<f32> {
         .collect()
 }
 
-fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
+/// The datagrams that there are of a rendition.
+fn poll_all(sender: &mut Sender, index: usize) -> Vec<Vec<u8>> {
     let mut bytes = [0; MAX_DATAGRAM_BYTES];
-    let mut found = Vec::new();
-    while let Some(length) = sender.poll_rendition(index, &mut bytes) {
-        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes[..length]) else {
+    let next = || {
+        let length = sender.poll_rendition(index, &mut bytes)?;
+        Some(bytes[..length].to_vec())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+fn drain(sender: &mut Sender, index: usize) -> Vec<(AudioHeader, Vec<u8>)> {
+    let parsed = |bytes: Vec<u8>| {
+        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&bytes) else {
             panic!("the sender made what nobody reads");
         };
-        found.push((header, samples.to_vec()));
-    }
-    found
+        (header, samples.to_vec())
+    };
+    poll_all(sender, index).into_iter().map(parsed).collect()
 }
 
 #[test]
@@ -55,7 +63,7 @@ fn what_is_flushed_goes_in_about_as_many_packets_as_usual_in_every_format_but_th
         sender.push(&ramp(pushed, frames), frames);
         pushed += frames;
         if is_flushed {
-            sender.flush();
+            sender.flush(usize::MAX);
         }
         [0, 1, FEED].map(|index| {
             let found = drain(sender, index);
@@ -85,25 +93,21 @@ fn what_is_flushed_goes_in_about_as_many_packets_as_usual_in_every_format_but_th
 
 #[test]
 fn what_is_longer_than_a_copy_has_none() {
-    let mut sender = Sender::new(SenderConfig {
-        channels: 2,
-        ..config(SampleFormat::F32, 128)
-    });
+    let mut sender = Sender::new(config(SampleFormat::F32, 128));
     let mut sent = |frames: usize, is_flushed: bool| {
-        sender.push(&vec![0.25; 2 * frames], frames);
+        sender.push(&ramp(0, frames), frames);
         sender.set_copies(0, !is_flushed);
         if is_flushed {
-            sender.flush();
+            sender.flush(usize::MAX);
         }
-        let mut bytes = [0; MAX_DATAGRAM_BYTES];
-        let mut found = Vec::new();
-        while let Some(length) = sender.poll_datagram(&mut bytes) {
-            let Ok(Datagram::Audio(header, _, copy)) = wire::parse(&bytes[..length]) else {
+        let described = |bytes: &Vec<u8>| {
+            let Ok(Datagram::Audio(header, _, copy)) = wire::parse(bytes) else {
                 panic!("the sender made what nobody reads");
             };
-            found.push((header.frames, !copy.is_empty()));
-        }
-        found
+            (header.frames, !copy.is_empty())
+        };
+        let found = poll_all(&mut sender, 0);
+        found.iter().map(described).collect::<Vec<_>>()
     };
     sent(128, false);
     assert_eq!(sent(120, true), [(120, false)]);
@@ -149,7 +153,7 @@ proptest! {
                     sender.push(&vec![0.25; frames], frames);
                     pushed += frames as u64;
                 }
-                Step::Flush => sender.flush(),
+                Step::Flush => sender.flush(usize::MAX),
                 Step::Copies(index, on) => sender.set_copies(index, on),
                 Step::Poll(index, most) => {
                     for _ in 0..most {
@@ -313,12 +317,7 @@ fn datagrams(config: SenderConfig, has_copies: bool, input: &[f32]) -> Vec<Vec<u
     let mut sender = Sender::new(config);
     sender.set_copies(0, has_copies);
     sender.push(input, input.len() / config.channels);
-    let mut bytes = [0; MAX_DATAGRAM_BYTES];
-    let next = || {
-        let length = sender.poll_datagram(&mut bytes)?;
-        Some(bytes[..length].to_vec())
-    };
-    std::iter::from_fn(next).collect()
+    poll_all(&mut sender, 0)
 }
 
 proptest! {

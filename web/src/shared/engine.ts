@@ -74,7 +74,7 @@ interface Exports {
   sender_configure(rateHz: number, bits: number, channels: number, packetFrames: number): number;
   sender_set_muted(muted: number): number;
   sender_push(channels: number, frames: number): number;
-  sender_flush(): number;
+  sender_flush(blockFrames: number): number;
   sender_pass(frames: number): number;
   sender_set_rendition(
     index: number,
@@ -195,9 +195,9 @@ export class SenderEngine {
     check(this.#exports.sender_push(channels, frames), "sender_push");
   }
 
-  /** Has all that was pushed sent, in about as many packets as usual. For blocks longer than a packet, whose ends would wait for the next block. */
-  flush(): void {
-    check(this.#exports.sender_flush(), "sender_flush");
+  /** What was pushed ends a captured block of so many frames: if that is longer than a packet, its end does not wait for the next block. */
+  flush(blockFrames: number): void {
+    check(this.#exports.sender_flush(blockFrames), "sender_flush");
   }
 
   /** Lets media time pass without frames: what is pushed next is so many later. What waits for the rest of its packet is dropped, and counted. */

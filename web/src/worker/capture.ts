@@ -298,8 +298,7 @@ export class Capture {
     this.trace?.captured(frames);
     this.#record(channels, frames);
     this.#engine.push(channels, frames);
-    // What is too short for a packet would wait for the next block.
-    if (blockFrames > this.#config.packetFrames) this.#engine.flush();
+    this.#engine.flush(blockFrames);
     this.#send();
   }
 

@@ -394,14 +394,10 @@ impl Network {
 
     fn handle_capture(&mut self) {
         let now = now_ns();
-        let packet_frames = self.config.choice.packet_frames;
         let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
         while self.far.take_block(|samples, frames, at_ns| {
             sender.push(samples, frames);
-            // Its end, too short for a packet, would wait for the next block.
-            if frames > packet_frames {
-                sender.flush();
-            }
+            sender.flush(frames);
             capture.add(frames as u64, at_ns, now);
         }) {}
         self.send_captured();

@@ -605,9 +605,7 @@ impl World {
             .map(|n| (endpoint.config.input)(first + n))
             .collect();
         endpoint.sender.push(&input, burst);
-        if burst > endpoint.config.packet_frames {
-            endpoint.sender.flush();
-        }
+        endpoint.sender.flush(burst);
         let mut bytes = [0; MAX_DATAGRAM_BYTES];
         while let Some(length) = endpoint.sender.poll_datagram(&mut bytes) {
             let packet = Packet {
