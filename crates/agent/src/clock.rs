@@ -58,14 +58,33 @@ impl Recent {
 
     /// The middle, and half of what the middle 80 % range over; `None` before there is any.
     pub fn middle(&self) -> Option<Estimate> {
-        let mut sorted: Vec<i64> = self.values.iter().copied().collect();
-        sorted.sort_unstable();
-        let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
-        (!sorted.is_empty()).then(|| Estimate {
-            ns: at(0.5),
-            error_ns: (at(0.9) - at(0.1)) / 2,
+        self.newest_middle(self.capacity)
+    }
+
+    /// The middle of the `newest` values, and half of what the middle 80 % of all range over, or how far the newest are from the middle of all if
+    /// that is more; `None` before there is any.
+    pub fn newest_middle(&self, newest: usize) -> Option<Estimate> {
+        let all = self.sorted(self.capacity);
+        if all.is_empty() {
+            return None;
+        }
+        let ns = quantile(&self.sorted(newest), 0.5);
+        let range = quantile(&all, 0.9) - quantile(&all, 0.1);
+        Some(Estimate {
+            ns,
+            error_ns: (range / 2).max((ns - quantile(&all, 0.5)).abs()),
         })
     }
+
+    fn sorted(&self, newest: usize) -> Vec<i64> {
+        let mut sorted: Vec<i64> = self.values.iter().rev().take(newest).copied().collect();
+        sorted.sort_unstable();
+        sorted
+    }
+}
+
+fn quantile(sorted: &[i64], share: f64) -> i64 {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }
 
 /// Probes that are remembered, of two a second on each way: 80 s of two lanes and the relay, 14 s of sixteen lanes and the relay.
@@ -118,8 +137,10 @@ impl ClockOffset {
 }
 
 /// Blocks are looked at in groups of so long, of which the most prompt one counts.
-const GROUP_NS: u64 = 100_000_000;
-const GROUPS: usize = 20;
+const GROUP_NS: u64 = 50_000_000;
+/// The newest groups, whose middle tells when frames come: those that are lost move it at once. Two seconds of groups tell the error.
+const NEWEST_GROUPS: usize = 3;
+const GROUPS: usize = 40;
 
 /// When captured frames were captured, and how long they took from there to the network.
 #[derive(Debug)]
@@ -143,6 +164,8 @@ pub struct CaptureReading {
     pub frame: u64,
     /// When it was captured.
     pub captured: Estimate,
+    /// When frame 0 was, ns.
+    pub line_ns: i64,
     /// From a block's first frame until the engine has the block, ns.
     pub block_ns: i64,
     /// From a datagram's first frame until it is handed to a lane, ns.
@@ -185,7 +208,7 @@ impl CaptureClock {
 
     /// A datagram of that format whose first frame has this media time is handed to a lane.
     pub fn sent(&mut self, rung: Rung, frame: u64, now_ns: u64) {
-        // The newest line will do: the middle of all of them is asked for twice a second, this hundreds of times.
+        // The newest line will do: the middle is asked for ten times a second, this hundreds of times.
         if let Some(&line) = self.lines.values.back() {
             let captured = line + (frame as f64 * self.frame_ns) as i64;
             let sent = self.sent.entry(rung).or_insert_with(|| Recent::new(256));
@@ -195,7 +218,7 @@ impl CaptureClock {
 
     /// For who hears that format; `None` until frames have been captured, and sent in it, for a moment.
     pub fn read(&self, rung: Rung) -> Option<CaptureReading> {
-        let line = self.lines.middle()?;
+        let line = self.lines.newest_middle(NEWEST_GROUPS)?;
         let captured = Estimate {
             ns: line.ns + (self.frames as f64 * self.frame_ns) as i64,
             ..line
@@ -203,6 +226,7 @@ impl CaptureClock {
         Some(CaptureReading {
             frame: self.frames,
             captured,
+            line_ns: line.ns,
             block_ns: self.blocks.middle()?.ns,
             send_ns: self.sent.get(&rung)?.middle()?.ns,
             input_ns: self.input_ns,
@@ -248,5 +272,28 @@ mod tests {
             "{reading:?}"
         );
         assert!(reading.send_ns >= reading.block_ns, "{reading:?}");
+    }
+
+    #[test]
+    fn the_capture_line_moves_at_once_when_frames_are_lost() {
+        let mut clock = CaptureClock::new(48_000);
+        let lost = 1_333_333;
+        let mut capture = |blocks: std::ops::Range<u64>, lost: u64| {
+            for block in blocks {
+                let handed = (block + 1) * 64 * 1_000_000 / 48 + lost;
+                clock.add(64, handed, handed);
+                clock.sent(Rung::Main, block * 64, handed);
+            }
+            clock.read(Rung::Main).expect("known")
+        };
+        let before = capture(0..7_500, 0);
+        // 200 ms later.
+        let after = capture(7_500..7_650, lost);
+        let moved = after.line_ns - before.line_ns;
+        assert!((moved - lost as i64).abs() < 2_000, "{moved}");
+        let error = after.captured.error_ns;
+        assert!(error > lost as i64 - 2_000, "it has just moved: {error}");
+        let error = capture(7_650..9_600, lost).captured.error_ns;
+        assert!(error < 2_000, "{error}");
     }
 }

@@ -10,8 +10,11 @@ use antiphon_core::{SampleRate, StreamStats};
 
 use crate::clock::{CaptureReading, ClockOffset, frames_ns};
 
-/// Between two reports, and between two probes of a lane, ns.
+/// Between two reports, at most, and between two probes of a lane, ns.
 pub const REPORT_INTERVAL_NS: u64 = 500_000_000;
+/// The next report is due at once where the capture's line has moved by so much: frames were lost, and until the peer knows, its figure is off by as
+/// much. Not twice in a row: a line that only trembles tells nothing.
+const MOVED_NS: u64 = 500_000;
 /// A peer that has been silent for so long tells nothing any more.
 const STALE_NS: u64 = 3_000_000_000;
 /// What the counts of a report cover.
@@ -57,6 +60,8 @@ pub struct Reports {
     pub offset: ClockOffset,
     id: u32,
     sent_at_ns: Option<u64>,
+    sent_line_ns: Option<i64>,
+    was_early: bool,
     dropped: VecDeque<(u64, u64)>,
     report: Option<(u64, Report)>,
 }
@@ -108,7 +113,7 @@ impl Hearing {
 }
 
 impl Reports {
-    /// The next report; `None` if it is not time. `stream`: as the datagram needs it on its way. `dropped_packets`: of ours to this
+    /// The next report; `None` if it is not time, to be asked ten times a second. `stream`: as the datagram needs it on its way. `dropped_packets`: of ours to this
     /// peer, so far; `overrun_frames`: captured and lost, in the last seconds; `heard`: how we hear it.
     pub fn poll(
         &mut self,
@@ -119,13 +124,18 @@ impl Reports {
         heard: Option<HeardReport>,
         now_ns: u64,
     ) -> Option<Report> {
-        if self
+        let line_ns = capture.map(|reading| reading.line_ns);
+        let has_moved = (line_ns.zip(self.sent_line_ns))
+            .is_some_and(|(line, sent)| line.abs_diff(sent) > MOVED_NS);
+        let is_early = self
             .sent_at_ns
-            .is_some_and(|at| now_ns - at < REPORT_INTERVAL_NS)
-        {
+            .is_some_and(|at| now_ns - at < REPORT_INTERVAL_NS);
+        if is_early && (!has_moved || self.was_early) {
             return None;
         }
+        self.was_early = is_early;
         self.sent_at_ns = Some(now_ns);
+        self.sent_line_ns = line_ns;
         self.id = self.id.wrapping_add(1);
         self.dropped.push_back((now_ns, dropped_packets));
         while self.dropped.len() > 2 && now_ns - self.dropped[1].0 >= PERIOD_NS {
@@ -241,6 +251,7 @@ mod tests {
                 ns: 10_000_000_000 + ahead,
                 error_ns: 20_000,
             },
+            line_ns: 9_000_000_000 + ahead,
             block_ns: 1_300_000,
             send_ns: 1_500_000,
             input_ns: None,
@@ -334,11 +345,36 @@ mod tests {
     }
 
     #[test]
+    fn that_frames_were_lost_is_told_at_once() {
+        let mut reports = Reports::default();
+        let mut tells = |n: u64, line_ns| {
+            let reading = CaptureReading {
+                frame: 0,
+                captured: Estimate { ns: 1, error_ns: 0 },
+                line_ns,
+                block_ns: 0,
+                send_ns: 0,
+                input_ns: None,
+            };
+            let now_ns = 1 + n * 100_000_000;
+            (reports.poll(0, Some(reading), 0, 0, None, now_ns)).is_some()
+        };
+        let lost = |n| match n {
+            0..7 => 0,
+            7..9 => 1_300_000,
+            _ => 2_600_000,
+        };
+        let told: Vec<u64> = (0..20).filter(|n| tells(*n, lost(*n))).collect();
+        assert_eq!(told, [0, 5, 7, 12, 17], "the second waits for its turn");
+    }
+
+    #[test]
     fn a_count_of_dropped_packets_may_begin_anew() {
         let mut reports = Reports::default();
         let reading = CaptureReading {
             frame: 0,
             captured: Estimate { ns: 1, error_ns: 0 },
+            line_ns: 1,
             block_ns: 0,
             send_ns: 0,
             input_ns: None,

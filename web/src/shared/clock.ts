@@ -46,8 +46,8 @@ export class Recent {
   }
 
   /**
-   * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over; null before there
-   * is any.
+   * The middle of the `newest` values (of all, by default), and half of what the middle 80 % of all range over, or how far the newest are from
+   * the middle of all if that is more; null before there is any.
    */
   middle(newest?: number): Estimate | null {
     if (this.count === 0) return null;
@@ -59,7 +59,8 @@ export class Recent {
       };
     }
     if (newest === undefined) return this.#middle;
-    return { ...this.#middle, ms: quantileOf(this.#newest(newest).sort(), 0.5) };
+    const ms = quantileOf(this.#newest(newest).sort(), 0.5);
+    return { ms, errorMs: Math.max(this.#middle.errorMs, Math.abs(ms - this.#middle.ms)) };
   }
 
   #newest(most = Number.POSITIVE_INFINITY): Float64Array {
@@ -152,12 +153,12 @@ export class ClockOffset {
 }
 
 /** Blocks are looked at in groups of so long, of which the most prompt one counts: an audio graph hands several over at once. */
-const GROUP_MS = 100;
-/** The newest groups, whose middle tells when frames come: those that are lost move it at once. What so many range over is the error. */
-const NEWEST_GROUPS = 5;
-const GROUPS = 20;
+const GROUP_MS = 50;
+/** The newest groups, whose middle tells when frames come: those that are lost move it at once. Two seconds of groups tell the error. */
+const NEWEST_GROUPS = 3;
+const GROUPS = 40;
 /** Groups whose middle tells how long frames take to come. The browser's word is off for seconds after frames were lost (docs/adr/0014). */
-const DELIVERY_GROUPS = 300;
+const DELIVERY_GROUPS = 600;
 
 /** When captured frames were captured, and how long they took from there to the network. */
 export class CaptureClock {
@@ -236,13 +237,15 @@ export class CaptureClock {
     return line && line.ms + frame * this.#frameMs;
   }
 
-  /** Null until frames have been captured, and sent in the rendition `key`, for a moment. */
-  read(key: string): { frame: number; captured: Estimate; blockMs: number; sendMs: number } | null {
+  /** Null until frames have been captured, and sent in the rendition `key`, for a moment. `captured`: when `frame` was, `lineMs` when frame 0. */
+  read(
+    key: string,
+  ): { frame: number; captured: Estimate; lineMs: number; blockMs: number; sendMs: number } | null {
     const line = this.#line;
     const block = this.#blocks.middle();
     const sent = this.#sent.get(key)?.middle() ?? null;
     if (line === null || block === null || sent === null) return null;
     const captured = { ms: line.ms + this.#frames * this.#frameMs, errorMs: line.errorMs };
-    return { frame: this.#frames, captured, blockMs: block.ms, sendMs: sent.ms };
+    return { frame: this.#frames, captured, lineMs: line.ms, blockMs: block.ms, sendMs: sent.ms };
   }
 }

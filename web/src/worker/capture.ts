@@ -12,12 +12,12 @@ import {
 import { type Channel, captureShape, discards, sourceOf } from "../shared/records";
 import { mainBits, type OpusRung, opusRefusal, type Rung, rungsFor, type SendConfig } from "../shared/rungs";
 import type { SenderStats } from "../shared/stats";
-import { type CaptureReport, readAudioHeader } from "../shared/wire";
+import { readAudioHeader } from "../shared/wire";
 import { epochMs } from "./clock";
 import { Interleaver } from "./interleaver";
 import { FEED_FRAMES, hasOpus, OpusSender } from "./opus";
 import type { Peers } from "./peers";
-import { toNs, toUs } from "./report";
+import { type Captured, toNs, toUs } from "./report";
 import type { Trace } from "./trace";
 import { type Block, Turns } from "./turns";
 
@@ -454,7 +454,7 @@ export class Capture {
    * What to tell the listeners of a rendition, by its key, of this capture: null until there is something to tell, and once no frames come any more.
    * `frames`: overrun so far.
    */
-  reports(frames: number): (key: string) => CaptureReport | null {
+  reports(frames: number): (key: string) => Captured | null {
     const nowMs = epochMs();
     const overrunFrames = this.#overruns.add(nowMs, { frames }, ["frames"])?.grown.frames ?? 0;
     const isSilent = this.#newestMs === null || nowMs - this.#newestMs > SILENT_MS;
@@ -474,7 +474,7 @@ export class Capture {
             errorUs: toUs(input.errorMs),
           },
           overrunFrames,
-          droppedPackets: 0,
+          lineMs: clock.lineMs,
         }
       );
     };

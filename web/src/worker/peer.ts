@@ -4,7 +4,6 @@ import type { HeardStats } from "../shared/stats";
 import { TokenBucket } from "../shared/token-bucket";
 import {
   AUDIO_HEADER_BYTES,
-  type CaptureReport,
   isOpus,
   KIND_AUDIO,
   KIND_PROBE,
@@ -25,7 +24,7 @@ import { type Lane, MAX_WAIT_MS, roundTripMs } from "./lane";
 import { mostLanes } from "./lane-count";
 import { type Circumstances, Listener, type Sending } from "./listener";
 import type { RelayPeer } from "./relay-peer";
-import { Reports, toNs } from "./report";
+import { type Captured, Reports, toNs } from "./report";
 import type { Trace } from "./trace";
 import { Way } from "./way";
 
@@ -33,7 +32,7 @@ import { Way } from "./way";
 const GRANULARITY_MS = globalThis.crossOriginIsolated ? 0.04 : 2;
 /**
  * What a peer may send directly in a second: as much as by the relay, which is more than packets of 16 frames at 96 kHz are; and of what is not audio
- * half as much again as the probes, replies and reports of 16 lanes.
+ * nearly half as much again as the probes, replies and reports of 16 lanes.
  */
 const MOST_DATAGRAMS = 8_000;
 const MOST_OTHERS = 100;
@@ -178,7 +177,7 @@ export class Peer {
   }
 
   /** What the peer is to be told, if it is time. `captureOf`: what to say of the capture to a rung's listeners. */
-  report(captureOf: (key: string) => CaptureReport | null): void {
+  report(captureOf: (key: string) => Captured | null): void {
     this.#heard = this.reports.heard(epochMs());
     const relay = this.#relay.listener;
     const relayDropped = relay?.lanes.dropped ?? 0;

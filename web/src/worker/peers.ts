@@ -5,7 +5,6 @@ import type { RelayStatistics, Wanted } from "../shared/relay";
 import type { Rung } from "../shared/rungs";
 import type { RelayStats } from "../shared/stats";
 import {
-  type CaptureReport,
   type HeardReport,
   KIND_PROBE_REPLY,
   kindOf,
@@ -22,7 +21,7 @@ import { Listener, type Sending } from "./listener";
 import { Peer } from "./peer";
 import { RelayPeer } from "./relay-peer";
 import { SAMPLES } from "./renditions";
-import { REPORT_INTERVAL_MS, toNs } from "./report";
+import { type Captured, REPORT_INTERVAL_MS, toNs } from "./report";
 import type { Trace } from "./trace";
 
 /** A lane that is in doubt has so long to answer a probe. */
@@ -258,7 +257,7 @@ export class Peers {
   }
 
   /** Sends the reports that are due, and forgets those that are old. `captureOf`: what to say of the capture to a rung's listeners. */
-  report(captureOf: (key: string) => CaptureReport | null): void {
+  report(captureOf: (key: string) => Captured | null): void {
     for (const peer of this.#peers.values()) peer.report(captureOf);
   }
 

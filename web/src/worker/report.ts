@@ -14,12 +14,22 @@ import {
   writeReport,
 } from "../shared/wire";
 
-/** Between two reports, and between two probes of a lane. */
+/** Between two reports, at most, and between two probes of a lane. */
 export const REPORT_INTERVAL_MS = 500;
+/**
+ * The next report is due at once where the capture's line has moved by so much: frames were lost, and until the peer knows, its figure is off by as
+ * much. Not twice in a row: a line that only trembles tells nothing.
+ */
+const MOVED_MS = 0.5;
 /** A peer, or main, that has been silent for so long tells nothing any more. */
 const STALE_MS = 3_000;
-/** Arrivals that are remembered: a second and a half of packets of 128 frames. */
-const MAX_ARRIVALS = 512;
+/** Arrivals that are remembered: a third of a second of packets of 128 frames. With longer, the network seems shorter by what the capture has just lost. */
+const MAX_ARRIVALS = 128;
+
+/** What is told of our capture: `lineMs` is when its frame 0 was captured. */
+export interface Captured extends Omit<CaptureReport, "droppedPackets"> {
+  lineMs: number;
+}
 
 /** Both ends of the reports with one peer. */
 export class Reports {
@@ -29,6 +39,8 @@ export class Reports {
   #hearsAtMs = Number.NEGATIVE_INFINITY;
   #id = 0;
   #sentAtMs = Number.NEGATIVE_INFINITY;
+  #sentLineMs: number | null = null;
+  #wasEarly = false;
   readonly #dropped = new RecentCounts<{ packets: number }>(REPORT_PERIOD_MS);
   /** The newest from the peer, and when it came. */
   #report: Report | null = null;
@@ -50,15 +62,21 @@ export class Reports {
     this.#hearsAtMs = nowMs;
   }
 
-  /** The next report's datagram; null if it is not time. `droppedBacklog`: datagrams dropped so far. */
-  poll(capture: CaptureReport | null, droppedBacklog: number, nowMs: number): Uint8Array<ArrayBuffer> | null {
-    if (nowMs - this.#sentAtMs < REPORT_INTERVAL_MS) return null;
+  /** The next report's datagram; null if it is not time, to be asked ten times a second. `droppedBacklog`: datagrams dropped so far. */
+  poll(captured: Captured | null, droppedBacklog: number, nowMs: number): Uint8Array<ArrayBuffer> | null {
+    const lineMs = captured?.lineMs ?? null;
+    const hasMoved =
+      lineMs !== null && this.#sentLineMs !== null && Math.abs(lineMs - this.#sentLineMs) > MOVED_MS;
+    const isEarly = nowMs - this.#sentAtMs < REPORT_INTERVAL_MS;
+    if (isEarly && (!hasMoved || this.#wasEarly)) return null;
+    this.#wasEarly = isEarly;
     this.#sentAtMs = nowMs;
+    this.#sentLineMs = lineMs;
     const dropped = this.#dropped.add(nowMs, { packets: droppedBacklog }, ["packets"]);
     this.#id = (this.#id + 1) >>> 0;
     return writeReport({
       id: this.#id,
-      capture: capture && { ...capture, droppedPackets: dropped?.grown.packets ?? 0 },
+      capture: captured && { ...captured, droppedPackets: dropped?.grown.packets ?? 0 },
       heard: nowMs - this.#hearsAtMs < STALE_MS ? this.#hears : null,
     });
   }

@@ -134,10 +134,14 @@ describe("the clock of a capture", () => {
     };
     capture(0, 10, 0, () => 0);
     const lostMs = 20;
-    capture(10 * rateHz, 0.6, lostMs, (passedMs) => Math.min(lostMs, passedMs / 150));
-    const { frame, captured } = clock.read("main")!;
+    const before = clock.read("main")!.lineMs;
+    capture(10 * rateHz, 0.192, lostMs, (passedMs) => Math.min(lostMs, passedMs / 150));
+    const { frame, captured, lineMs } = clock.read("main")!;
     expect(Math.abs(captured.ms - atMs(frame) - lostMs)).toBeLessThan(0.1);
-    expect(captured.errorMs).toBeGreaterThan(lostMs / 4);
+    expect(lineMs - before).toBeCloseTo(lostMs, 0);
+    expect(captured.errorMs, "it has just moved").toBeGreaterThan(lostMs - 0.1);
+    capture(10.192 * rateHz, 2.4, lostMs, () => lostMs);
+    expect(clock.read("main")!.captured.errorMs).toBeLessThan(0.1);
   });
 
   it("keeps media time and forgets the old clock with another source", () => {
@@ -180,6 +184,7 @@ describe("recent values", () => {
     for (let n = 0; n < 100; n++) recent.add(n);
     expect(recent.middle()).toEqual({ ms: 95, errorMs: 3.5 });
     expect(recent.middle(3)).toEqual({ ms: 98, errorMs: 3.5 });
+    expect(recent.middle(1)).toEqual({ ms: 99, errorMs: 4 });
     expect([recent.least(), recent.least(3)]).toEqual([90, 97]);
     recent.clear();
     expect(recent.middle()).toBeNull();

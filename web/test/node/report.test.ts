@@ -1,8 +1,8 @@
 import { expect, it } from "vitest";
 import { inMix } from "../../src/main/heard";
-import type { CaptureReport, HeardReport } from "../../src/shared/wire";
+import type { HeardReport } from "../../src/shared/wire";
 import { KIND_REPORT, kindOf, readReport } from "../../src/shared/wire";
-import { Reports, toNs } from "../../src/worker/report";
+import { type Captured, Reports, toNs } from "../../src/worker/report";
 
 const EPOCH_MS = 1_795_223_941_000;
 
@@ -22,7 +22,7 @@ const heard: HeardReport = {
 
 /** A peer whose clock is ahead by an hour, that captured media frame n at EPOCH_MS + n / rate of our clock. */
 const AHEAD_MS = 3_600_000;
-const capture: CaptureReport = {
+const capture: Captured = {
   timestamp: 480_000n,
   timeNs: toNs(EPOCH_MS + 10_000 + AHEAD_MS),
   errorUs: 100,
@@ -30,7 +30,7 @@ const capture: CaptureReport = {
   sendUs: 2_900,
   input: { isCalibrated: true, delayUs: 4_000, errorUs: 500 },
   overrunFrames: 7,
-  droppedPackets: 0,
+  lineMs: EPOCH_MS + AHEAD_MS,
 };
 
 function audio(timestamp: number): Uint8Array {
@@ -64,7 +64,8 @@ it("sends a report twice a second, with what was dropped lately", () => {
     ...Array(8).fill(10),
     ...Array(2).fill(0),
   ]);
-  expect(read[3]).toEqual({ id: 4, capture, heard });
+  const { lineMs: _, ...told } = capture;
+  expect(read[3]).toEqual({ id: 4, capture: { ...told, droppedPackets: 0 }, heard });
 });
 
 it("puts the peer's capture on our clock", () => {
@@ -102,6 +103,21 @@ it("puts the peer's capture on our clock in the media time of the mix that holds
   expect(far()).toMatchObject({ isMixed: true, overrunFrames: 7 });
   expect(far()?.lineMs).toBeCloseTo(EPOCH_MS - 2_000, 2);
   expect(far()?.networkMs).toBeCloseTo(30, 2);
+});
+
+it("tells at once that frames were lost: until then the peer's figure is off by as much", () => {
+  const reports = new Reports(0);
+  const toldAt = (first: number, lostMs: (n: number) => number) =>
+    Array.from({ length: 20 }, (_, at) => {
+      const n = first + at;
+      const captured = { ...capture, lineMs: capture.lineMs + lostMs(n) };
+      return reports.poll(captured, 0, EPOCH_MS + n * 100) === null ? [] : [n];
+    }).flat();
+  const lost = (n: number) => (n < 7 ? 0 : n < 9 ? 1.3 : 2.6);
+  expect(toldAt(0, lost), "the second waits for its turn").toEqual([0, 5, 7, 12, 17]);
+  // What drifts slowly waits for its turn, however far it comes, and so does a capture that ends.
+  expect(toldAt(20, (n) => 2.6 + (n - 20) * 0.09)).toEqual([22, 27, 32, 37]);
+  expect(reports.poll(null, 0, EPOCH_MS + 4_100)).toBeNull();
 });
 
 it("takes the newest report, whatever came later", () => {
