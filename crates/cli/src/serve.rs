@@ -75,7 +75,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     print_config: bool,
 
-    /// Print the link of the room that is called so, which --room-secret makes, and stop
+    /// Print the link of the room that is called so, which --room-secret makes, and stop: 1 to 41 of the letters A to Z, digits, - and _
     #[arg(long, value_name = "NAME")]
     print_room: Option<String>,
 
@@ -214,7 +214,7 @@ async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
                 .is_some_and(|origin| origin.starts_with("https://"))
         {
             tracing::warn!(
-                "plain HTTP: from other computers, browsers will refuse this page the microphone. Use --acme-domain, or \
+                "plain HTTP: from other computers, browsers will refuse this page microphone and sound. Use --acme-domain, or \
                  --tls-cert and --tls-key, or a proxy with HTTPS and --public-url https://..."
             );
         }

@@ -6,6 +6,9 @@ import type { Device, MicrophoneFault, Problem } from "./model";
 const BLUETOOTH = /bluetooth|airpods|buds|hands-?free|\bhfp\b|\ba2dp\b|wireless|beats|jabra|wh-1000|bose/i;
 /** Names of software that processes sound for speech. */
 const PROCESSED = /krisp|nvidia broadcast|rtx voice|voice ?isolation|noise|echo.?cancel|speakerphone/i;
+/** A browser gives other pages neither. */
+export const ONLY_SECURE =
+  "The browser allows microphones and music only on https:// pages and on localhost. Ask whoever runs this server for an https link.";
 /** Below this a device is in its telephone mode. */
 const TELEPHONE_RATE_HZ = 32_000;
 
@@ -25,6 +28,11 @@ export async function openMicrophone(
     sampleRate: { ideal: rateHz },
   };
   return navigator.mediaDevices.getUserMedia({ audio });
+}
+
+/** Whether a device's name stands for whichever the system has chosen: Windows chooses two. The browser does not say when it is another. */
+export function isStandIn(deviceId: string): boolean {
+  return ["", "default", "communications"].includes(deviceId);
 }
 
 /** Whether the browser opens one without asking. *Errors* where it does not tell. */
@@ -122,9 +130,7 @@ export function microphoneProblem(error: unknown): Problem {
     ],
     failed: [
       "The microphone could not be opened.",
-      navigator.mediaDevices
-        ? `The browser says: ${String(error)}`
-        : "The browser allows microphones only on https:// pages and on localhost. Ask whoever runs this server for an https link.",
+      navigator.mediaDevices ? `The browser says: ${String(error)}` : ONLY_SECURE,
     ],
   };
   const [title, remedy] = words[microphoneFault(error)];

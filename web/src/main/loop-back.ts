@@ -124,12 +124,14 @@ export class LoopBack {
       setTimeout(resolve, (seconds + 2) * 1000, null);
     });
     sound.record(seconds);
-    for (const frame of frames) sound.play(shape, frame);
-    for (let share = 0; share < 1; share += LOOK_MS / 1000 / seconds) {
+    const sources = frames.map((frame) => sound.play(shape, frame));
+    for (let share = 0; share < 1 && !stopped(); share += LOOK_MS / 1000 / seconds) {
       this.#show({ phase: "running", doneShare: share });
       await wait(LOOK_MS);
     }
-    const recording = await recorded;
+    // In a room everybody would hear them.
+    if (stopped()) for (const source of sources) source.stop();
+    const recording = stopped() ? null : await recorded;
     this.#endRecording = null;
     const output = sound.outputClock(null);
     if (recording === null || output === null || stopped())

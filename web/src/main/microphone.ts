@@ -3,6 +3,7 @@
 import { milliseconds } from "./clock";
 import {
   inspectMicrophone,
+  isStandIn,
   microphoneFault,
   microphoneProblem,
   openMicrophone,
@@ -146,8 +147,8 @@ export class Microphone {
     this.#input = id === undefined ? null : { id, isMissing: false };
     track.onended = () => {
       this.#ended();
-      // The default is another one by now, perhaps.
-      if (id !== "default") this.#lost();
+      // It stands for another one by now, perhaps.
+      if (id === undefined || !isStandIn(id)) this.#lost();
     };
     track.onmute = track.onunmute = () => this.#followMute(track);
     this.#followMute(track);
@@ -192,7 +193,7 @@ export class Microphone {
     const gone = without(before, inputs);
     const isOn = this.#store.state.microphone === "on";
     // Which one that is, or was, no browser says there.
-    if (isOn && input.id === "default" && gone.length > 0) {
+    if (isOn && isStandIn(input.id) && gone.length > 0) {
       this.#store.end("input-gone");
       this.#store.raise({
         id: "input-gone",
@@ -210,7 +211,7 @@ export class Microphone {
     }
     if (this.#store.state.microphone !== "ended") return false;
     // A default is listed whatever it stands for: what has come may be what it stood for.
-    const isPlugged = input.id === "default" && without(inputs, before).length > 0;
+    const isPlugged = isStandIn(input.id) && without(inputs, before).length > 0;
     const isBack = isThere && (input.isMissing || isPlugged);
     input.isMissing = !isThere;
     return isBack;

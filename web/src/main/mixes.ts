@@ -28,10 +28,7 @@ export class Mixes {
     private readonly asked: Mix["buffer"] | null = null,
     private readonly keeper?: Keeper,
   ) {
-    const kept = readEntries(KEY, keeper).flatMap(([name, value]) => {
-      const mix = readMix(value);
-      return mix === null ? [] : [[name, { id: null, mix }] as const];
-    });
+    const kept = Array.from(readMixes(keeper), ([name, mix]) => [name, { id: null, mix }] as const);
     this.#byName = new Map(kept.slice(-MOST_NAMES));
   }
 
@@ -47,7 +44,10 @@ export class Mixes {
     this.#byId.set(id, mix);
     if (name === DEFAULT_NAME) return;
     renew(this.#byName, name, { id, mix }, MOST_NAMES);
-    this.#store();
+    // Beside what another page has kept meanwhile.
+    const kept = readMixes(this.keeper);
+    renew(kept, name, { gain, pan, muted, buffer }, MOST_NAMES);
+    keep(KEY, Array.from(kept), this.keeper);
   }
 
   /** `here` as of `of`. What is remembered of another under that name stays. */
@@ -61,17 +61,19 @@ export class Mixes {
   /** The buffer of all was changed. */
   setBuffer(buffer: Mix["buffer"]): void {
     const named = Array.from(this.#byName.values(), ({ mix }) => mix);
-    for (const mix of [...this.#byId.values(), ...named]) mix.buffer = buffer;
-    this.#store();
+    const kept = readMixes(this.keeper);
+    for (const mix of [...this.#byId.values(), ...named, ...kept.values()]) mix.buffer = buffer;
+    keep(KEY, Array.from(kept), this.keeper);
   }
+}
 
-  #store(): void {
-    const kept = Array.from(this.#byName, ([name, { mix }]): [string, KeptMix] => {
-      const { gain, pan, muted, buffer } = mix;
-      return [name, { gain, pan, muted, buffer }];
-    });
-    keep(KEY, kept, this.keeper);
-  }
+/** Oldest first. */
+function readMixes(keeper?: Keeper): Map<string, KeptMix> {
+  const read = readEntries(KEY, keeper).flatMap(([name, value]): [string, KeptMix][] => {
+    const mix = readMix(value);
+    return mix === null ? [] : [[name, mix]];
+  });
+  return new Map(read);
 }
 
 function readMix(value: unknown): KeptMix | null {

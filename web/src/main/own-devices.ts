@@ -2,7 +2,7 @@
 
 import type { DeviceDelay } from "../shared/messages";
 import type { Setup } from "./calibration";
-import { listDevices, microphonePermission } from "./devices";
+import { isStandIn, listDevices, microphonePermission } from "./devices";
 import { LaunchAdvice } from "./launch-advice";
 import { LoopBack } from "./loop-back";
 import { Microphone } from "./microphone";
@@ -131,11 +131,9 @@ export class OwnDevices {
   #setup(): Setup {
     const { settings, outputs } = this.#store.state;
     const { capturePath } = this.#sound.worker;
-    const isDefault = (id: string) => id === "" || id === "default";
-    const input = isDefault(settings.inputDeviceId) ? this.microphone.label : settings.inputDeviceId;
-    const output = isDefault(settings.outputDeviceId)
-      ? (outputs.find(({ id }) => id === "default")?.label ?? "")
-      : settings.outputDeviceId;
+    const input = isStandIn(settings.inputDeviceId) ? this.microphone.label : settings.inputDeviceId;
+    const outputId = settings.outputDeviceId || "default";
+    const output = isStandIn(outputId) ? (outputs.find(({ id }) => id === outputId)?.label ?? "") : outputId;
     return { input, output, quantum: settings.quantum, capturePath, rateHz: this.#sound.rateHz };
   }
 }

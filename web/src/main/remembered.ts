@@ -32,7 +32,7 @@ export class RememberedDelays {
   readonly #frames: Map<string, number>;
 
   constructor(private readonly keeper?: Keeper) {
-    this.#frames = new Map(readEntries(KEY, keeper).filter(isDelay).slice(-MOST_PEERS));
+    this.#frames = readDelays(keeper);
   }
 
   /** In frames; null if the peer was never heard well. */
@@ -43,8 +43,15 @@ export class RememberedDelays {
   /** This delay has sufficed for a while. */
   keep(key: string, frames: number): void {
     renew(this.#frames, key, frames, MOST_PEERS);
-    keep(KEY, Array.from(this.#frames), this.keeper);
+    // Beside what another page has kept meanwhile.
+    const kept = readDelays(this.keeper);
+    renew(kept, key, frames, MOST_PEERS);
+    keep(KEY, Array.from(kept), this.keeper);
   }
+}
+
+function readDelays(keeper?: Keeper): Map<string, number> {
+  return new Map(readEntries(KEY, keeper).filter(isDelay).slice(-MOST_PEERS));
 }
 
 function isDelay(entry: [string, unknown]): entry is [string, number] {

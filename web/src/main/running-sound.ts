@@ -2,6 +2,8 @@
 
 import type { FromWorker } from "../shared/messages";
 import type { RelayOffer } from "../shared/relay";
+import { ONLY_SECURE } from "./devices";
+import type { Problem } from "./model";
 import type { SendingFormat } from "./sending-format";
 import type { Automation } from "./settings";
 import { NotLoaded, Sound, type Transport } from "./sound";
@@ -23,6 +25,13 @@ export interface SoundHost {
   /** The user wants it started again, after it has stopped by itself. */
   recover(): void;
 }
+
+const INSECURE: Problem = {
+  id: "sound",
+  severity: "error",
+  title: "This page came by plain http://: there is no sound.",
+  remedy: ONLY_SECURE,
+};
 
 export class RunningSound {
   readonly transport: Transport;
@@ -48,7 +57,8 @@ export class RunningSound {
     this.#store = store;
     this.#format = format;
     this.#host = host;
-    if (!crossOriginIsolated) {
+    if (!isSecureContext) store.raise(INSECURE);
+    else if (!crossOriginIsolated) {
       store.raise({
         id: "not-isolated",
         severity: "warning",
@@ -156,6 +166,10 @@ export class RunningSound {
 
   /** Says why it did not start. */
   failed(error: unknown): void {
+    if (!isSecureContext) {
+      this.#store.raise(INSECURE);
+      return;
+    }
     if (error instanceof NotLoaded) {
       this.#store.raise({
         id: "sound",

@@ -39,7 +39,7 @@ export class SendingFormat {
     const refusal = opusRefusal({ rateHz: this.#rateHz(), channels });
     const failure = this.#opusFailure === null ? null : `This browser cannot encode it. ${this.#opusFailure}`;
     if (bits !== "opus" || (refusal ?? failure) === null) {
-      this.#store.clear("opus");
+      this.#store.end("opus");
       return;
     }
     this.#store.raise({

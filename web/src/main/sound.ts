@@ -408,8 +408,8 @@ export class Sound {
     return { playedLine: { ms: renderedLineMs + outputMs, errorMs }, renderedLineMs, device };
   }
 
-  /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by. */
-  play(samples: Float32Array<ArrayBuffer>, atFrame: number): void {
+  /** Plays mono samples from the context's frame `atFrame` on, through the output that the streams leave by, unless what it returns is stopped. */
+  play(samples: Float32Array<ArrayBuffer>, atFrame: number): AudioBufferSourceNode {
     const { context } = this;
     const buffer = context.createBuffer(1, samples.length, context.sampleRate);
     buffer.copyToChannel(samples, 0);
@@ -417,6 +417,7 @@ export class Sound {
     source.buffer = buffer;
     source.connect(context.destination);
     source.start(atFrame / context.sampleRate);
+    return source;
   }
 
   /** Makes the worker record what is captured for so long; it comes as its message. */

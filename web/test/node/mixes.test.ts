@@ -51,6 +51,19 @@ describe("mixes", () => {
     expect(next.of({ id: "3", name: "Ann" }, [])).toMatchObject({ gain: 0.5 });
   });
 
+  it("kept meanwhile by another page stay", () => {
+    const kept = storage();
+    const [one, other] = [new Mixes(null, kept), new Mixes(null, kept)];
+    one.keep(ann, { ...mix, gain: 1 });
+    other.keep(ann, { ...mix, gain: 0.1 });
+    one.keep({ id: "2", name: "Bo" }, mix);
+    const next = new Mixes(null, kept);
+    expect(next.of(ann, [])?.gain).toBe(0.1);
+    expect(next.of({ id: "2", name: "Bo" }, [])?.gain).toBe(mix.gain);
+    one.setBuffer("tight");
+    expect(new Mixes(null, kept).of(ann, [])).toMatchObject({ gain: 0.1, buffer: "tight" });
+  });
+
   const sound = { gain: 1, pan: 0, muted: false, buffer: 512 };
   it.each([
     "{",

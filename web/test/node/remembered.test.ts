@@ -39,6 +39,16 @@ describe("remembered delays", () => {
     expect([next.of("Ann"), next.of("Bo"), next.of("Cy")]).toEqual([200, 500, null]);
   });
 
+  it("kept meanwhile by another page stay", () => {
+    const kept = storage();
+    const [one, other] = [new RememberedDelays(kept), new RememberedDelays(kept)];
+    one.keep("Ann", 300);
+    other.keep("Ann", 100);
+    one.keep("Bo", 500);
+    const next = new RememberedDelays(kept);
+    expect([next.of("Ann"), next.of("Bo")]).toEqual([100, 500]);
+  });
+
   it("of the peers longest not heard are forgotten", () => {
     const delays = new RememberedDelays(storage());
     for (let n = 0; n < 65; n++) {

@@ -127,6 +127,7 @@ beforeEach(() => {
     },
   );
   vi.stubGlobal("crossOriginIsolated", true);
+  vi.stubGlobal("isSecureContext", true);
   vi.stubGlobal("document", page);
   vi.stubGlobal("location", { protocol: "https:", host: "play.example", origin: "https://play.example" });
   gestures.clear();
@@ -291,21 +292,63 @@ it("knows whether the browser has to ask for the microphone, and follows that", 
   expect(askForMicrophone).not.toHaveBeenCalled();
 });
 
-it("warns when a card has gone that may have been the system's default", async () => {
-  track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
+it.each(["default", "communications"])(
+  "warns when a card has gone that may have been the system's %s",
+  async (standIn) => {
+    track.getSettings.mockReturnValue({ ...trackSettings, deviceId: standIn });
+    const studio = newStudio();
+    await studio.enableMicrophone();
+    await plug([standIn, "built in", "usb in"], []);
+    expect(problems(studio)).not.toContain("input-gone");
+    await plug([standIn, "built in"], []);
+    expect(studio.state.microphone).toBe("on");
+    expect(problems(studio)).toContain("input-gone");
+    studio.dismiss("input-gone");
+    await plug([standIn], []);
+    expect(problems(studio)).toContain("input-gone");
+    await studio.enableMicrophone();
+    expect(problems(studio)).not.toContain("input-gone");
+    track.getSettings.mockReturnValue(trackSettings);
+  },
+);
+
+it.each(["default", "communications"])(
+  "takes no other microphone by itself when its %s ends",
+  async (standIn) => {
+    Object.assign(navigator, { permissions: { query: async () => ({ state: "granted" }) } });
+    const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+    track.getSettings.mockReturnValue({ ...trackSettings, deviceId: standIn });
+    const studio = newStudio();
+    await plug([standIn, "built in", "usb in"], []);
+    await studio.enableMicrophone();
+    ended.onended?.();
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(studio.state.microphone).toBe("ended");
+    expect(askForMicrophone).toHaveBeenCalledTimes(1);
+    track.getSettings.mockReturnValue(trackSettings);
+  },
+);
+
+it("says of a page that came by plain http that there is no sound, and why", async () => {
+  vi.stubGlobal("isSecureContext", false);
+  vi.stubGlobal("crossOriginIsolated", false);
   const studio = newStudio();
-  await studio.enableMicrophone();
-  await plug(["default", "built in", "usb in"], []);
-  expect(problems(studio)).not.toContain("input-gone");
-  await plug(["default", "built in"], []);
-  expect(studio.state.microphone).toBe("on");
-  expect(problems(studio)).toContain("input-gone");
-  studio.dismiss("input-gone");
-  await plug(["default"], []);
-  expect(problems(studio)).toContain("input-gone");
-  await studio.enableMicrophone();
-  expect(problems(studio)).not.toContain("input-gone");
-  track.getSettings.mockReturnValue(trackSettings);
+  const said = () => studio.state.problems.map(({ id, remedy }) => [id, /https/.test(remedy)]);
+  expect(said()).toEqual([["sound", true]]);
+  startSound.mockRejectedValueOnce(new TypeError("reading 'addModule'"));
+  await studio.join();
+  expect(said()).toEqual([["sound", true]]);
+});
+
+it("says each time that Opus was chosen and cannot be", async () => {
+  const studio = newStudio();
+  await studio.change({ bits: "opus", channels: 4 });
+  await enter(studio, []);
+  expect(problems(studio)).toContain("opus");
+  studio.dismiss("opus");
+  await studio.change({ bits: 24 });
+  await studio.change({ bits: "opus" });
+  expect(problems(studio)).toContain("opus");
 });
 
 it("opens a microphone anew that comes late, the same one, and without a word", async () => {
