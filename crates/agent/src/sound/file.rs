@@ -1,7 +1,7 @@
 //! Without a sound card: a file or a tone is captured, and what is heard is written to a file, at the pace of a precise timer.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,53 +57,73 @@ pub struct FileDevice {
 struct Recording {
     path: PathBuf,
     spec: WavSpec,
-    writer: WavWriter<BufWriter<File>>,
+    sink: Sink,
     /// Of the file that is written, from 1.
     number: u32,
     /// In it.
     frames: u32,
     max_frames: u32,
-    /// Whether its header can be written anew: that of a pipe cannot.
-    flushes: bool,
+}
+
+enum Sink {
+    /// Its header tells how long it is.
+    File(WavWriter<BufWriter<File>>),
+    /// A pipe, or /dev/null: its header is past, and it goes on for as long as it may.
+    Stream(BufWriter<File>),
 }
 
 impl Recording {
     fn create(path: &Path, spec: WavSpec) -> Result<Self, String> {
-        let file = match File::create_new(path) {
+        let sink = match File::create_new(path) {
             Err(why) if why.kind() == ErrorKind::AlreadyExists && path.is_file() => {
                 return Err(format!(
                     "{} is there already: take another name, or remove it",
                     path.display()
                 ));
             }
-            // A pipe, or /dev/null.
-            Err(why) if why.kind() == ErrorKind::AlreadyExists => File::create(path),
-            file => file,
+            Err(why) if why.kind() == ErrorKind::AlreadyExists => stream_into(path, spec)
+                .map(Sink::Stream)
+                .map_err(|why| format!("{}: {why}", path.display()))?,
+            file => Sink::File(write_into(file, path, spec)?),
         };
-        let writer = write_into(file, path, spec)?;
         Ok(Self {
             path: path.to_owned(),
             spec,
-            writer,
+            sink,
             number: 1,
             frames: 0,
             max_frames: MAX_FILE_BYTES / FRAME_BYTES,
-            flushes: true,
         })
     }
 
     /// One quantum, which is readable in a file a few seconds later, whatever happens to this program.
     fn write(&mut self, left: &[f32], right: &[f32]) -> Result<(), String> {
         for (&left, &right) in left.iter().zip(right) {
-            if self.frames == self.max_frames {
+            let is_file = matches!(self.sink, Sink::File(_));
+            if is_file && self.frames == self.max_frames {
                 self.begin_another()?;
             }
-            let written = self.writer.write_sample(left);
-            (written.and_then(|()| self.writer.write_sample(right)))
-                .map_err(|why| self.failed(why))?;
-            self.frames += 1;
-            if self.flushes && (self.frames).is_multiple_of(FLUSH_SECONDS * self.spec.sample_rate) {
-                self.flushes = self.writer.flush().is_ok();
+            self.write_frame([left, right])
+                .map_err(|why| format!("{}: {why}", self.path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn write_frame(&mut self, frame: [f32; 2]) -> hound::Result<()> {
+        match &mut self.sink {
+            Sink::File(writer) => {
+                for sample in frame {
+                    writer.write_sample(sample)?;
+                }
+                self.frames += 1;
+                if (self.frames).is_multiple_of(FLUSH_SECONDS * self.spec.sample_rate) {
+                    writer.flush()?;
+                }
+            }
+            Sink::Stream(writer) => {
+                for sample in frame {
+                    writer.write_all(&sample.to_le_bytes())?;
+                }
             }
         }
         Ok(())
@@ -123,23 +143,31 @@ impl Recording {
                 file => break (path, file),
             }
         };
-        let next = write_into(file, &path, self.spec)?;
-        let full = std::mem::replace(&mut self.writer, next);
-        full.finalize().map_err(|why| self.failed(why))
+        let next = Sink::File(write_into(file, &path, self.spec)?);
+        finish(std::mem::replace(&mut self.sink, next), &self.path)
     }
 
     fn finish(self) -> Result<(), String> {
-        let (path, finished) = (self.path, self.writer.finalize());
-        finished.map_err(|why| format!("{}: {why}", path.display()))
-    }
-
-    fn failed(&self, why: hound::Error) -> String {
-        format!("{}: {why}", self.path.display())
+        finish(self.sink, &self.path)
     }
 }
 
+fn finish(sink: Sink, path: &Path) -> Result<(), String> {
+    let finished = match sink {
+        Sink::File(writer) => writer.finalize(),
+        Sink::Stream(mut writer) => writer.flush().map_err(hound::Error::IoError),
+    };
+    finished.map_err(|why| format!("{}: {why}", path.display()))
+}
+
+fn stream_into(path: &Path, spec: WavSpec) -> io::Result<BufWriter<File>> {
+    let mut writer = BufWriter::new(File::create(path)?);
+    writer.write_all(&spec.into_header_for_infinite_file())?;
+    Ok(writer)
+}
+
 fn write_into(
-    file: std::io::Result<File>,
+    file: io::Result<File>,
     path: &Path,
     spec: WavSpec,
 ) -> Result<WavWriter<BufWriter<File>>, String> {
@@ -438,15 +466,20 @@ mod tests {
         drop(pipe);
         let reading = std::thread::spawn(move || {
             let mut heard = Vec::new();
-            reader.read_to_end(&mut heard).map(|_| heard.len())
+            reader.read_to_end(&mut heard).map(|_| heard)
         });
+        // A file would be full.
+        recording.max_frames = 40_000;
         let samples = vec![0.5; 48_000];
         for _ in 0..2 * FLUSH_SECONDS {
             recording.write(&samples, &samples).expect("written");
         }
-        drop(recording);
-        let bytes = reading.join().expect("it reads").expect("read");
-        assert!(bytes > 2 * FLUSH_SECONDS as usize * 48_000 * 8, "{bytes}");
+        recording.finish().expect("finished");
+        let heard = reading.join().expect("it reads").expect("read");
+        let take = wav::read(&heard[..]).expect("a WAV file");
+        assert_eq!((take.channels, take.rate), (2, SampleRate::Hz48000));
+        let all = 2 * 2 * FLUSH_SECONDS as usize * 48_000;
+        assert_eq!(take.samples, vec![0.5; all]);
     }
 
     #[test]
