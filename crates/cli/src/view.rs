@@ -209,6 +209,7 @@ impl View {
     fn handle_key(&mut self, key: impl Into<KeyEvent>, status: &Status) -> Option<Order> {
         let key = plain(key.into());
         self.follow(status);
+        let removing = self.removing.take();
         match key {
             KeyCode::Char('?') => self.shows_help = !self.shows_help,
             KeyCode::Up => self.choose(self.row.saturating_sub(1), status),
@@ -216,7 +217,6 @@ impl View {
             KeyCode::Char(' ') => return Some(Order::ToggleMuteSelf),
             _ => {}
         }
-        let removing = self.removing.take();
         let peer = status.peers.get(self.row)?;
         let id = peer.id.clone();
         if status.is_owner && !id.is_empty() {
@@ -781,6 +781,8 @@ mod tests {
         assert_eq!(press('M', &status), (moderate(Moderation::Mute), false));
         assert_eq!(press('X', &status), (None, true));
         assert_eq!(press('?', &status), (None, false));
+        assert_eq!(press('X', &status), (None, true));
+        assert_eq!(press(' ', &status), (Some(Order::ToggleMuteSelf), false));
         assert_eq!(press('X', &status), (None, true));
         assert_eq!(press('X', &status), (moderate(Moderation::Remove), false));
         status.peers[0].is_muted_by_owner = true;
