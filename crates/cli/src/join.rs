@@ -91,7 +91,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["input", "tone", "output"])]
     output_device: Option<String>,
 
-    /// Which inputs of the card, separated by commas; if not given the first two, or the one that it has
+    /// Which inputs of the card, 1 to 64, at most 8 of them, separated by commas; if not given the first two, or the one that it has
     #[arg(
         long,
         value_name = "NUMBERS",
@@ -151,7 +151,7 @@ pub(crate) struct Join {
     #[arg(long = "loop", requires = "input")]
     is_loop: bool,
 
-    /// Play a sine into the room, of 440 Hz if not given
+    /// Play a sine into the room, of 20 to 20000 Hz, 440 if not given
     #[arg(
         long,
         value_name = "HZ",
@@ -167,11 +167,11 @@ pub(crate) struct Join {
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 
-    /// Hz, except with JACK and --input, which have their own; if the room is new
+    /// 44100, 48000, 88200 or 96000 Hz, except with JACK and --input, which have their own; if the room is new
     #[arg(long, value_name = "HZ", default_value = "48000", value_parser = rate)]
     rate: SampleRate,
 
-    /// Send so many synthetic musicians instead: company, or load; they sound through the server only
+    /// Send so many synthetic musicians instead, up to 1000: company, or load; they sound through the server only
     #[arg(
         long,
         value_name = "NUMBER",
@@ -183,7 +183,7 @@ pub(crate) struct Join {
     )]
     bots: Option<u32>,
 
-    /// ... into each of so many rooms: the link's, and new ones of the same server
+    /// ... into each of so many rooms, up to 1000: the link's, and new ones of the same server, which one with a room secret does not make
     #[arg(
         long,
         value_name = "NUMBER",
@@ -193,7 +193,7 @@ pub(crate) struct Join {
     )]
     rooms: u32,
 
-    /// ... who send in so many turns in the time of a packet; 1: all at once
+    /// ... who send in so many turns in the time of a packet, up to 64; 1: all at once
     #[arg(
         long,
         value_name = "NUMBER",

@@ -43,7 +43,7 @@ pub(super) const MAX_SESSIONS: usize = 4;
 const DATAGRAMS_PER_S: u32 = 8_000;
 /// Bytes that a participant may send per second in the long run; half as many at once. The most is 8 channels in 32 bits at 96 kHz, with copies: 3.7 MB.
 const BYTES_PER_S: u32 = 5_000_000;
-/// Probes, replies and reports that one participant may send another per second in the long run, and at once. A page sends 6.
+/// Probes, replies and reports that one participant may send another per second in the long run, and at once. A page sends 6 to 8.
 const PASSED_ON_PER_S: u32 = 50;
 /// Datagrams that the relay may have to send for a participant's audio per second in the long run, one for each who takes it; half as many at once.
 /// Few listeners never reach it; of a full room's 31, packets of 64 frames at 48 kHz take half.
