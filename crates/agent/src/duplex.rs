@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use antiphon_core::conceal::{Allowance, Concealer, Concealment, Run};
+use antiphon_core::conceal::Concealment;
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{Command, Player, PlayerConfig, SampleRate, StreamId, StreamStats};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -45,7 +45,7 @@ struct Record<const BYTES: usize> {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     frames: u32,
-    /// Frames before it that were lost: their time passes all the same.
+    /// Frames before it that found no room: their time passes all the same.
     lost: u32,
     /// When the audio thread had it, ns of the local clock.
     at_ns: u64,
@@ -96,7 +96,7 @@ pub struct DeviceDelays {
 pub struct Faults {
     /// Quanta that came late, as the device counts them.
     pub xruns: AtomicU64,
-    /// Frames that were not captured, or found no room on their way to the network thread.
+    /// Captured frames that found no room on their way to the network thread.
     pub lost_capture_frames: AtomicU64,
     /// Datagrams that found no room on their way to the audio thread.
     pub lost_datagrams: AtomicU64,
@@ -165,8 +165,6 @@ pub struct Far {
     channels: usize,
     /// A block, `[channel][frame]`.
     scratch: Vec<f32>,
-    /// Of what is captured.
-    concealer: Concealer,
     faults: Arc<Faults>,
 }
 
@@ -224,7 +222,6 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         observations: observations_out,
         channels: config.input_channels,
         scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
-        concealer: Concealer::new(config.rate, config.input_channels, Concealment::Prediction),
         faults,
     };
     Ok((duplex, far, sleeper))
@@ -281,15 +278,6 @@ impl Duplex {
         }
     }
 
-    /// So many frames were not captured before what comes next: the device went on without us.
-    ///
-    /// RT: no alloc, no lock, O(1).
-    pub fn miss(&mut self, frames: u32) {
-        self.lost = self.lost.saturating_add(frames);
-        let lost = &self.faults.lost_capture_frames;
-        lost.fetch_add(frames.into(), Ordering::Relaxed);
-    }
-
     fn capture(&mut self, captured: &[f32], frames: usize, at_ns: u64) {
         let block = Block {
             frames: frames as u32,
@@ -301,7 +289,9 @@ impl Duplex {
             let _ = self.blocks.push(block);
             self.lost = 0;
         } else {
-            self.miss(frames as u32);
+            self.lost = self.lost.saturating_add(frames as u32);
+            let lost = &self.faults.lost_capture_frames;
+            lost.fetch_add(frames as u64, Ordering::Relaxed);
         }
     }
 
@@ -364,7 +354,7 @@ impl Far {
     }
 
     /// The next captured block, `[channel][frame]`: `take` gets it, its frames, and when the audio thread had it, ns; first what
-    /// was lost before it, made up from what was captured. False if there is none.
+    /// was lost before it, as silence. False if there is none.
     pub fn take_block(&mut self, mut take: impl FnMut(&[f32], usize, u64)) -> bool {
         let Ok(block) = self.blocks.pop() else {
             return false;
@@ -372,16 +362,15 @@ impl Far {
         let mut lost = block.lost as usize;
         while lost > 0 {
             let frames = lost.min(MAX_QUANTUM_FRAMES);
-            let made_up = &mut self.scratch[..frames * self.channels];
-            carry_on(&mut self.concealer, made_up, frames, true);
-            take(made_up, frames, block.at_ns);
+            let silence = &mut self.scratch[..frames * self.channels];
+            silence.fill(0.0);
+            take(silence, frames, block.at_ns);
             lost -= frames;
         }
         let frames = block.frames as usize;
         let samples = &mut self.scratch[..frames * self.channels];
         // The audio thread wrote them before the block.
         if self.samples.pop_entire_slice(samples).is_ok() {
-            carry_on(&mut self.concealer, samples, frames, false);
             take(samples, frames, block.at_ns);
         }
         true
@@ -396,21 +385,6 @@ impl Far {
     pub fn observe(&mut self) -> Option<Observation> {
         self.observations.pop().ok()
     }
-}
-
-/// Remembers frames, `[channel][frame]`, or makes them up if they are missing. Nobody is hostile here: as much is allowed as there is.
-fn carry_on(concealer: &mut Concealer, samples: &mut [f32], frames: usize, is_missing: bool) {
-    let run = Run {
-        frames,
-        is_missing,
-        is_cut: false,
-    };
-    let channels = samples.len() / frames;
-    let mut left = Allowance {
-        fits: channels,
-        gaps: 1,
-    };
-    concealer.process(samples, frames, 0, channels, run, &mut left);
 }
 
 /// False if there is no room.
@@ -450,37 +424,5 @@ fn drain<const BYTES: usize>(
             take(record.stream, bytes, record.at_ns);
         }
         chunk.commit_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_not_captured_is_made_up_and_takes_its_time() {
-        let config = DuplexConfig {
-            rate: SampleRate::Hz48000,
-            input_channels: 1,
-            output_channels: 2,
-        };
-        let (mut duplex, mut far, _sleeper) = pair(config).expect("a duplex");
-        let sine = |frame: usize| 0.5 * (frame as f32 * 0.05).sin();
-        let mut taken = Vec::new();
-        for n in (0..100).filter(|n| *n != 60) {
-            if n == 61 {
-                duplex.miss(64);
-            }
-            let captured: Vec<f32> = (64 * n..64 * (n + 1)).map(sine).collect();
-            duplex.process(&captured, &mut [0.0; 128]);
-            while far.take_block(|samples, _, _| taken.extend_from_slice(samples)) {}
-        }
-        assert_eq!(taken.len(), 6_400);
-        let off = |frame: usize| (taken[frame] - sine(frame)).abs();
-        let (gap, faded) = (60 * 64, 64 * 64);
-        assert!((0..gap).chain(faded..6_400).all(|frame| off(frame) == 0.0));
-        let most = (gap..faded).map(off).fold(0.0, f32::max);
-        assert!(most < 0.05, "{most}");
-        assert_eq!(far.faults().lost_capture_frames.load(Ordering::Relaxed), 64);
     }
 }

@@ -145,7 +145,7 @@ fn a_quantum_does_not_allocate() {
     assert_eq!(
         frames,
         20_000 * 64,
-        "what was lost is made up, and takes its time"
+        "what was lost is silence, and takes its time"
     );
     assert!(blocks < 20_000, "something was lost in between");
     let faults = duplex.faults();

@@ -9,7 +9,6 @@ use antiphon_core::SampleRate;
 use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
 
 use super::{CardConfig, Device, RateSource};
-use crate::clock::now_ns;
 use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 
 /// Ports of a running JACK server.
@@ -208,7 +207,6 @@ impl JackDevice {
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
         let process = Process {
             duplex,
-            graph: Graph::default(),
             rate,
             latencies: latencies.clone(),
             captured: vec![0.0; self.inputs.len() * MAX_QUANTUM_FRAMES],
@@ -364,8 +362,6 @@ impl Events for Reported {
 }
 
 const UNKNOWN: u32 = u32::MAX;
-/// Who is away from the graph for longer has more than a gap.
-const MOST_MISSED_NS: u64 = 1_000_000_000;
 
 /// Of the ports, frames, as they were when last asked.
 struct Latencies {
@@ -397,31 +393,8 @@ impl Latencies {
     }
 }
 
-/// Follows the graph's clock. RT: no alloc, no lock, O(1).
-#[derive(Default)]
-struct Graph {
-    /// First frame after the newest cycle, and when that began, ns.
-    next: Option<(u32, u64)>,
-}
-
-impl Graph {
-    /// A cycle of `frames` frames begins with frame `start` at `now_ns`: how many the graph has passed without us, which was too late. None were where its
-    /// clock has gone on by more than time has: it was set.
-    fn missed(&mut self, start: u32, frames: u32, rate: SampleRate, now_ns: u64) -> u32 {
-        let next = (start.wrapping_add(frames), now_ns);
-        let Some((expected, before_ns)) = self.next.replace(next) else {
-            return 0;
-        };
-        let passed_ns = now_ns.saturating_sub(before_ns).min(MOST_MISSED_NS);
-        let missed = start.wrapping_sub(expected);
-        let most = passed_ns * u64::from(rate.hz()) / 1_000_000_000;
-        if u64::from(missed) <= most { missed } else { 0 }
-    }
-}
-
 struct Process {
     duplex: Duplex,
-    graph: Graph,
     rate: SampleRate,
     latencies: Arc<Latencies>,
     inputs: Vec<InPort>,
@@ -434,10 +407,6 @@ struct Process {
 impl Handler for Process {
     fn process(&mut self, cycle: &Cycle<'_>) {
         let frames = cycle.frames as usize;
-        let missed = (self.graph).missed(cycle.start(), cycle.frames, self.rate, now_ns());
-        if missed > 0 {
-            self.duplex.miss(missed);
-        }
         self.duplex
             .set_delays(self.latencies.delays(cycle.frames, self.rate));
         // A longer cycle than the engine renders is rendered in parts.
@@ -463,23 +432,6 @@ impl Handler for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_the_graph_passes_without_us_is_missed_unless_its_clock_was_set() {
-        let (mut graph, rate) = (Graph::default(), SampleRate::Hz48000);
-        let near_its_end = u32::MAX - 100;
-        let mut missed = |start: u32, ms: u64| {
-            graph.missed(near_its_end.wrapping_add(start), 64, rate, ms * 1_000_000)
-        };
-        assert_eq!(missed(0, 100), 0, "the first");
-        assert_eq!(missed(64, 101), 0);
-        assert_eq!(missed(192, 104), 64, "one cycle was too late");
-        assert_eq!(missed(256, 105), 0);
-        assert_eq!(missed(100_000, 106), 0, "set");
-        assert_eq!(missed(100_064, 107), 0);
-        assert_eq!(missed(100_000, 108), 0, "put back");
-        assert_eq!(missed(400_064, 6_108), 0, "away for long");
-    }
 
     #[test]
     fn a_card_that_is_back_is_linked_again_and_what_a_user_unlinked_is_not() {
