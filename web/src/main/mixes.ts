@@ -29,7 +29,7 @@ export class Mixes {
     private readonly keeper?: Keeper,
   ) {
     const kept = Array.from(readMixes(keeper), ([name, mix]) => [name, { id: null, mix }] as const);
-    this.#byName = new Map(kept.slice(-MOST_NAMES));
+    this.#byName = new Map(kept);
   }
 
   /** `here`: the names of the others who are there, so that who comes second under a name is not taken for the first. */
@@ -73,7 +73,7 @@ function readMixes(keeper?: Keeper): Map<string, KeptMix> {
     const mix = readMix(value);
     return mix === null ? [] : [[name, mix]];
   });
-  return new Map(read);
+  return new Map(read.slice(-MOST_NAMES));
 }
 
 function readMix(value: unknown): KeptMix | null {

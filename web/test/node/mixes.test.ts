@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { type Mix, Mixes } from "../../src/main/mixes";
+import { readEntries } from "../../src/main/storage";
 import { storage } from "./storage";
 
 const mix: Mix = { gain: 0.5, pan: -0.25, muted: true, solo: true, buffer: "safe", pin: "relay" };
@@ -62,6 +63,14 @@ describe("mixes", () => {
     expect(next.of({ id: "2", name: "Bo" }, [])?.gain).toBe(mix.gain);
     one.setBuffer("tight");
     expect(new Mixes(null, kept).of(ann, [])).toMatchObject({ gain: 0.1, buffer: "tight" });
+  });
+
+  it("are no more than 64 once one is kept, however many were stored", () => {
+    const { gain, pan, muted, buffer } = mix;
+    const many = Array.from({ length: 200 }, (_, n) => [`player ${n}`, { gain, pan, muted, buffer }]);
+    const kept = storage(JSON.stringify(many));
+    new Mixes(null, kept).keep(ann, mix);
+    expect(readEntries("antiphon.mixes", kept)).toHaveLength(64);
   });
 
   const sound = { gain: 1, pan: 0, muted: false, buffer: 512 };
