@@ -129,13 +129,14 @@ export class LoopBack {
       this.#show({ phase: "running", doneShare: share });
       await wait(LOOK_MS);
     }
-    // In a room everybody would hear them.
-    if (stopped()) for (const source of sources) source.stop();
     const recording = stopped() ? null : await recorded;
     this.#endRecording = null;
     const output = sound.outputClock(null);
-    if (recording === null || output === null || stopped())
+    if (recording === null || output === null || stopped()) {
+      // Those that are left would be heard by everybody in a room.
+      for (const source of sources) source.stop();
       throw new Error("The sound stopped meanwhile. Try again.");
+    }
     if (output.playedLine.errorMs > MOST_DOUBT_MS)
       throw new Error("This computer was too busy to measure it well. Close other programs and try again.");
     const lateMs: (number | null)[] = [];
