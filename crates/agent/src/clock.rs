@@ -58,22 +58,20 @@ impl Recent {
 
     /// The middle, and half of what the middle 80 % range over; `None` before there is any.
     pub fn middle(&self) -> Option<Estimate> {
-        self.newest_middle(self.capacity)
+        let sorted = self.sorted(self.capacity);
+        (!sorted.is_empty()).then(|| Estimate {
+            ns: quantile(&sorted, 0.5),
+            error_ns: (quantile(&sorted, 0.9) - quantile(&sorted, 0.1)) / 2,
+        })
     }
 
     /// The middle of the `newest` values, and half of what the middle 80 % of all range over, or how far the newest are from the middle of all if
     /// that is more; `None` before there is any.
     pub fn newest_middle(&self, newest: usize) -> Option<Estimate> {
-        let all = self.sorted(self.capacity);
-        if all.is_empty() {
-            return None;
-        }
+        let all = self.middle()?;
         let ns = quantile(&self.sorted(newest), 0.5);
-        let range = quantile(&all, 0.9) - quantile(&all, 0.1);
-        Some(Estimate {
-            ns,
-            error_ns: (range / 2).max((ns - quantile(&all, 0.5)).abs()),
-        })
+        let error_ns = all.error_ns.max((ns - all.ns).abs());
+        Some(Estimate { ns, error_ns })
     }
 
     fn sorted(&self, newest: usize) -> Vec<i64> {
