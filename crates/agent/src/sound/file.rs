@@ -1,5 +1,6 @@
 //! Without a sound card: a file or a tone is captured, and what is heard is written to a file, at the pace of a precise timer.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ struct Recording {
     sink: Sink,
     /// Of the file that is written, from 1.
     number: u32,
-    /// In it.
+    /// In it; of a stream none are counted, so it is never full.
     frames: u32,
     max_frames: u32,
 }
@@ -81,9 +82,9 @@ impl Recording {
                     path.display()
                 ));
             }
-            Err(why) if why.kind() == ErrorKind::AlreadyExists => stream_into(path, spec)
-                .map(Sink::Stream)
-                .map_err(|why| format!("{}: {why}", path.display()))?,
+            Err(why) if why.kind() == ErrorKind::AlreadyExists => {
+                Sink::Stream(stream_into(path, spec).map_err(|why| failed(path, why))?)
+            }
             file => Sink::File(write_into(file, path, spec)?),
         };
         Ok(Self {
@@ -99,12 +100,11 @@ impl Recording {
     /// One quantum, which is readable in a file a few seconds later, whatever happens to this program.
     fn write(&mut self, left: &[f32], right: &[f32]) -> Result<(), String> {
         for (&left, &right) in left.iter().zip(right) {
-            let is_file = matches!(self.sink, Sink::File(_));
-            if is_file && self.frames == self.max_frames {
+            if self.frames == self.max_frames {
                 self.begin_another()?;
             }
             self.write_frame([left, right])
-                .map_err(|why| format!("{}: {why}", self.path.display()))?;
+                .map_err(|why| failed(&self.path, why))?;
         }
         Ok(())
     }
@@ -157,7 +157,11 @@ fn finish(sink: Sink, path: &Path) -> Result<(), String> {
         Sink::File(writer) => writer.finalize(),
         Sink::Stream(mut writer) => writer.flush().map_err(hound::Error::IoError),
     };
-    finished.map_err(|why| format!("{}: {why}", path.display()))
+    finished.map_err(|why| failed(path, why))
+}
+
+fn failed(path: &Path, why: impl Display) -> String {
+    format!("{}: {why}", path.display())
 }
 
 fn stream_into(path: &Path, spec: WavSpec) -> io::Result<BufWriter<File>> {
@@ -173,7 +177,7 @@ fn write_into(
 ) -> Result<WavWriter<BufWriter<File>>, String> {
     file.map_err(hound::Error::IoError)
         .and_then(|file| WavWriter::new(BufWriter::new(file), spec))
-        .map_err(|why| format!("{}: {why}", path.display()))
+        .map_err(|why| failed(path, why))
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -193,7 +197,7 @@ pub fn read_take(path: &Path, is_loop: bool) -> Result<(Input, SampleRate), Stri
     let take = File::open(path)
         .map_err(|error| error.to_string())
         .and_then(|file| wav::read(BufReader::new(file)))
-        .map_err(|why| format!("{}: {why}", path.display()))?;
+        .map_err(|why| failed(path, why))?;
     let input = Input::Take {
         samples: take.samples,
         channels: take.channels,
