@@ -123,6 +123,8 @@ pub struct Mixer {
     inputs: BTreeMap<u16, Input>,
     listeners: BTreeMap<u16, Listener>,
     handed_over: Option<Duration>,
+    /// Of all packets that were made.
+    mixed_frames: u64,
     /// The listener whose newest packet is polled, and when that became complete.
     polled: Option<(u16, Option<Duration>)>,
     /// Room for a packet, and for one source's part of it; `[channel][frame]`.
@@ -180,6 +182,7 @@ impl Mixer {
             inputs: BTreeMap::new(),
             listeners: BTreeMap::new(),
             handed_over: None,
+            mixed_frames: 0,
             polled: None,
             packet: room(),
             part: room(),
@@ -326,7 +329,8 @@ impl Mixer {
         self.handed_over = Some(until);
     }
 
-    /// Writes the next datagram of a mix into `out`, if its frames are there or it is due. To be called until it gives `None`.
+    /// Writes the next datagram of a mix into `out`, if its frames are there or it is due. To be called until it gives `None`, with the same `now`: else a host
+    /// that is slower than its mixes would never come to an end.
     ///
     /// RT: no alloc, no lock, O(listeners + sources × frames).
     ///
@@ -355,6 +359,16 @@ impl Mixer {
             let (listener, _) = self.polled?;
             self.mix(listener, due_by);
         }
+    }
+
+    /// Frames of all packets that were made so far: the work that was done.
+    pub fn mixed_frames(&self) -> u64 {
+        self.mixed_frames
+    }
+
+    /// Frames of the longest packet for each who has a mix: so much may be made in one go, before the host looks at what else there is.
+    pub fn frames_in_one_go(&self) -> u64 {
+        (self.listeners.len() * MAX_PACKET_FRAMES) as u64
     }
 
     /// When [`poll_datagram`](Self::poll_datagram) gives a datagram even if nothing comes; `None` while nobody mixes anyone.
@@ -499,6 +513,7 @@ impl Mixer {
         mix.limiter.process(packet, frames);
         mix.samples.sender.push(packet, frames);
         mix.position += frames as u64;
+        self.mixed_frames += frames as u64;
     }
 }
 

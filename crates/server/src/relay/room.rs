@@ -89,6 +89,8 @@ pub(super) struct Room {
     participants: BTreeMap<u16, Participant>,
     /// Its clock is the relay's.
     mixer: Mixer,
+    /// There was more to mix than is done in one go.
+    has_more_to_mix: bool,
     rate: SampleRate,
     encoding: Rc<Encoding>,
     /// From a datagram's arrival until its last copy was handed to QUIC.
@@ -317,6 +319,7 @@ impl Room {
             listeners_changed: false,
             participants: BTreeMap::new(),
             mixer: Mixer::new(rate),
+            has_more_to_mix: false,
             rate,
             encoding,
             forward: Latencies::default(),
@@ -778,20 +781,26 @@ impl Room {
             let arrived = connections.arrived();
             let clock = arrived.saturating_duration_since(self.start);
             self.mixer.handle_audio(from, &sound.datagram()[1..], clock);
-            self.send_mixes(connections);
+            if !self.has_more_to_mix {
+                self.send_mixes(connections);
+            }
         }
     }
 
-    /// Sends what is complete or due of the mixes by now.
+    /// Sends what is complete or due of the mixes by now; of much, a part, and the rest when the loop comes round again: whoever mixes more than the
+    /// thread can shall not keep it from all others.
     pub(super) fn send_mixes(&mut self, connections: &mut Connections) {
         let mut outgoing = [0; MAX_DATAGRAM_BYTES];
         let handled = connections.handled_until();
         self.mixer
             .handed_over(handled.saturating_duration_since(self.start));
-        while let Some(mixed) = self
-            .mixer
-            .poll_datagram(self.start.elapsed(), &mut outgoing)
-        {
+        let now = self.start.elapsed();
+        let enough = self.mixer.mixed_frames() + self.mixer.frames_in_one_go();
+        let had_more = std::mem::replace(&mut self.has_more_to_mix, false);
+        if had_more {
+            self.changed.mixes.set(true);
+        }
+        while let Some(mixed) = self.mixer.poll_datagram(now, &mut outgoing) {
             self.changed.mixes.set(true);
             let (stream, complete_at) = (mixed.listener, mixed.complete_at);
             let datagram = &mut outgoing[..mixed.length];
@@ -802,6 +811,10 @@ impl Room {
                 Rendition::Feed => self.encode(stream, datagram, complete_at),
             }
             self.review_mix(stream, connections);
+            if self.mixer.mixed_frames() > enough {
+                self.has_more_to_mix = true;
+                return;
+            }
         }
     }
 
@@ -946,8 +959,11 @@ impl Room {
             .prepare(stream, |rung| listener.takes(rung), feeds);
     }
 
-    /// When a mix is due, whatever is missing in it; on the relay's clock.
+    /// When a mix is due, whatever is missing in it; on the relay's clock. At once, if there was more to mix than is done in one go.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        if self.has_more_to_mix {
+            return Some(Duration::ZERO);
+        }
         self.mixer.poll_timeout()
     }
 
@@ -1315,6 +1331,49 @@ mod tests {
         say(&mut room, &mut connections);
         assert!(!refused(&room));
         assert_eq!(shared(&room), MAX_MIXED);
+    }
+
+    #[tokio::test]
+    async fn a_room_that_is_behind_mixes_a_part_and_lets_others_have_their_turn() {
+        const LEAST: usize = 16;
+        const LONGEST: u64 = 512;
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+        let listen = Listen {
+            mix: Some(Mix {
+                format: 16,
+                packet_frames: LEAST,
+                sources: vec![Source {
+                    stream: 2,
+                    gain: 1.0,
+                    pan: 0.0,
+                    muted: false,
+                }],
+            }),
+            ..Listen::default()
+        };
+        room.handle_listen(1, listen, &mut connections)
+            .expect("allowed");
+        room.connect_listeners(&mut connections);
+        // As if the thread had stood still for so long.
+        room.start -= Duration::from_millis(200);
+        connections.has_handled();
+        let is_behind = |room: &Room| room.poll_timeout() == Some(Duration::ZERO);
+        let mut turns = 0;
+        loop {
+            let before = room.mixer.mixed_frames();
+            room.changed.mixes.set(false);
+            room.send_mixes(&mut connections);
+            let mixed = room.mixer.mixed_frames() - before;
+            assert!(mixed <= LONGEST + LEAST as u64, "{mixed}");
+            assert!(room.changed.mixes.get(), "it is due at once, or no more");
+            if !is_behind(&room) {
+                break;
+            }
+            turns += 1;
+        }
+        // 150 ms of it, at least, which do not wait for what lies unread.
+        assert!(turns >= 10, "{turns}");
     }
 
     #[tokio::test]
