@@ -6,7 +6,7 @@
 //! through (`cargo bench -p antiphon-server --bench congestion`). So here
 //!
 //! * loss counts as congestion only where it is more than a tenth by more than chance; a tenth as in Google's congestion control for
-//!   WebRTC (draft-ietf-rmcat-gcc-02, section 6). Then it takes away half as much as was lost of what was under way; after an interruption
+//!   WebRTC (draft-ietf-rmcat-gcc-02, section 6); an acknowledgement of packets that the network has marked (ECN) counts as one that was lost. Then it takes away half as much as was lost of what was under way; after an interruption
 //!   the window soon doubles again;
 //! * a window that holds the sender back does not grow while packets wait in a queue of the network, and shrinks while they wait for long:
 //!   then the queue is our own doing. If shrinking does not shorten the queue, it is not: the way has become longer;
@@ -91,6 +91,8 @@ struct Sound {
     packets: u32,
     acked: u64,
     lost: u64,
+    /// Size of the packet that was acknowledged last.
+    newest: u64,
     /// Most that was under way.
     most_in_flight: u64,
     /// Bytes acknowledged since then without loss or a full window, for their rate.
@@ -125,6 +127,7 @@ impl Sound {
             packets: 0,
             acked: 0,
             lost: 0,
+            newest: mtu,
             most_in_flight: 0,
             free_since: now,
             free_acked: 0,
@@ -227,6 +230,7 @@ impl Sound {
     fn acknowledged(&mut self, now: Instant, round_trip: Duration, bytes: u64, app_limited: bool) {
         self.packets += 1;
         self.acked += bytes;
+        self.newest = bytes;
         self.remember(round_trip, now);
         if app_limited {
             return;
@@ -281,6 +285,13 @@ impl Controller for Sound {
         _is_persistent_congestion: bool,
         lost_bytes: u64,
     ) {
+        // Nothing is lost where packets came, but marked (ECN): a network that could not mark them would have dropped some. How many the other end saw marked since
+        // its last acknowledgement is not known: at least one.
+        let lost_bytes = if lost_bytes == 0 {
+            self.newest
+        } else {
+            lost_bytes
+        };
         self.packets += lost_bytes.div_ceil(self.mtu) as u32;
         self.lost += lost_bytes;
     }
@@ -402,6 +413,26 @@ mod tests {
         let under_way = PACKET * 375 / 10;
         let kept = sound.window() as f64 / under_way as f64;
         assert!((0.8..=0.9).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn marks_of_a_network_that_is_full_count_as_loss() {
+        let (mut sound, mut now) = begin();
+        second(&mut sound, &mut now, 0, 100, true);
+        sound.judge(now);
+        for (nth, shrinks) in [(50, false), (4, true)] {
+            let before = sound.window();
+            for n in 1..=375 {
+                now += Duration::from_micros(2_667);
+                sound.acknowledged(now, Duration::from_millis(100), PACKET, false);
+                sound.on_end_acks(now, 100 * PACKET, false, None);
+                if n % nth == 0 {
+                    sound.on_congestion_event(now, now, false, 0);
+                }
+            }
+            let after = sound.window();
+            assert_eq!(after < before, shrinks, "{after} after {before}");
+        }
     }
 
     #[test]
