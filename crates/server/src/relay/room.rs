@@ -730,6 +730,12 @@ impl Room {
         connections: &mut Connections,
     ) {
         let Some(receiver) = self.participants.get_mut(&to) else {
+            // Nobody's allowance is there for it, and it is not for nothing.
+            if let Some(sender) = self.participants.get_mut(&from)
+                && !sender.allowance.datagram(outgoing.len(), clock)
+            {
+                sender.counts.over_rate += 1;
+            }
             return;
         };
         if receiver.allowance.pass_on(from, clock) {
@@ -1186,7 +1192,7 @@ fn writable(raw: Bytes) -> BytesMut {
 mod tests {
     use std::{iter, net::Ipv4Addr, time::SystemTime};
 
-    use antiphon_core::wire::AudioHeader;
+    use antiphon_core::wire::{AudioHeader, Probe};
 
     use super::*;
     use crate::relay::{
@@ -1331,6 +1337,31 @@ mod tests {
         say(&mut room, &mut connections);
         assert!(!refused(&room));
         assert_eq!(shared(&room), MAX_MIXED);
+    }
+
+    #[tokio::test]
+    async fn probes_of_nobody_count_as_what_a_participant_sends() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+        let now = Instant::now();
+        let mut over_rate = |to| {
+            let probe = Probe {
+                stream: to,
+                id: 1,
+                time_ns: 0,
+                replied_ns: None,
+            };
+            let mut raw = vec![SESSION_PREFIX];
+            raw.extend_from_slice(&probe.to_bytes());
+            let raw = Bytes::from(raw);
+            for _ in 0..DATAGRAMS_PER_S {
+                room.handle_datagram(1, ConnectionHandle(0), raw.clone(), now, &mut connections);
+            }
+            std::mem::take(&mut room.participants.get_mut(&1).expect("there").counts.over_rate)
+        };
+        assert_eq!(over_rate(2), u64::from(DATAGRAMS_PER_S - PASSED_ON_PER_S));
+        assert_eq!(over_rate(9), u64::from(DATAGRAMS_PER_S / 2), "at once");
+        assert_eq!(over_rate(9), u64::from(DATAGRAMS_PER_S));
     }
 
     #[tokio::test]
