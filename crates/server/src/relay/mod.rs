@@ -478,8 +478,12 @@ impl Relay {
         }
         // Such a mix misses something, and leaves up to 1 ms late: the timer's grain. What is complete has left before that, with its last frame.
         if self.next_mix().is_some_and(|due| due <= now) {
+            let now = now - self.start;
             for room in self.rooms.values() {
-                room.borrow_mut().send_mixes(&mut self.connections);
+                let mut room = room.borrow_mut();
+                if room.poll_timeout().is_some_and(|due| due <= now) {
+                    room.send_mixes(&mut self.connections);
+                }
             }
         }
         self.lag.handle_timeout(now);
