@@ -1087,17 +1087,19 @@ async fn a_mix_holds_those_whom_the_listener_named_and_not_itself() {
 
 #[tokio::test]
 async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
-    const ADMITTED: u16 = 128;
-    const MIXES: u16 = 32;
+    const ADMITTED: u16 = 180;
+    const NAMED: u16 = 64;
+    // Each takes a quarter of 64 and 8, of 2,048.
+    const MIXES: u16 = 113;
     let relay = Relay::start();
     let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
     let first = relay.connect(tokens[0]).await;
     let mut first = Control::open(&first).await;
-    // All but the listener, and nobody who sends: what matters here is not the mixing. The first one hears who listens.
-    let sources: Vec<Value> = (1..=ADMITTED)
+    // Nobody who sends: what matters here is not the mixing. The first one hears who listens.
+    let sources: Vec<Value> = (1..=NAMED)
         .map(|stream| json!({"stream": stream, "gain": 1, "pan": 0, "muted": true}))
         .collect();
-    let mix = json!({"format": 16, "packet_frames": 128, "sources": sources});
+    let mix = json!({"format": 16, "packet_frames": 512, "sources": sources});
     let listen = |mix: Value| json!({"type": "listen", "forward": [1], "mix": mix, "opus": true});
     let join = async |stream: u16| {
         let session = relay.connect(tokens[usize::from(stream) - 1]).await;
@@ -1106,7 +1108,7 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
         (session, control)
     };
     let mut mixed = Vec::new();
-    for stream in 2..2 + MIXES {
+    for stream in NAMED + 1..=NAMED + MIXES {
         mixed.push(join(stream).await);
         first.wanted(mixed.len() as u64).await;
     }
@@ -1115,7 +1117,7 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
         timeout(SOON, told).await.expect("it is told");
     };
     is_refused(&mut mixed[0].1, false).await;
-    let (instead, mut instead_control) = join(100).await;
+    let (instead, mut instead_control) = join(ADMITTED - 1).await;
     first.wanted(u64::from(MIXES) + 1).await;
     is_refused(&mut instead_control, true).await;
     // More often than it might change a mix.
@@ -1128,7 +1130,7 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
     first.wanted(MIXES.into()).await;
     instead_control.say(listen(mix.clone())).await;
     is_refused(&mut instead_control, false).await;
-    let (_refused, mut refused_control) = join(101).await;
+    let (_refused, mut refused_control) = join(ADMITTED).await;
     is_refused(&mut refused_control, true).await;
     first.wanted(u64::from(MIXES) + 1).await;
     instead.close(0, b"");
@@ -1139,9 +1141,12 @@ async fn the_server_mixes_so_much_and_forwards_to_who_asks_for_more() {
 
 #[tokio::test]
 async fn who_changes_its_mix_too_often_keeps_its_share_of_all() {
-    const ADMITTED: u16 = 128;
+    const NAMED: u16 = 64;
+    const OTHERS: u16 = 113;
     let relay = Relay::start();
-    let tokens: Vec<Token> = (1..=ADMITTED).map(|stream| relay.admit(stream)).collect();
+    let tokens: Vec<Token> = (1..=NAMED + OTHERS)
+        .map(|stream| relay.admit(stream))
+        .collect();
     let listen = |packet_frames: u16, sources: u16| {
         let sources: Vec<Value> = (1..=sources)
             .map(|stream| json!({"stream": stream, "gain": 1, "pan": 0, "muted": true}))
@@ -1158,15 +1163,15 @@ async fn who_changes_its_mix_too_often_keeps_its_share_of_all() {
     for n in 0..4 {
         control.say(listen(64 + n, 1)).await;
     }
-    control.say(listen(128, ADMITTED)).await;
+    control.say(listen(128, NAMED)).await;
     timeout(SOON, hasty.closed()).await.expect("it is closed");
-    // With its one, and 127 of each of the others, there is room for just these of the last one's.
+    // With its one in packets of 67 frames, which takes 18, and as much of each of the others, there is room for just these of the last one's: 14 of 2,048.
     let mut others = Vec::new();
-    for stream in 3..36u16 {
+    for stream in NAMED + 1..=NAMED + OTHERS {
         let session = relay.connect(tokens[usize::from(stream) - 1]).await;
         let mut control = Control::open(&session).await;
-        let sources = if stream == 35 { 31 } else { ADMITTED };
-        control.say(listen(128, sources)).await;
+        let sources = if stream == NAMED + OTHERS { 48 } else { NAMED };
+        control.say(listen(512, sources)).await;
         first.wanted(others.len() as u64 + 2).await;
         others.push((session, control));
     }

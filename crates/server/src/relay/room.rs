@@ -14,7 +14,7 @@ use std::{
 use antiphon_core::{
     SampleFormat, SampleRate,
     ladder::CONGESTED_SHARE,
-    wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MIX_STREAM},
+    wire::{self, Datagram, Kind, MAX_DATAGRAM_BYTES, MAX_PACKET_FRAMES, MIX_STREAM},
 };
 use antiphon_opus::outgoing::{Choice, Copies, Listener, Rendition, Rung, Sent};
 use bytes::{Bytes, BytesMut};
@@ -51,10 +51,16 @@ const DELIVERIES_PER_S: u32 = 48_000;
 /// The same for all in a room: more than a full room where everyone takes everyone's packets of 128 frames as they are: 372,000, and a third more where their
 /// blocks are of one and a half packets, which go as two.
 const ROOM_DELIVERIES_PER_S: u32 = 500_000;
-/// Sources of all mixes of the server together: some four full rooms where everyone takes a mix of everyone. Who asks for more is not mixed for.
-const MAX_MIXED: usize = 4_096;
-/// The same with those by which running mixes have grown: who has come into a room shall not take away everybody's.
-const MAX_GROWN: usize = MAX_MIXED + MAX_MIXED / 8;
+/// Work of all mixes of the server together, see [`mixing_work`]: some four fifths of a core, of which twenty who take a mix of everyone need 540. Who asks for more
+/// is not mixed for.
+const MAX_MIXING: usize = 2_048;
+/// The same with that by which running mixes have grown: who has come into a room shall not take away everybody's.
+const MAX_GROWN: usize = MAX_MIXING + MAX_MIXING / 8;
+/// To make a packet and to send it takes as much as so many sources in it.
+const PACKET_WORK: usize = 8;
+/// A mix is made in the packets that were asked for where it takes no more than one part in so many of what is left, else in longer ones: so that a few leave something
+/// for the others.
+const PARTS_LEFT: usize = 4;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
 /// Mixes of another shape that a participant may ask for per second in the long run, and at once: making one takes the media thread's
@@ -128,6 +134,8 @@ struct Participant {
     wanted: Wanted,
     allowance: Allowance,
     mix_share: MixShare,
+    /// Frames of its mix's packets: as it asked for, or more.
+    mix_frames: usize,
     /// Whether it asked for a mix, and the server mixed enough already.
     mix_refused: bool,
     uplink: Uplink,
@@ -187,40 +195,60 @@ fn room_deliveries(now: Duration) -> TokenBucket {
     TokenBucket::new(ROOM_DELIVERIES_PER_S / 2, ROOM_DELIVERIES_PER_S, now)
 }
 
+/// What a mix of so many takes: 1 for each source, and [`PACKET_WORK`], of 375 packets of 128 frames a second.
+fn mixing_work(sources: usize, packet_frames: usize, rate: SampleRate) -> usize {
+    if sources == 0 {
+        return 0;
+    }
+    ((sources + PACKET_WORK) * rate.hz() as usize * 128).div_ceil(48_000 * packet_frames)
+}
+
 /// What the server mixes in all rooms together.
 #[derive(Debug, Default)]
 pub(super) struct AllMixes {
-    sources: Cell<usize>,
+    work: Cell<usize>,
     /// Mixes that were one too many, since the start.
     pub(super) refused: Cell<u64>,
 }
 
-/// A participant's part of all sources that the server mixes.
+/// A participant's part of all that the server mixes.
 #[derive(Debug)]
 struct MixShare {
     all: Rc<AllMixes>,
-    sources: usize,
+    work: usize,
 }
 
 impl MixShare {
-    /// Of all, if this one were so large.
-    fn all_with(&self, sources: usize) -> usize {
-        self.all.sources.get() - self.sources + sources
+    /// Of all, if this one took so much.
+    fn all_with(&self, work: usize) -> usize {
+        self.all.work.get() - self.work + work
     }
 
-    /// Whether the server would not mix too much.
-    fn may_be(&self, sources: usize) -> bool {
-        let most = if self.sources == 0 {
-            MAX_MIXED
+    /// In what packets the server would take on a mix of so many: as asked, or longer. `None` if it would mix too much even so.
+    fn packet_frames(&self, sources: usize, asked: usize, rate: SampleRate) -> Option<usize> {
+        let most = if self.work == 0 {
+            MAX_MIXING
         } else {
             MAX_GROWN
         };
-        sources <= self.sources || self.all_with(sources) <= most
+        let left = most.saturating_sub(self.all_with(0));
+        let mut frames = asked;
+        loop {
+            let is_longest = frames >= MAX_PACKET_FRAMES;
+            let may_take = if is_longest { left } else { left / PARTS_LEFT };
+            if mixing_work(sources, frames, rate) <= may_take.max(self.work) {
+                return Some(frames);
+            }
+            if is_longest {
+                return None;
+            }
+            frames = (2 * frames).min(MAX_PACKET_FRAMES);
+        }
     }
 
-    fn set(&mut self, sources: usize) {
-        self.all.sources.set(self.all_with(sources));
-        self.sources = sources;
+    fn set(&mut self, work: usize) {
+        self.all.work.set(self.all_with(work));
+        self.work = work;
     }
 }
 
@@ -228,6 +256,11 @@ impl Drop for MixShare {
     fn drop(&mut self) {
         self.set(0);
     }
+}
+
+fn format_of(mix: &Mix) -> SampleFormat {
+    let format = SampleFormat::from_bits(mix.format);
+    format.expect("a control message has the engine's formats")
 }
 
 /// How a participant is sent its mix: in samples as it asked for, or in what its downlink has room for.
@@ -247,13 +280,12 @@ struct MixWay {
 
 impl MixWay {
     /// The formats: without Opus, where that cannot be.
-    fn rungs(mix: &Mix, rate: SampleRate, opus: bool) -> Rc<[Rung]> {
-        let format = SampleFormat::from_bits(mix.format);
+    fn rungs(mix: &Mix, packet_frames: usize, rate: SampleRate, opus: bool) -> Rc<[Rung]> {
         let choice = Choice {
             rate,
-            format: format.expect("a control message has the engine's formats"),
+            format: format_of(mix),
             channels: CHANNELS,
-            packet_frames: mix.packet_frames,
+            packet_frames,
             opus_kbps: None,
             adapts: true,
             copies: Copies::Off,
@@ -349,8 +381,9 @@ impl Room {
             allowance: Allowance::new(self.start.elapsed()),
             mix_share: MixShare {
                 all: Rc::clone(&self.all_mixes),
-                sources: 0,
+                work: 0,
             },
+            mix_frames: MAX_PACKET_FRAMES,
             mix_refused: false,
             uplink: Uplink::default(),
             mixed: Mixed::default(),
@@ -476,12 +509,18 @@ impl Room {
         if !participant.allowance.messages.take(1, now) {
             return Err(ControlError::TooFast);
         }
-        let is_refused = !participant.mix_share.may_be(mixed);
+        let shape = participant.listen.mix.as_ref().map(Mix::shape);
+        let asked = match &listen.mix {
+            Some(mix) if shape != Some(mix.shape()) => mix.packet_frames,
+            _ => participant.mix_frames,
+        };
+        let share = &participant.mix_share;
+        let packet_frames = share.packet_frames(mixed, asked, self.rate);
+        let is_refused = packet_frames.is_none();
         if is_refused {
             // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
             listen.mix = None;
         }
-        let shape = participant.listen.mix.as_ref().map(Mix::shape);
         let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
         if other.is_some() && !participant.allowance.mixes.take(1, now) {
             return Err(ControlError::TooFast);
@@ -494,10 +533,10 @@ impl Room {
         if participant.listen == listen {
             return Ok(());
         }
-        if let Some(mix) = other {
-            let format = SampleFormat::from_bits(mix.format);
-            let format = format.expect("a control message has the engine's formats");
-            self.mixer.set_listener(stream, format, mix.packet_frames);
+        if let Some((mix, packet_frames)) = other.zip(packet_frames) {
+            participant.mix_frames = packet_frames;
+            self.mixer
+                .set_listener(stream, format_of(mix), packet_frames);
         } else if listen.mix.is_none() {
             self.mixer.remove_listener(stream);
         }
@@ -505,7 +544,8 @@ impl Room {
         participant.listen = listen;
         let seen = participant.sent_and_lost(connections);
         if let Some(mix) = &participant.listen.mix {
-            let rungs = MixWay::rungs(mix, self.rate, participant.listen.opus);
+            let opus = participant.listen.opus;
+            let rungs = MixWay::rungs(mix, participant.mix_frames, self.rate, opus);
             let way = participant.mix_way.get_or_insert_with(|| {
                 Box::new(MixWay {
                     listener: Listener::new(Rc::clone(&rungs), Copies::Off),
@@ -527,7 +567,7 @@ impl Room {
         Ok(())
     }
 
-    /// Whom a listener's mix holds: of those it names, who are there. Lists may name thousands who are nobody.
+    /// Whom a listener's mix holds: of those it names, who are there. Lists may name some who are nobody.
     fn mixed(&self, listener: u16, listen: &Listen) -> Vec<Source> {
         let named = listen.mix.iter().flat_map(|mix| &mix.sources);
         let others = named.filter(|source| source.stream != listener);
@@ -557,7 +597,7 @@ impl Room {
             let Some(participant) = self.participants.get_mut(listener) else {
                 continue;
             };
-            // Lists may name thousands who are nobody.
+            // Lists may name some who are nobody.
             let forward = &participant.listen.forward;
             let others = present.iter().copied().filter(|number| number != listener);
             let forwarded: Vec<u16> = others
@@ -599,8 +639,8 @@ impl Room {
         self.changed.mixes.set(true);
     }
 
-    /// Puts into a listener's mix whom it names, or ends it: others have come whom it had named, or have asked for theirs within the same burst, and now the
-    /// server would mix too much.
+    /// Puts into a listener's mix whom it names; in longer packets, or it ends, if others have come whom it had named, or have asked for theirs within the same burst, and
+    /// now the server would mix too much.
     fn connect_mix(&mut self, listener: u16) {
         let Some(participant) = self.participants.get(&listener) else {
             return;
@@ -609,13 +649,27 @@ impl Room {
         let Some(participant) = self.participants.get_mut(&listener) else {
             return;
         };
-        if !participant.mix_share.may_be(mixed.len()) {
+        let share = &mut participant.mix_share;
+        let had = participant.mix_frames;
+        let Some(packet_frames) = share.packet_frames(mixed.len(), had, self.rate) else {
             participant.listen.mix = None;
             participant.refuse_mix();
             self.mixer.remove_listener(listener);
             return self.prepare_mix(listener);
+        };
+        share.set(mixing_work(mixed.len(), packet_frames, self.rate));
+        if packet_frames != had
+            && let Some(mix) = &participant.listen.mix
+        {
+            participant.mix_frames = packet_frames;
+            if let Some(way) = &mut participant.mix_way {
+                let opus = participant.listen.opus;
+                way.set_rungs(MixWay::rungs(mix, packet_frames, self.rate, opus));
+            }
+            self.mixer
+                .set_listener(listener, format_of(mix), packet_frames);
+            self.prepare_mix(listener);
         }
-        participant.mix_share.set(mixed.len());
         self.mixer
             .set_sources(listener, &mixed, self.start.elapsed());
         for source in mixed {
@@ -926,7 +980,8 @@ impl Room {
                     && self.encoding.has_place()
                 {
                     // There may have been none when it needed one.
-                    way.set_rungs(MixWay::rungs(mix, self.rate, participant.listen.opus));
+                    let opus = participant.listen.opus;
+                    way.set_rungs(MixWay::rungs(mix, participant.mix_frames, self.rate, opus));
                 }
             }
         }
@@ -953,7 +1008,7 @@ impl Room {
             way.place = self.encoding.place(&self.name, stream);
             if way.place.is_none() {
                 // Others have them all.
-                way.set_rungs(MixWay::rungs(mix, self.rate, false));
+                way.set_rungs(MixWay::rungs(mix, participant.mix_frames, self.rate, false));
             }
         }
         if !needs_place {
@@ -1289,54 +1344,119 @@ mod tests {
         assert!(!looks_through(&mut room, &mut connections));
     }
 
-    #[tokio::test]
-    async fn a_share_of_all_mixes_is_of_those_who_are_there_whenever_they_came() {
-        let (encoding, _encoded) = Encoding::start().expect("a thread");
-        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+    fn mix_of(packet_frames: usize, streams: impl Iterator<Item = u16>) -> Listen {
         let source = |stream| Source {
             stream,
             gain: 1.0,
             pan: 0.0,
             muted: false,
         };
-        let listen = Listen {
+        Listen {
             mix: Some(Mix {
                 format: 16,
-                packet_frames: 128,
-                // Itself, two others, and many who are nobody.
-                sources: (1..=3).chain(1_000..1_100).map(source).collect(),
+                packet_frames,
+                sources: streams.map(source).collect(),
             }),
             ..Listen::default()
-        };
-        let say = |room: &mut Room, connections: &mut Connections| {
+        }
+    }
+
+    #[tokio::test]
+    async fn a_share_of_all_mixes_is_of_those_who_are_there_whenever_they_came() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+        // Itself, two others, and many who are nobody.
+        let listen = mix_of(128, (1..=3).chain(1_000..1_060));
+        let say = |room: &mut Room, listen: &Listen, connections: &mut Connections| {
             let heard = room.handle_listen(1, listen.clone(), connections);
             heard.expect("no more than it may");
             room.connect_listeners(connections);
         };
-        let shared = |room: &Room| room.all_mixes.sources.get();
-        say(&mut room, &mut connections);
-        assert_eq!(shared(&room), 1);
+        let shared = |room: &Room| room.all_mixes.work.get();
+        let frames = |room: &Room| room.participants[&1].mix_frames;
+        let refused = |room: &Room| room.participants[&1].mix_refused;
+        say(&mut room, &listen, &mut connections);
+        assert_eq!(shared(&room), PACKET_WORK + 1);
         let admit = |room: &mut Room, stream: u16, connections: &mut Connections| {
             room.admit(stream, ParticipantId::of_secret(&[stream as u8; 32]));
             room.connect_listeners(connections);
         };
         admit(&mut room, 3, &mut connections);
-        assert_eq!(shared(&room), 2, "one has come whom it had named");
+        assert_eq!(shared(&room), PACKET_WORK + 2, "one has come whom it named");
         room.withdraw(2, &mut connections);
         room.connect_listeners(&mut connections);
-        assert_eq!(shared(&room), 1);
+        assert_eq!(shared(&room), PACKET_WORK + 1);
 
         // What others mix in other rooms.
         let all = Rc::clone(&room.all_mixes);
-        all.sources.set(MAX_GROWN);
+        all.work.set(MAX_GROWN);
         admit(&mut room, 2, &mut connections);
-        let refused = |room: &Room| room.participants[&1].mix_refused;
-        assert!(refused(&room), "it cannot grow any more");
-        assert_eq!(shared(&room), MAX_GROWN - 1);
-        all.sources.set(MAX_MIXED - 2);
-        say(&mut room, &mut connections);
+        assert_eq!(frames(&room), 256, "it cannot grow any more in these");
+        assert_eq!(shared(&room), MAX_GROWN - 4);
         assert!(!refused(&room));
-        assert_eq!(shared(&room), MAX_MIXED);
+        // It says the same more often than it might change its mix.
+        for _ in 0..6 {
+            say(&mut room, &listen, &mut connections);
+        }
+        assert_eq!(frames(&room), 256);
+
+        say(&mut room, &Listen::default(), &mut connections);
+        all.work.set(MAX_MIXING - 2);
+        say(&mut room, &listen, &mut connections);
+        assert!(refused(&room), "the longest packets take 3");
+        assert_eq!(shared(&room), MAX_MIXING - 2);
+        all.work.set(MAX_MIXING - 3);
+        say(&mut room, &listen, &mut connections);
+        assert!(!refused(&room));
+        assert_eq!(
+            (frames(&room), shared(&room)),
+            (MAX_PACKET_FRAMES, MAX_MIXING)
+        );
+        // What is in the mixer.
+        let listen = room.participants[&1].listen.mix.as_ref().map(Mix::shape);
+        assert_eq!(listen, Some((16, 128)), "as it asked");
+        room.start -= Duration::from_millis(200);
+        let before = room.mixer.mixed_frames();
+        room.mixer
+            .poll_datagram(room.start.elapsed(), &mut [0; MAX_DATAGRAM_BYTES])
+            .expect("it is due");
+        assert_eq!(room.mixer.mixed_frames() - before, MAX_PACKET_FRAMES as u64);
+    }
+
+    #[tokio::test]
+    async fn many_small_packets_are_no_small_mixes_and_leave_something_for_others() {
+        const SEATS: u16 = 64;
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let encoding = Rc::new(encoding);
+        let ask = |hz, seats: u16, packet_frames, sources: u16| {
+            let (mut room, mut connections) = room_of(seats, &encoding);
+            room.rate = SampleRate::from_hz(hz).expect("a rate");
+            room.mixer = Mixer::new(room.rate);
+            for stream in 1..=seats {
+                let others = (1..=seats).filter(|other| *other != stream);
+                let listen = mix_of(packet_frames, others.take(sources.into()));
+                room.handle_listen(stream, listen, &mut connections)
+                    .expect("allowed");
+            }
+            room.connect_listeners(&mut connections);
+            let seats = room.participants.values();
+            let frames = seats.map(|seat| (!seat.mix_refused).then_some(seat.mix_frames));
+            (room.all_mixes.work.get(), frames.collect::<Vec<_>>())
+        };
+        let (work, frames) = ask(96_000, SEATS, 16, 1);
+        assert!(work <= MAX_MIXING, "{work}");
+        assert_eq!(frames[0], Some(16));
+        let longer = frames.iter().flatten().filter(|frames| **frames > 16);
+        assert!(longer.count() > 15, "{frames:?}");
+        assert!(frames.contains(&Some(512)) && frames.contains(&None));
+        // The most that one may ask for.
+        let (work, frames) = ask(96_000, SEATS, 16, SEATS - 1);
+        assert!(work <= MAX_MIXING, "{work}");
+        let mixed = frames.iter().flatten().count();
+        assert!(mixed > 15, "{frames:?}");
+        // The room of `docs/operating.md`, and the largest that there is at first.
+        assert_eq!(ask(48_000, 20, 128, 19), (540, vec![Some(128); 20]));
+        assert_eq!(ask(48_000, 32, 128, 31), (32 * 39, vec![Some(128); 32]));
     }
 
     #[tokio::test]
@@ -1357,7 +1477,14 @@ mod tests {
             for _ in 0..DATAGRAMS_PER_S {
                 room.handle_datagram(1, ConnectionHandle(0), raw.clone(), now, &mut connections);
             }
-            std::mem::take(&mut room.participants.get_mut(&1).expect("there").counts.over_rate)
+            std::mem::take(
+                &mut room
+                    .participants
+                    .get_mut(&1)
+                    .expect("there")
+                    .counts
+                    .over_rate,
+            )
         };
         assert_eq!(over_rate(2), u64::from(DATAGRAMS_PER_S - PASSED_ON_PER_S));
         assert_eq!(over_rate(9), u64::from(DATAGRAMS_PER_S / 2), "at once");
