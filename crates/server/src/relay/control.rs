@@ -9,6 +9,8 @@ use crate::mixer::Source;
 
 /// The longest line, without its `\n`.
 pub const MAX_LINE_BYTES: usize = 16_384;
+/// Streams that a list may name: those of the largest room.
+pub const MAX_STREAMS: usize = 64;
 
 /// What a page says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -78,6 +80,10 @@ pub fn parse(line: &[u8]) -> Result<PageMessage, ControlError> {
     }
     let mut message = serde_json::from_slice(line)?;
     let PageMessage::Listen(listen) = &mut message;
+    let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
+    if listen.forward.len().max(mixed) > MAX_STREAMS {
+        return Err(ControlError::Range("a list names at most 64 streams"));
+    }
     listen.forward.sort_unstable();
     listen.forward.dedup();
     if !listen.forward.iter().copied().all(is_number) {
@@ -249,6 +255,18 @@ mod tests {
         };
         let good = source("1", "1", "0");
         assert!(parse(mix(16, 16, &good).as_bytes()).is_ok());
+        let sources = |count: u32| {
+            let sources = (1..=count).map(|stream| source(&stream.to_string(), "1", "0"));
+            sources.collect::<Vec<_>>().join(",")
+        };
+        let forward = |count: usize| {
+            format!(
+                r#"{{"type":"listen","forward":[{}],"mix":null,"opus":true}}"#,
+                vec!["1"; count].join(",")
+            )
+        };
+        assert!(parse(mix(16, 16, &sources(64)).as_bytes()).is_ok());
+        assert!(parse(forward(64).as_bytes()).is_ok());
         for bad in [
             "".to_owned(),
             "{}".into(),
@@ -271,6 +289,8 @@ mod tests {
             mix(16, 128, &source("1", "-0.1", "0")),
             mix(16, 128, &source("1", "1e39", "0")),
             mix(16, 128, &source("1", "1", "1.1")),
+            mix(16, 128, &sources(65)),
+            forward(65),
             mix(16, 128, r#"{"stream":1,"gain":1,"pan":0}"#),
             mix(
                 16,
