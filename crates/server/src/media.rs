@@ -183,7 +183,7 @@ pub struct MediaStatus {
     pub loop_lag_us: Option<Quantiles>,
     /// From reading a datagram from the socket until its last copy was written to it, QUIC included; none if none was followed.
     pub transit_us: Option<Quantiles>,
-    /// Sessions refused since the start, because their address had too many or opened them too fast.
+    /// Sessions refused since the start, because their address had too many, opened them too fast or had too many handshakes under way, or because all had.
     pub refused: u64,
     /// Those with a session, in any order.
     pub rooms: Vec<RoomMedia>,

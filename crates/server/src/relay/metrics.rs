@@ -64,7 +64,7 @@ impl Collector for RelayMetrics {
         for (name, help, refused) in [
             (
                 "relay_sessions_refused",
-                "Sessions refused because their address had too many, or opened them too fast",
+                "Sessions refused because their address had too many, opened them too fast or had 64 handshakes under way, or because all had 512",
                 snapshot.refused,
             ),
             (
