@@ -82,9 +82,15 @@ fn of(name: &Option<String>, mut ports: Vec<String>) -> Vec<String> {
     ports
 }
 
+/// The card whose port comes first, where nobody named one: what goes is not replaced by another, and left and right are of the same.
+fn choose(name: &mut Option<String>, ports: &[String]) {
+    let card_of = |port: &String| port.rfind(':').map(|end| port[..=end].to_owned());
+    *name = name.take().or_else(|| ports.first().and_then(card_of));
+}
+
 impl JackDevice {
-    /// Of the server: its rate, and the ports whose full names begin as the card's do, all by default, and none for [`NO_CARD`]. The
-    /// quantum is asked for the server's whole graph.
+    /// Of the server: its rate, and the ports whose full names begin as the card's do, by default those of the first card that there is,
+    /// and none for [`NO_CARD`]. The quantum is asked for the server's whole graph.
     ///
     /// # Errors
     /// In words for the user: no such card, a rate that no room has, a quantum that it refuses.
@@ -111,6 +117,8 @@ impl JackDevice {
                 ));
             }
         }
+        choose(&mut card.input, &client.microphones());
+        choose(&mut card.output, &client.speakers());
         let chosen = card.inputs(of(&card.input, client.microphones()).len());
         // As many as now, whatever comes back.
         card.inputs = Some(chosen.clone());
@@ -432,6 +440,42 @@ impl Handler for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_nobody_names_a_card_it_is_one_and_stays_that_one() {
+        let headset = ["Headset Mono:capture_MONO"];
+        let laptop = ["Built-in Audio:capture_FL", "Built-in Audio:capture_FR"];
+        let ports = |cards: &[&[&str]]| -> Vec<String> {
+            cards
+                .iter()
+                .copied()
+                .flatten()
+                .map(|&port| port.to_owned())
+                .collect()
+        };
+        let both = ports(&[&headset, &laptop]);
+        let chosen = |name: Option<&str>, ports: &[String]| {
+            let mut name = name.map(str::to_owned);
+            choose(&mut name, ports);
+            name
+        };
+        let first = chosen(None, &both);
+        assert_eq!(of(&first, both.clone()), headset, "not the next one's, too");
+        assert_eq!(of(&first, ports(&[&laptop])), [""; 0], "it is gone");
+        let turned = ports(&[&laptop, &headset]);
+        assert_eq!(
+            of(&first, turned.clone()),
+            headset,
+            "it is back, as the last"
+        );
+        assert_eq!(of(&chosen(None, &turned), turned.clone()), laptop);
+        let system = ports(&[&["system:capture_1", "system:capture_2"]]);
+        assert_eq!(chosen(None, &system).as_deref(), Some("system:"));
+        assert_eq!(chosen(None, &[]), None, "the first that comes");
+        for name in ["Built", "Built-in Audio:capture_FR", NO_CARD] {
+            assert_eq!(chosen(Some(name), &both).as_deref(), Some(name), "as asked");
+        }
+    }
 
     #[test]
     fn a_card_that_is_back_is_linked_again_and_what_a_user_unlinked_is_not() {
