@@ -166,8 +166,6 @@ fn stand_in(duplex: &mut Duplex, stop: &AtomicBool) {
 pub struct Running {
     /// Set: the sound shall end.
     stop: Arc<AtomicBool>,
-    /// Set: it has ended, by itself or because it was told.
-    ended: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Result<(), String>>>,
 }
 
@@ -216,29 +214,21 @@ impl Running {
     /// # Errors
     /// The system's, for want of a thread, in words.
     pub fn start(device: Box<dyn Device>, duplex: Duplex) -> Result<Self, String> {
-        let (stop, ended) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (stopped, finished) = (stop.clone(), ended.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let thread = thread::Builder::new()
             .name("sound".into())
-            .spawn(move || {
-                let result = device.run(duplex, stopped);
-                finished.store(true, Ordering::Release);
-                result
-            })
+            .spawn(move || device.run(duplex, stopped))
             .map_err(|error| error.to_string())?;
         Ok(Self {
             stop,
-            ended,
             thread: Some(thread),
         })
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has ended by itself, be it by a panic.
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        (self.thread.as_ref()).is_none_or(thread::JoinHandle::is_finished)
     }
 
     /// Ends it, and says how that went.
@@ -268,6 +258,7 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::duplex::{DuplexConfig, pair};
@@ -291,6 +282,42 @@ mod tests {
         assert_eq!(said(&[1]).as_deref(), Some(words));
         let words = "the card has no inputs 2, 8: they are silent";
         assert_eq!(said(&[1, 7]).as_deref(), Some(words));
+    }
+
+    #[test]
+    fn sound_that_panicked_has_ended_and_says_so() {
+        struct Broken;
+        impl Device for Broken {
+            fn rate(&self) -> SampleRate {
+                SampleRate::Hz48000
+            }
+            fn rate_source(&self) -> RateSource {
+                RateSource::Asked
+            }
+            fn input_channels(&self) -> usize {
+                1
+            }
+            fn output_channels(&self) -> usize {
+                2
+            }
+            fn run(self: Box<Self>, _: Duplex, _: Arc<AtomicBool>) -> Result<(), String> {
+                panic!("as a test")
+            }
+        }
+        let (duplex, _far, _sleeper) = pair(DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: 1,
+            output_channels: 2,
+        })
+        .expect("a duplex");
+        let running = Running::start(Box::new(Broken), duplex).expect("a thread");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !running.has_ended() {
+            assert!(Instant::now() < deadline, "it seems to go on");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let why = running.stop().expect_err("it panicked");
+        assert_eq!(why, "the sound's thread panicked");
     }
 
     #[test]
