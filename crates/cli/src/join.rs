@@ -362,6 +362,8 @@ impl Join {
             Some(Ok(terminal)) => crate::view::show(terminal, &participant, is_over),
             // One that nobody can type at, as a service has it.
             Some(Err(_)) | None => {
+                // It may have failed halfway.
+                crate::view::give_back();
                 print_lines(&participant, is_over);
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! What `antiphon join` shows in a terminal.
 
 use std::io;
+use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -64,6 +65,7 @@ pub(crate) fn show(
     let (say, told) = mpsc::channel();
     thread::spawn(move || while say.send(event::read()).is_ok() {});
     heed_stop();
+    heed_panics();
     let result = loop {
         if IS_STOPPED.swap(false, Ordering::AcqRel)
             && let Err(error) = stop_for_a_while(&mut terminal)
@@ -73,6 +75,11 @@ pub(crate) fn show(
         let status = participant.status.borrow().clone();
         if participant.has_ended() || is_over() {
             break Ok(());
+        }
+        if IS_GIVEN_BACK.swap(false, Ordering::AcqRel)
+            && let Err(error) = take(&mut terminal)
+        {
+            break Err(error);
         }
         view.follow(&status);
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &status)) {
@@ -104,7 +111,7 @@ pub(crate) fn show(
     result
 }
 
-/// Before the process ends at once. A terminal that takes nothing is not waited for.
+/// Without a view, or before the process ends at once. A terminal that takes nothing is not waited for.
 pub(crate) fn give_back() {
     if !terminal::is_raw_mode_enabled().is_ok_and(|is_up| is_up) {
         return;
@@ -160,6 +167,23 @@ fn stop_for_a_while(terminal: &mut DefaultTerminal) -> io::Result<()> {
     }
     stop();
     heed_stop();
+    take(terminal)
+}
+
+/// A panic has given the terminal back, as ratatui has it on every thread; many are caught, and the view goes on.
+static IS_GIVEN_BACK: AtomicBool = AtomicBool::new(false);
+
+/// From now on that is noted.
+fn heed_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        before(info);
+        IS_GIVEN_BACK.store(true, Ordering::Release);
+    }));
+}
+
+/// Again, after it was given back.
+fn take(terminal: &mut DefaultTerminal) -> io::Result<()> {
     terminal::enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen)?;
     // A new one draws everything. Clearing the old one would ask the terminal, whose answers another thread reads.
@@ -727,6 +751,22 @@ mod tests {
             peers: vec![peer("ann", 1.0), peer("bob", 0.0)],
             ..Status::default()
         }
+    }
+
+    #[test]
+    fn a_panic_that_is_caught_is_noted_once_the_terminal_has_been_given_back() {
+        static HAD_NOTED: AtomicBool = AtomicBool::new(true);
+        // In place of ratatui's.
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            HAD_NOTED.store(IS_GIVEN_BACK.load(Ordering::Acquire), Ordering::Release);
+            before(info);
+        }));
+        heed_panics();
+        let caught = thread::spawn(|| panic::catch_unwind(|| panic!("as a test")).is_err());
+        assert!(caught.join().expect("it was caught"));
+        assert!(IS_GIVEN_BACK.load(Ordering::Acquire));
+        assert!(!HAD_NOTED.load(Ordering::Acquire), "not before");
     }
 
     #[test]
