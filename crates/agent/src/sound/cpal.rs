@@ -126,6 +126,19 @@ fn names(device: &cpal::Device) -> (String, String) {
     (id.unwrap_or_default(), name.unwrap_or_default())
 }
 
+/// The card that was opened, whole: another's name may begin as what was asked for.
+fn keep(name: &mut Option<String>, id: String) {
+    if !id.is_empty() {
+        *name = Some(id);
+    }
+}
+
+/// Which of the cards, by their ids and names, is called so, or begins so.
+fn find(cards: &[(String, String)], name: &str) -> Option<usize> {
+    let begins = |(id, words): &(String, String)| id.starts_with(name) || words.starts_with(name);
+    (cards.iter().position(|(id, _)| id == name)).or_else(|| cards.iter().position(begins))
+}
+
 impl End {
     /// One that has `channels`, if there is one. `name`: the system's choice, if there is none.
     fn open(
@@ -143,13 +156,8 @@ impl End {
             .ok_or_else(|| format!("there is no sound card that {what}"))?,
             Some(name) => {
                 let mut devices = devices(direction)?;
-                let is_it = |device: &cpal::Device| names(device).0 == name;
-                let begins = |device: &cpal::Device| {
-                    let (id, words) = names(device);
-                    id.starts_with(name) || words.starts_with(name)
-                };
-                let found = (devices.iter().position(is_it))
-                    .or_else(|| devices.iter().position(begins))
+                let cards: Vec<_> = devices.iter().map(names).collect();
+                let found = find(&cards, name)
                     .ok_or_else(|| {
                         format!("no sound card that {what} begins with \"{name}\": --list-devices shows them all")
                     })?;
@@ -256,8 +264,7 @@ impl CpalDevice {
         let output = End::open(Direction::Output, &card, card.output.as_deref(), 2)?;
         // One that goes is not replaced by what the system chooses then: a laptop's loudspeaker, beside its open microphone.
         for (name, end) in [(&mut card.input, &input), (&mut card.output, &output)] {
-            let id = names(&end.device).0;
-            *name = name.take().or((!id.is_empty()).then_some(id));
+            keep(name, names(&end.device).0);
         }
         Ok(Self {
             card,
@@ -666,6 +673,28 @@ mod tests {
         // With another card it goes on.
         (playback.duplex).process(&[0.0; QUANTUM], &mut [0.0; 2 * QUANTUM]);
         assert_eq!(taken(&mut far).len(), 2);
+    }
+
+    #[test]
+    fn a_card_that_was_found_is_kept_by_its_whole_name() {
+        let card = |id: &str, words: &str| (id.to_owned(), words.to_owned());
+        let (first, second) = (
+            card("hw:CARD=USB,DEV=0", "USB Audio"),
+            card("hw:CARD=USB_1,DEV=0", "USB Audio"),
+        );
+        let both = [first.clone(), second.clone()];
+        for asked in ["hw:CARD=USB", "USB", "hw:CARD=USB,DEV=0"] {
+            assert_eq!(find(&both, asked), Some(0));
+            let mut name = Some(asked.to_owned());
+            keep(&mut name, first.0.clone());
+            let name = name.expect("a name");
+            assert_eq!(find(std::slice::from_ref(&second), &name), None, "{asked}");
+            let turned = [second.clone(), first.clone()];
+            assert_eq!(find(&turned, &name), Some(1), "{asked}");
+        }
+        let mut name = None;
+        keep(&mut name, String::new());
+        assert_eq!(name, None, "the system does not say which");
     }
 
     #[test]
