@@ -81,7 +81,7 @@ pub struct BotsSummary {
     pub bots: usize,
     /// Datagrams sent to the relay.
     pub sent_packets: u64,
-    /// Datagrams that no session had room for.
+    /// Datagrams that no session had room for; those of a bot without a session are none.
     pub dropped_packets: u64,
     /// Datagrams of sound that came, from others than bots too.
     pub received_packets: u64,
@@ -366,7 +366,7 @@ impl Band {
             bot.sent_ns.borrow_mut()[sequence as usize % REMEMBERED] = now_ns();
             if relay.send(datagram.into()).is_some() {
                 counts.sent += 1;
-            } else {
+            } else if relay.is_open() {
                 counts.dropped += 1;
             }
             timestamp += frames as u64;
@@ -708,6 +708,44 @@ mod tests {
         );
         assert_eq!(turns.due(60 * second_ns), 1_000..1_000);
         assert_eq!(turns.due(60 * second_ns + 3_000_000), 1_000..1_003);
+    }
+
+    #[tokio::test]
+    async fn only_what_a_session_has_no_room_for_is_dropped() {
+        let (mut server, config) = relay::tests::server();
+        let playing = async {
+            let socket = relay::endpoint(config.server).expect("a socket");
+            let (events, _told) = mpsc::channel(16);
+            let band = band(
+                "http://localhost/r/abcdefghijklmnop"
+                    .parse()
+                    .expect("a link"),
+            );
+            let bot = &band.bots[0];
+            let open = Relay::open(&socket, &config, Listen::default(), events);
+            *bot.relay.borrow_mut() = Some(open.expect("a relay"));
+            let counts = || {
+                let summary = band.summary();
+                (summary.bots, summary.sent_packets, summary.dropped_packets)
+            };
+            band.play(0);
+            assert_eq!(counts(), (0, 0, 0), "there is none yet");
+            let _session = relay::tests::accept(&mut server).await;
+            while counts().0 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            band.play(0);
+            assert_eq!(counts(), (1, 1, 0));
+            // All at once is more than a session takes.
+            for _ in 0..100_000 {
+                band.play(0);
+            }
+            let (_, sent, dropped) = counts();
+            assert!(dropped > 0 && sent + dropped == 100_001, "{dropped}");
+        };
+        let playing = timeout(Duration::from_secs(30), playing);
+        let played = LocalSet::new().run_until(playing).await;
+        played.expect("there is a session");
     }
 
     /// Until `serving` has ended, in time, while a bot attends, which stays.
