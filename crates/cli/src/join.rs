@@ -318,11 +318,19 @@ impl Join {
         };
         let passphrase = passphrase(self.passphrase.as_deref())?;
         let stop = stop_by_signal()?;
-        let json = self.json.as_deref().map(Report::create).transpose()?;
         if let Some(bots) = self.bots {
-            return self.run_bots(link, passphrase, bots as usize, &stop, json);
+            return self.run_bots(link, passphrase, bots as usize, &stop);
         }
         let (device, choice) = self.device()?;
+        // After it, so that a mistake leaves no file.
+        let json = match self.report() {
+            Ok(json) => json,
+            Err(failure) => {
+                drop(device);
+                self.remove_recording();
+                return Err(failure);
+            }
+        };
         let duplex_config = DuplexConfig {
             rate: device.rate(),
             input_channels: device.input_channels(),
@@ -374,12 +382,8 @@ impl Join {
         let left = participant.leave();
         let sounded = running.stop();
         let written = json.map_or(Ok(()), |json| json.write(&last));
-        // Made by this run, and of nothing: it would be in the way of the next.
-        if let Some(recording) = self
-            .output
-            .filter(|path| last.id.is_none() && path.is_file())
-        {
-            let _ = fs::remove_file(recording);
+        if last.id.is_none() {
+            self.remove_recording();
         }
         left.and(sounded).map_err(Failure::running)?;
         shown.map_err(Failure::running)?;
@@ -393,6 +397,17 @@ impl Join {
         written
     }
 
+    fn report(&self) -> Result<Option<Report>, Failure> {
+        self.json.as_deref().map(Report::create).transpose()
+    }
+
+    /// Made by this run, and of nothing: it would be in the way of the next.
+    fn remove_recording(&self) {
+        if let Some(recording) = self.output.as_ref().filter(|path| path.is_file()) {
+            let _ = fs::remove_file(recording);
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
         let seconds = self.seconds.map(Duration::from_secs_f64)?;
         Instant::now().checked_add(seconds)
@@ -404,13 +419,13 @@ impl Join {
         passphrase: Option<String>,
         bots: usize,
         stop: &Arc<AtomicBool>,
-        json: Option<Report>,
     ) -> Result<(), Failure> {
         let path = match self.path {
             PathChoice::Auto | PathChoice::Relay => Path::Relay,
             PathChoice::Mix => Path::Mix,
             PathChoice::Direct => return Err(Failure::usage("bots sound through the server only")),
         };
+        let json = self.report()?;
         let all = bots * self.rooms as usize;
         let deadline = self.deadline();
         let config = BotsConfig {

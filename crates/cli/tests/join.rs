@@ -755,10 +755,11 @@ fn mistakes_are_explained() {
 }
 
 #[test]
-fn a_recording_that_is_there_stays_and_mistakes_make_none() {
+fn a_recording_that_is_there_stays_and_mistakes_make_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-    let (take, new) = (file("take.wav"), file("new.wav"));
+    let (take, new, json) = (file("take.wav"), file("new.wav"), file("new.json"));
+    let nowhere = file("missing/new.json");
     write_take(take.as_ref());
     let before = std::fs::read(&take).expect("there");
     for (arguments, explained) in [
@@ -771,6 +772,12 @@ fn a_recording_that_is_there_stays_and_mistakes_make_none() {
             &["--rate", "44100", "--opus", "64", "--output", &new],
             "48,000 Hz",
         ),
+        (&["--input", "no-such.wav", "--json", &json], "no-such.wav"),
+        (
+            &["--bots", "1", "--path", "direct", "--json", &json],
+            "server only",
+        ),
+        (&["--output", &new, "--json", &nowhere], "new.json"),
     ] {
         // Nobody listens there: whoever tries to get in has not seen the mistake.
         let mut command = antiphon(&["join", "http://127.0.0.1:1/r/abcdefghijklmnop"]);
@@ -781,5 +788,7 @@ fn a_recording_that_is_there_stays_and_mistakes_make_none() {
         assert!(stderr.contains(explained), "{arguments:?}: {stderr}");
     }
     assert_eq!(std::fs::read(&take).expect("there"), before);
-    assert!(!Path::new(&new).exists());
+    for made in [&new, &json] {
+        assert!(!Path::new(made).exists(), "{made}");
+    }
 }
