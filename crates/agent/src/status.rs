@@ -46,6 +46,8 @@ pub struct Status {
     pub is_muted_by_owner: bool,
     /// One owns the room: may mute and remove others.
     pub is_owner: bool,
+    /// Who wants to come in says a passphrase; as it was while the connection to the server was there last.
+    pub is_locked: bool,
     /// Linear, of each channel captured, since the last status.
     pub input_peaks: Vec<f32>,
     /// Linear, of the mix, since the last status.

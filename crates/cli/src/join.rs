@@ -62,7 +62,7 @@ pub(crate) struct Join {
     #[arg(long, default_value = "Antiphon", value_parser = name)]
     name: String,
 
-    /// Of a room that is locked; better from the environment than on the command line
+    /// Of a room that is locked; a new one is locked by it; better from the environment than on the command line
     #[arg(
         long,
         env = "ANTIPHON_PASSPHRASE",

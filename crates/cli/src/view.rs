@@ -303,7 +303,8 @@ impl View {
         let input = status.input_peaks.iter().copied().fold(0.0, f32::max);
         let output = status.output_peaks[0].max(status.output_peaks[1]);
         let own = match own_words(status) {
-            "" if status.is_owner => "the room is yours",
+            "" if is_small && status.is_owner && status.is_locked => "yours, and locked",
+            "" => room_words(status),
             words => words,
         };
         let cells = if is_small {
@@ -480,6 +481,15 @@ fn own_words(status: &Status) -> &'static str {
     }
 }
 
+/// What one may do there, and what others must.
+fn room_words(status: &Status) -> &'static str {
+    match (status.is_owner, status.is_locked) {
+        (true, true) => "the room is yours, and locked",
+        (true, false) => "the room is yours",
+        (false, _) => "",
+    }
+}
+
 /// One's own sound. What is not known yet is not in it.
 fn sound_words(status: &Status) -> String {
     let mut words = Vec::new();
@@ -552,8 +562,8 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         server_words(status),
         sound_words(status)
     )];
-    let own = own_words(status);
-    lines.extend((!own.is_empty()).then(|| own.to_owned()));
+    let own = [room_words(status), own_words(status)].into_iter();
+    lines.extend(own.filter(|words| !words.is_empty()).map(str::to_owned));
     lines.extend(news(status).map(str::to_owned));
     lines.extend(status.peers.iter().map(|peer| {
         let figures = Figures::of(peer, status);
@@ -1134,6 +1144,35 @@ mod tests {
         view.follow(&status);
         status.peers.swap(0, 1);
         assert_eq!(mute(&mut view, &status), "dan");
+    }
+
+    #[test]
+    fn that_the_room_is_one_s_own_and_locked_is_said() {
+        let mut status = status();
+        let said = |status: &Status| {
+            let small = screen(&View::default(), status, 40, 24);
+            let whole = screen(&View::default(), status, 80, 24);
+            (small, whole, lines(status).join("\n"))
+        };
+        status.is_locked = true;
+        let (small, whole, lines) = said(&status);
+        for text in [small, whole, lines] {
+            assert!(
+                !text.contains("yours") && !text.contains("locked"),
+                "{text}"
+            );
+        }
+        for (is_locked, words, short) in [
+            (false, "the room is yours", "the room is yours"),
+            (true, "the room is yours, and locked", "yours, and locked"),
+        ] {
+            (status.is_owner, status.is_locked) = (true, is_locked);
+            let (small, whole, lines) = said(&status);
+            for (text, words) in [(small, short), (whole, words), (lines, words)] {
+                assert!(text.contains(words), "{words}: {text}");
+                assert_eq!(text.contains("locked"), is_locked, "{text}");
+            }
+        }
     }
 
     #[test]

@@ -610,8 +610,8 @@ fn lock(link: &str) -> Process {
     let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", link]);
     let mut first = Process(first.stdout(Stdio::piped()).spawn().expect("it starts"));
     let lines = BufReader::new(first.0.stdout.take().expect("piped")).lines();
-    let is_in = |line: &String| line.starts_with("online");
-    lines.map_while(Result::ok).find(is_in).expect("in");
+    let is_locked = |line: &String| line == "the room is yours, and locked";
+    lines.map_while(Result::ok).find(is_locked).expect("in");
     first
 }
 

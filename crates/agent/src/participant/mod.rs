@@ -201,7 +201,6 @@ struct Network {
     outgoing: Outgoing,
     capture: CaptureClock,
     id: Option<String>,
-    is_locked: bool,
     /// In order of joining.
     peers: Vec<Peer>,
     strips: HashMap<String, Strip>,
@@ -351,7 +350,6 @@ impl Network {
             outgoing,
             capture: CaptureClock::new(config.choice.rate.hz()),
             id: None,
-            is_locked: false,
             peers: Vec::new(),
             strips: HashMap::new(),
             next_stream: 0,
@@ -664,7 +662,7 @@ impl Network {
     }
 
     fn set_locked(&mut self, is_locked: bool) {
-        self.is_locked = is_locked;
+        self.status.is_locked = is_locked;
         if is_locked && self.status.notice.as_deref() == Some(OPEN_NOW) {
             self.status.notice = None;
         }
@@ -696,7 +694,7 @@ impl Network {
         self.status.is_muted_by_owner = welcome.muted;
         self.status.is_owner = welcome.owner == welcome.id;
         // After a restart of the server; otherwise it was opened by its owner meanwhile.
-        if self.is_locked && !welcome.locked && !welcome.resumed {
+        if self.status.is_locked && !welcome.locked && !welcome.resumed {
             self.notice(OPEN_NOW.into());
         }
         self.set_locked(welcome.locked);
@@ -1885,7 +1883,9 @@ mod tests {
             network.status.notice.clone()
         };
         assert_eq!(hears(&mut network, welcome(false, &[])), None, "at first");
+        assert!(!network.status.is_locked);
         assert_eq!(hears(&mut network, lock(Some("x"))), None);
+        assert!(network.status.is_locked);
         let opened = hears(&mut network, welcome(true, &[]));
         assert_eq!(opened, None, "by its owner");
         assert_eq!(hears(&mut network, lock(Some("y"))), None);
