@@ -143,7 +143,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
     lanes: Option<u32>,
 
-    /// Play this WAV file into the room instead of a microphone
+    /// Without a sound card: play this WAV file into the room
     #[arg(long, value_name = "WAV", conflicts_with = "tone")]
     input: Option<PathBuf>,
 
@@ -151,7 +151,7 @@ pub(crate) struct Join {
     #[arg(long = "loop", requires = "input")]
     is_loop: bool,
 
-    /// Play a sine into the room, of 20 to 20000 Hz, 440 if not given
+    /// Without a sound card: play a sine into the room, of 20 to 20000 Hz, 440 if not given
     #[arg(
         long,
         value_name = "HZ",
@@ -163,7 +163,7 @@ pub(crate) struct Join {
     )]
     tone: Option<u16>,
 
-    /// Write what is heard to this WAV file, which is not there yet; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
+    /// Without a sound card, and so without a microphone: write what is heard to this WAV file, which is not there yet; after some 3 hours, at 48 kHz, to another: heard-2.wav after heard.wav, or the next that is not there yet
     #[arg(long, value_name = "WAV")]
     output: Option<PathBuf>,
 

@@ -605,6 +605,26 @@ fn a_dumb_terminal_gets_lines() {
     interrupt(&mut process);
 }
 
+#[test]
+fn who_only_records_is_told_that_there_is_no_microphone() {
+    let (_server, link) = serve();
+    let folder = tempfile::tempdir().expect("a folder");
+    let heard = folder.path().join("heard.wav");
+    let heard = heard.to_str().expect("UTF-8");
+    for (sound, is_silent) in [(&[][..], true), (&["--tone"], false)] {
+        let arguments = [&["join", "--plain", "--output", heard, &link], sound].concat();
+        let child = antiphon(&arguments).stdout(Stdio::piped()).spawn();
+        let mut process = Process(child.expect("it starts"));
+        let lines = BufReader::new(process.0.stdout.take().expect("piped")).lines();
+        let is_in = |line: &String| line.starts_with("online");
+        let line = lines.map_while(Result::ok).find(is_in).expect("in");
+        let says_so = line.contains("no microphone is connected");
+        assert_eq!(says_so, is_silent, "{line}");
+        interrupt(&mut process);
+        std::fs::remove_file(heard).expect("it was written");
+    }
+}
+
 /// Somebody who has come into a room first, and locked it.
 fn lock(link: &str) -> Process {
     let mut first = antiphon(&["join", "--tone", "--plain", "--passphrase", "tallis", link]);

@@ -269,6 +269,8 @@ impl Device for FileDevice {
         let mut captured = vec![0.0; channels * frames];
         let mut heard = vec![0.0; 2 * frames];
         let faults = duplex.faults();
+        let is_silent = matches!(self.input, Input::Silence);
+        faults.no_input.store(is_silent, Ordering::Relaxed);
         let mut pace = Pace {
             start_ns: now_ns(),
             rate: self.rate,
