@@ -721,6 +721,21 @@ fn what_is_of_a_sound_card_is_refused_without_one() {
     }
 }
 
+#[cfg(all(target_os = "linux", feature = "alsa"))]
+#[test]
+fn of_a_card_that_is_not_there_only_what_is_ours_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = folder.path().join("alsa.conf");
+    let card = "pcm.default { type plug slave.pcm \"absent\" }";
+    std::fs::write(&settings, card).expect("written");
+    // Nobody listens there.
+    let mut command = antiphon(&["join", "http://127.0.0.1:1/r/abcdefghijklmnop"]);
+    command.args(["--backend", "cpal", "--plain"]);
+    let output = command.env("ALSA_CONFIG_PATH", settings).output();
+    let stderr = String::from_utf8(output.expect("it runs").stderr).expect("UTF-8");
+    assert!(stderr.starts_with("error: the sound card"), "{stderr}");
+}
+
 #[test]
 fn mistakes_are_explained() {
     for (arguments, explained) in [

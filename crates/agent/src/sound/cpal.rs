@@ -75,6 +75,7 @@ impl std::fmt::Debug for CpalDevice {
 /// # Errors
 /// In words for the user: no sound system.
 pub fn list() -> Result<Vec<String>, String> {
+    hush();
     let mut lines = Vec::new();
     for (direction, what) in [(Direction::Input, "in "), (Direction::Output, "out")] {
         for device in devices(direction)? {
@@ -91,6 +92,28 @@ pub fn list() -> Result<Vec<String>, String> {
 /// In words for the user: no such card, or none of this rate or quantum.
 pub fn open(card: CardConfig) -> Result<Box<dyn Device>, String> {
     Ok(Box::new(CpalDevice::new(card)?))
+}
+
+/// What fails is said in words of ours: ALSA's own, which this thread would write to stderr and so into the view, are not.
+fn hush() {
+    #[cfg(target_os = "linux")]
+    {
+        use std::ffi::{c_char, c_int};
+
+        unsafe extern "C" fn say_nothing(
+            _file: *const c_char,
+            _line: c_int,
+            _function: *const c_char,
+            _error: c_int,
+            _format: *const c_char,
+            _arguments: *mut alsa_sys::__va_list_tag,
+        ) {
+        }
+        // SAFETY: the handler is there for as long as the program is, and looks at nothing that it is given.
+        unsafe {
+            alsa_sys::snd_lib_error_set_local(Some(say_nothing));
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +278,7 @@ impl Device for CpalDevice {
 
 impl CpalDevice {
     fn new(mut card: CardConfig) -> Result<Self, String> {
+        hush();
         // With two, if it has them, where nobody says which.
         let last = card.inputs(2).into_iter().max().unwrap_or(0);
         let input = End::open(Direction::Input, &card, card.input.as_deref(), last + 1)?;
