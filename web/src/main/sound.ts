@@ -480,6 +480,8 @@ export class Sound {
       await this.context.setSinkId?.(deviceId);
     } finally {
       this.#outputChanges--;
+      // A browser whose output has failed does not start the next one by itself.
+      if (this.context.state === "suspended") this.context.resume().catch(() => {});
     }
     this.#renderedLines.clear();
     this.#outputs.clear();

@@ -135,6 +135,24 @@ it("misses an audio thread and a worker that ran and stand still, but nothing wh
   expect(look(200, [tell])).toEqual([still, fine]);
 });
 
+it.each([
+  ["suspended", "opens", 1],
+  ["suspended", "does not open", 1],
+  ["running", "opens", 0],
+] as const)("starts a sound that is %s after an output that %s %i times", async (state, opening, times) => {
+  vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
+  const sound = await start();
+  const resume = vi.fn(() => Promise.reject(new Error("no output")));
+  Object.assign(sound.context, { state, resume });
+  const opens = opening === "opens";
+  if (!opens) setSinkId.mockRejectedValueOnce(new Error("no such output"));
+  const changed = sound.setOutput("usb out");
+  expect(resume).not.toHaveBeenCalled();
+  if (opens) await changed;
+  else await expect(changed).rejects.toThrow("no such output");
+  expect(resume).toHaveBeenCalledTimes(times);
+});
+
 it("believes the browser of its output what it says at the promptest, and follows an output that stood still", async () => {
   vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
   vi.useFakeTimers({ toFake: ["performance"] });
