@@ -6,6 +6,7 @@ import { isStandIn, listDevices, microphonePermission } from "./devices";
 import { LaunchAdvice } from "./launch-advice";
 import { LoopBack } from "./loop-back";
 import { Microphone } from "./microphone";
+import type { Device } from "./model";
 import { Output } from "./output";
 import type { RunningSound } from "./running-sound";
 import { TELLS_OUTPUT } from "./sound";
@@ -49,7 +50,9 @@ export class OwnDevices {
 
   /** The devices were listed just now. */
   async #retakeMicrophone(): Promise<void> {
+    const { inputs } = this.#store.state;
     if (await this.microphone.retake(this.#sound.rateHz)) await this.#useMicrophone();
+    else await this.#catchUp(inputs);
     this.loopBack.recall();
   }
 
@@ -69,7 +72,14 @@ export class OwnDevices {
 
   /** Opens the same one anew, unasked, for one that comes through the audio graph. */
   async #renewMicrophone(): Promise<void> {
+    const { inputs } = this.#store.state;
     if (await this.microphone.renew(this.#sound.rateHz)) this.capture(true);
+    else await this.#catchUp(inputs);
+  }
+
+  /** After a microphone did not open that was asked for when there were these `inputs`: what changed meanwhile was not followed. */
+  async #catchUp(inputs: readonly Device[]): Promise<void> {
+    if (this.#store.state.inputs !== inputs) await this.list();
   }
 
   /** Renews a microphone that comes late; to be called ten times a second. Only while the page is seen: a browser that does ask asks there. */

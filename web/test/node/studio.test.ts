@@ -448,6 +448,29 @@ it("takes a microphone again that ended and is there, while the browser allows i
   expect(studio.state.microphone).toBe("ended");
 });
 
+it.each(["ended", "late"])(
+  "takes a microphone again that comes back while it is tried, as it was %s",
+  async (why) => {
+    const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+    Object.assign(navigator, { permissions: { query: async () => ({ state: "granted" }) } });
+    const studio = newStudio();
+    await studio.enableMicrophone();
+    await plug(["built in", "usb in"], []);
+    const times = why === "ended" ? 4 : 3;
+    for (let n = 0; n < times; n++)
+      askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotFoundError"));
+    if (why === "ended") ended.onended?.();
+    else sound.isInputLate.mockReturnValueOnce(true);
+    await vi.advanceTimersByTimeAsync(100);
+    await plug(["built in"], []);
+    await vi.advanceTimersByTimeAsync(1_500);
+    await plug(["built in", "usb in"], []);
+    await vi.advanceTimersByTimeAsync(5_000);
+    expect(studio.state.microphone).toBe("on");
+    expect(askForMicrophone).toHaveBeenCalledTimes(1 + times + 1);
+  },
+);
+
 it("joins anew while the browser still asks for a microphone from before", async () => {
   const studio = newStudio();
   await studio.join();
