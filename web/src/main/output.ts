@@ -28,6 +28,7 @@ export class Output {
   presume(): void {
     this.#missingMs = null;
     this.#store.end("output-gone");
+    this.#store.clear("output");
   }
 
   /** Plays on the system's own while the chosen one is not there. `again` is called when to look once more, for some changes have to wait. */
@@ -45,8 +46,13 @@ export class Output {
     }
     this.presume();
     if (isMissing) this.#missingMs = performance.now();
-    await this.#set(isMissing ? "" : wanted);
-    if (!isMissing) return;
+    const isSet = await this.#set(isMissing ? "" : wanted);
+    if (!isMissing) {
+      // It is tried again at the next change.
+      if (!isSet) this.#missingMs = performance.now();
+      return;
+    }
+    if (!isSet) return;
     this.#store.raise({
       id: "output-gone",
       severity: "warning",
@@ -55,10 +61,12 @@ export class Output {
     });
   }
 
-  async #set(deviceId: string): Promise<void> {
+  /** Whether it plays there. */
+  async #set(deviceId: string): Promise<boolean> {
     try {
       await this.#sound()?.setOutput(deviceId);
       this.#store.clear("output");
+      return true;
     } catch (error) {
       this.#store.raise({
         id: "output",
@@ -66,6 +74,7 @@ export class Output {
         title: "That output could not be opened.",
         remedy: `Choose another. The browser says: ${String(error)}`,
       });
+      return false;
     }
   }
 }

@@ -517,6 +517,38 @@ it("plays on the system's output while the chosen one is not there, and says so"
   expect(sound.setOutput).toHaveBeenCalledTimes(4);
 });
 
+it("tries an output again that is back and did not open, and says nothing of the system's own if that does not either", async () => {
+  const { settings, automation } = loadSettings("?outputDeviceId=usb+out");
+  const studio = new Studio("room", settings, automation);
+  const fail = () => sound.setOutput.mockRejectedValueOnce(new Error("no such output"));
+  plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "usb out", label: "" }]);
+  await studio.join();
+  fail();
+  await plug([], ["built in"]);
+  expect(problems(studio)).toEqual(["output"]);
+  await vi.advanceTimersByTimeAsync(6_000);
+  fail();
+  await plug([], ["built in", "usb out"]);
+  expect(problems(studio)).toEqual(["output"]);
+  sound.setOutput.mockClear();
+  await vi.advanceTimersByTimeAsync(6_000);
+  expect(sound.setOutput).not.toHaveBeenCalled();
+  await plug([], ["built in", "usb out", "another"]);
+  expect(sound.setOutput.mock.calls).toEqual([["usb out"]]);
+  expect(problems(studio)).toEqual([]);
+});
+
+it("says of an output that could not be opened no more in a sound that was started anew", async () => {
+  const studio = newStudio();
+  await studio.join();
+  sound.setOutput.mockRejectedValueOnce(new Error("no such output"));
+  await studio.change({ outputDeviceId: "usb out" });
+  expect(problems(studio)).toEqual(["output"]);
+  studio.leave();
+  await studio.rejoin();
+  expect(problems(studio)).toEqual([]);
+});
+
 it("asks for no microphone when one joins to listen only, nor when one comes back so", async () => {
   const studio = newStudio();
   await studio.join();
