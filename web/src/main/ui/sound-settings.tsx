@@ -119,6 +119,7 @@ function ChannelsField() {
                 type="radio"
                 name={name}
                 checked={settings().channels === i() + 1}
+                onKeyDown={enterGoesOn}
                 onChange={() => change({ channels: i() + 1 })}
               />
               <span>{label}</span>
