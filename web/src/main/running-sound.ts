@@ -132,6 +132,7 @@ export class RunningSound {
       return;
     }
     this.#current = sound;
+    this.#store.clear("sound");
     this.#current.stopped = () => this.#stopped();
     this.#format.advise();
     this.#current.setMuted(this.#store.state.selfMuted);
@@ -170,8 +171,14 @@ export class RunningSound {
       this.#store.raise(INSECURE);
       return;
     }
+    // Elsewhere one joins anew.
+    const again =
+      this.#store.state.phase === "lobby"
+        ? { action: { label: "Try again", run: () => this.#host.recover() } }
+        : {};
     if (error instanceof NotLoaded) {
       this.#store.raise({
+        ...again,
         id: "sound",
         severity: "error",
         title: "A part of this page could not be loaded: there is no sound.",
@@ -180,6 +187,7 @@ export class RunningSound {
       return;
     }
     this.#store.raise({
+      ...again,
       id: "sound",
       severity: "error",
       title: "The browser could not start its sound.",

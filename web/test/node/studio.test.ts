@@ -340,6 +340,35 @@ it("says of a page that came by plain http that there is no sound, and why", asy
   expect(said()).toEqual([["sound", true]]);
 });
 
+it.each([new NotLoaded("404"), new Error("no output")])(
+  "offers to try a sound again that failed in the lobby by %s, and says so no more once it runs",
+  async (error) => {
+    const studio = newStudio();
+    const failed = () => studio.state.problems.find(({ id }) => id === "sound");
+    startSound.mockRejectedValueOnce(error);
+    await studio.enableMicrophone();
+    startSound.mockRejectedValueOnce(error);
+    failed()?.action?.run();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(startSound).toHaveBeenCalledTimes(2);
+    failed()?.action?.run();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(startSound).toHaveBeenCalledTimes(3);
+    expect(studio.state).toMatchObject({ phase: "lobby", problems: [] });
+    expect(sound.capture).toHaveBeenCalledTimes(1);
+  },
+);
+
+it("says no more that a sound failed that runs by another way", async () => {
+  const studio = newStudio();
+  startSound.mockRejectedValueOnce(new NotLoaded("404"));
+  await studio.enableMicrophone();
+  expect(problems(studio)).toEqual(["sound"]);
+  await studio.change({ channels: 1 });
+  await studio.change({ channels: 2 });
+  expect(problems(studio)).toEqual([]);
+});
+
 it("says each time that Opus was chosen and cannot be", async () => {
   const studio = newStudio();
   await studio.change({ bits: "opus", channels: 4 });
