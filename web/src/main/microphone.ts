@@ -158,6 +158,7 @@ export class Microphone {
     this.#inspected = kind;
     for (const problem of inspectMicrophone(track)) this.#store.raise(problem);
     this.#store.set({ microphone: "on" });
+    this.#store.clear("microphone-ended");
     this.#openings++;
     return true;
   }
@@ -165,6 +166,7 @@ export class Microphone {
   /** Also one that the browser still asks about. */
   close(): void {
     this.#release();
+    this.#store.clear("microphone-ended");
     this.#followMute({ muted: false });
   }
 
@@ -179,7 +181,8 @@ export class Microphone {
     }
     this.#stream = null;
     this.#input = null;
-    this.#store.clear("microphone", "microphone-ended", "input-bluetooth", "input-processed");
+    // That it has gone stands while it is tried again: a screen reader would say it each time.
+    this.#store.clear("microphone", "input-bluetooth", "input-processed");
     this.#store.end("input-gone");
   }
 
@@ -228,6 +231,7 @@ export class Microphone {
   }
 
   #failed(error: unknown): void {
+    this.#store.clear("microphone-ended");
     this.#off(microphoneFault(error), microphoneProblem(error));
   }
 
@@ -257,6 +261,7 @@ export class Microphone {
   #ended(): void {
     this.#stopCapture();
     this.#stream = null;
+    this.#store.end("input-gone");
     this.#off("ended", {
       id: "microphone-ended",
       severity: "error",

@@ -500,6 +500,38 @@ it.each(["ended", "late"])(
   },
 );
 
+it("says once that a microphone has gone, while it is tried again", async () => {
+  const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+  Object.assign(navigator, { permissions: { query: async () => ({ state: "granted" }) } });
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  for (let n = 0; n < 4; n++) askForMicrophone.mockRejectedValueOnce(new DOMException("no", "NotFoundError"));
+  ended.onended?.();
+  const cards = new Set<boolean>();
+  studio.subscribe(() => cards.add(problems(studio).includes("microphone-ended")));
+  for (const ms of [0, 100, 2_000]) {
+    await vi.advanceTimersByTimeAsync(ms);
+    expect(problems(studio)).toEqual(["microphone-ended"]);
+  }
+  expect(askForMicrophone).toHaveBeenCalledTimes(5);
+  expect([...cards]).toEqual([true]);
+  studio.leave();
+  expect(problems(studio)).toEqual([]);
+});
+
+it("says of the system's microphone that ended no more that it may be another", async () => {
+  const ended: { onended: (() => void) | null } = Object.assign(track, { onended: null });
+  track.getSettings.mockReturnValue({ ...trackSettings, deviceId: "default" });
+  const studio = newStudio();
+  await plug(["default", "usb in"], []);
+  await studio.enableMicrophone();
+  await plug(["default"], []);
+  expect(problems(studio)).toEqual(["input-gone"]);
+  ended.onended?.();
+  expect(problems(studio)).toEqual(["microphone-ended"]);
+  track.getSettings.mockReturnValue(trackSettings);
+});
+
 it("joins anew while the browser still asks for a microphone from before", async () => {
   const studio = newStudio();
   await studio.join();
