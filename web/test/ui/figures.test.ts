@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { ownFigures, peerFigures } from "../../src/main/ui/figures";
+import { LostHere, ownFigures, peerFigures } from "../../src/main/ui/figures";
 import { REPORT_PERIOD_MS } from "../../src/shared/heard";
 import type { PeerStats, Stats } from "../../src/shared/stats";
 
@@ -40,4 +40,17 @@ it("tells a computer that loses sound from a clock that is slow", () => {
   expect(note(-1300, 300)).toBe("± 300: sound is lost at their end");
   expect(note(-500, 300)).toBe("being measured");
   expect(note(950, 50)).toBe("± 50, resampled");
+});
+
+it("takes what was lost while a tab was hidden for nothing that is lost now", () => {
+  const lost = new LostHere();
+  const read = (timeMs: number, overrunFrames: number) => {
+    const stats = { timeMs, sender: { overrunFrames } } as unknown as Stats;
+    return lost.add(stats, { droppedBacklog: 0 } as PeerStats)?.overrun ?? null;
+  };
+  expect(read(0, 0)).toBeNull();
+  expect(read(500, 10)).toBe(10);
+  expect(read(600_000, 5_000)).toBeNull();
+  expect(read(600_500, 5_000)).toBeNull();
+  expect(read(604_000, 5_020)).toBe(20);
 });

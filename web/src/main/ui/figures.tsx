@@ -160,12 +160,10 @@ function Advice(props: { text: string; advice: string }) {
 
 /** How they hear us, by their own report, and why, if it is badly. */
 function HeardByThem(props: { reading: Reading; name: string }) {
-  const lost = new RecentCounts<{ overrun: number; dropped: number }>(HERE_MS);
+  const lost = new LostHere();
   const lostHere = createMemo(() => {
     const now = props.reading();
-    if (now === null) return null;
-    const totals = { overrun: now.stats.sender.overrunFrames, dropped: now.peer.droppedBacklog };
-    return lost.add(now.stats.timeMs, totals, ["overrun", "dropped"])?.grown ?? null;
+    return now && lost.add(now.stats, now.peer);
   });
   const heard = createMemo(() => props.reading()?.peer.heard ?? null);
   const found = createMemo(() => {
@@ -188,6 +186,18 @@ function HeardByThem(props: { reading: Reading; name: string }) {
 
 /** Over which time what this page itself loses is looked at: as long as a report's. */
 const HERE_MS = 4_000;
+
+/** What this page itself lost of what it sends a peer. */
+export class LostHere {
+  readonly #counts = new RecentCounts<{ overrun: number; dropped: number }>(HERE_MS);
+
+  /** Null until there are two readings to compare, and after a silence between them (a hidden tab). */
+  add({ timeMs, sender }: Stats, { droppedBacklog }: PeerStats): { overrun: number; dropped: number } | null {
+    const totals = { overrun: sender.overrunFrames, dropped: droppedBacklog };
+    const recent = this.#counts.add(timeMs, totals, ["overrun", "dropped"]);
+    return recent && recent.periodMs <= 2 * HERE_MS ? recent.grown : null;
+  }
+}
 
 function diagnoseIncoming(stats: Stats, { id, hearing, farEnd }: PeerStats, name: string) {
   // Whoever else is in the mix is heard through the same part of the way.
