@@ -80,7 +80,6 @@ export class Room {
       return;
     }
     if (isOver()) return;
-    this.#store.clear("sound");
     const signalling = new Signalling(
       this.#store.state.room,
       this.#secret,
