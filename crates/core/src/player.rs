@@ -675,7 +675,10 @@ impl Stream {
         clock: u64,
         timed: Option<u64>,
     ) -> bool {
-        let arrival = self.judge(header);
+        let Some(arrival) = self.judge(header) else {
+            self.jitter.pass_over(usize::from(header.frames));
+            return false;
+        };
         if arrival == Arrival::Restart {
             self.drift.reset();
         }
@@ -729,8 +732,9 @@ impl Stream {
         self.jitter.insert(&header, samples, arrival);
     }
 
-    /// Judges a datagram by its sequence number on its path, and by what the other path has brought.
-    fn judge(&mut self, header: &AudioHeader) -> Arrival {
+    /// Judges a datagram by its sequence number on its path, and by what the other path has brought. `None` for what was sent before the sender started
+    /// anew, while what was sent after that plays.
+    fn judge(&mut self, header: &AudioHeader) -> Option<Arrival> {
         let end = header.timestamp.wrapping_add(u64::from(header.frames));
         let [direct, relayed] = &mut self.paths;
         let (path, other) = if header.stream == 0 {
@@ -741,9 +745,15 @@ impl Stream {
         if path.newest_end.is_none() {
             path.restarts = self.restarts;
         }
-        let (second, before) = (i64::from(header.rate.hz()), path.newest_end);
+        let (second, before) = (u64::from(header.rate.hz()), path.newest_end);
         let is_news_of_restart = path.restarts == self.restarts;
-        let is_starved = self.jitter.is_starved() || !is_news_of_restart;
+        let plays = !self.jitter.is_starved();
+        let is_starved = !plays || !is_news_of_restart;
+        // What a path brought that has not told of the restart is of the clock that was.
+        let mut other_end = (other.newest_end).filter(|_| other.restarts == self.restarts);
+        let is_near = |newest: Option<u64>| {
+            newest.is_some_and(|newest| (newest.wrapping_sub(end) as i64).unsigned_abs() <= second)
+        };
         let mut arrival = path.sequence.handle(header.sequence, is_starved);
         let is_newer = |newest: u64| end.wrapping_sub(newest) as i64 > 0;
         if arrival == Arrival::Duplicate && is_starved && path.newest_end.is_some_and(is_newer) {
@@ -757,28 +767,39 @@ impl Stream {
             self.restarts = self.restarts.wrapping_add(u32::from(is_news_of_restart));
             path.restarts = self.restarts;
             if is_news_of_restart {
-                return Arrival::Restart;
+                return Some(Arrival::Restart);
+            }
+        } else if !is_news_of_restart {
+            let is_first = !matches!(
+                arrival,
+                Arrival::Duplicate | Arrival::Ancient | Arrival::Doubtful
+            );
+            if arrival == Arrival::New && is_near(other_end) {
+                path.restarts = self.restarts;
+            } else if is_first && plays && is_near(before) && !is_near(other_end) {
+                return None;
             }
         }
+        let second = second as i64;
         let behind =
             |newest: Option<u64>| newest.map_or(0, |newest| newest.wrapping_sub(end) as i64);
         // What is older by more than a second may have been sent after the sender had set its clock: but not if it goes on from what the path brought before,
         // which may have stood still for seconds, nor if the path is new and the other is heard.
         let is_known = arrival == Arrival::New && before.is_some();
         let is_set_back = is_known && behind(before) > second;
-        if is_set_back && behind(other.newest_end) > second {
+        if (is_set_back || arrival == Arrival::Restart) && behind(other_end) > second {
             // What the other path brought is of the clock that was.
-            other.newest_end = None;
+            (other.newest_end, other_end) = (None, None);
         }
-        let is_overtaken = match behind(other.newest_end) {
+        let is_overtaken = match behind(other_end) {
             ..1 => false,
             behind => behind <= second || is_known || !is_starved,
         };
-        match arrival {
+        Some(match arrival {
             Arrival::New | Arrival::Restart if is_overtaken => Arrival::Overtaken,
             Arrival::Restart => Arrival::New,
             arrival => arrival,
-        }
+        })
     }
 
     /// Renders the next quantum, if anything plays. `input` is room for what that takes.

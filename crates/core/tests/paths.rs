@@ -258,3 +258,91 @@ fn a_sender_that_sets_its_clock_back_is_followed_by_both_paths() {
     let jitter = stats(&player, ID).jitter;
     assert_eq!(jitter.resyncs, 1, "{jitter:?}");
 }
+
+fn send(player: &mut Player, stream: u16, sequence: u64, n: u64) {
+    let header = AudioHeader {
+        stream,
+        ..header(sequence as u32, n * PACKET, PACKET as usize)
+    };
+    player.handle_datagram(ID, &datagram(&header));
+}
+
+#[test]
+fn of_a_sender_that_starts_anew_by_one_path_the_other_makes_nothing_old() {
+    for (first, second) in [(0, 9), (9, 0)] {
+        let mut player = added();
+        for n in 0..2_000 {
+            send(&mut player, first, n, n);
+            send(&mut player, second, n, n);
+            quantum(&mut player, PACKET as usize);
+        }
+        // The other path brings nothing more, and the sender is silent for a second meanwhile.
+        for n in 0..1_000 {
+            if !(100..550).contains(&n) {
+                send(&mut player, first, 900_000_000 + n, n);
+            }
+            quantum(&mut player, PACKET as usize);
+        }
+        let known = stats(&player, ID);
+        let behind = known.playhead.map(|playhead| 1_000 * PACKET - playhead);
+        assert!(behind.is_some_and(|behind| behind < 2_000), "{known:?}");
+        assert_eq!(known.jitter.resyncs, 1, "{known:?}");
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_sender_started_anew_is_passed_over_by_the_slower_path() {
+    for media in [0, 5_000] {
+        let mut player = added();
+        for n in 0..2_000 {
+            send(&mut player, 0, n, 1_000 + n);
+            if n < 1_990 {
+                send(&mut player, 9, n, 1_000 + n);
+            }
+            quantum(&mut player, PACKET as usize);
+        }
+        let mut heard = 0;
+        for n in 0..1_000 {
+            send(&mut player, 0, 900_000_000 + n, media + n);
+            match n {
+                // The last one overtook another.
+                ..10 => send(&mut player, 9, (1_990 + n) ^ 1, 1_000 + ((1_990 + n) ^ 1)),
+                _ => send(&mut player, 9, 700_000_000 + n, media + n - 10),
+            }
+            let samples = quantum(&mut player, PACKET as usize);
+            heard = samples.last().and_then(|&it| media_of(it)).unwrap_or(heard);
+        }
+        let behind = (media + 1_000) * PACKET - heard;
+        assert!(behind < 2_000, "{behind}");
+        let known = stats(&player, ID);
+        assert_eq!(known.jitter.resyncs, 1, "{known:?}");
+        // What was passed over, and what waited as the sender started anew.
+        let skipped = known.jitter.skipped_frames;
+        assert!((10 * PACKET..18 * PACKET).contains(&skipped), "{known:?}");
+        assert_eq!(known.malformed_packets, 2);
+    }
+}
+
+#[test]
+fn a_sender_that_starts_anew_twice_is_heard_by_the_path_that_told_of_it_once() {
+    let mut player = added();
+    for n in 0..2_000 {
+        send(&mut player, 0, n, n);
+        send(&mut player, 9, n, n);
+        quantum(&mut player, PACKET as usize);
+    }
+    for n in 0..2_000 {
+        send(&mut player, 0, 900_000_000 + n, n);
+        quantum(&mut player, PACKET as usize);
+    }
+    // Silent for a second meanwhile.
+    for n in 0..1_000 {
+        if !(100..550).contains(&n) {
+            send(&mut player, 9, 700_000_000 + n, n);
+        }
+        quantum(&mut player, PACKET as usize);
+    }
+    let known = stats(&player, ID);
+    let behind = known.playhead.map(|playhead| 1_000 * PACKET - playhead);
+    assert!(behind.is_some_and(|behind| behind < 2_000), "{known:?}");
+}
