@@ -764,11 +764,14 @@ impl Stream {
             path.newest_end = Some(end);
         }
         if arrival == Arrival::Restart {
-            self.restarts = self.restarts.wrapping_add(u32::from(is_news_of_restart));
-            path.restarts = self.restarts;
-            if is_news_of_restart {
+            // A path that was away for many datagrams, while what the other brings plays on, has missed them: nothing starts anew.
+            let goes_on = plays && is_near(other_end);
+            if is_news_of_restart && !goes_on {
+                self.restarts = self.restarts.wrapping_add(1);
+                path.restarts = self.restarts;
                 return Some(Arrival::Restart);
             }
+            path.restarts = self.restarts;
         } else if !is_news_of_restart {
             let is_first = !matches!(
                 arrival,

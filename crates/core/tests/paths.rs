@@ -170,6 +170,26 @@ fn a_path_goes_away_and_returns_without_a_gap_or_a_false_drift() {
 }
 
 #[test]
+fn a_path_that_was_away_for_more_datagrams_than_a_jump_starts_nothing_anew() {
+    for away in 0..2 {
+        let mut player = added();
+        let mut paths = both();
+        paths[away].away_s = 20..200;
+        let heard = play(&mut player, &mut paths, 215, 1);
+        let known = stats(&player, ID);
+        // Tags repeat; from here on they do not.
+        assert_order(&heard.samples[190 * RATE_HZ as usize..]);
+        assert_eq!(known.jitter.resyncs, 0, "{known:?}");
+        // Of the jump's first datagram nobody can tell.
+        assert!((1..4).contains(&known.malformed_packets), "{known:?}");
+        assert!(!heard.was_resampled, "{}", heard.false_drift_ppm);
+        let (late, concealed) = (known.jitter.late_frames, known.jitter.concealed_frames);
+        let most = heard.lost_frames + late + 9 * PACKET;
+        assert!(concealed <= most, "{concealed} of {most}");
+    }
+}
+
+#[test]
 fn what_a_path_held_back_for_seconds_does_not_disturb_what_the_other_brings() {
     for away in 0..2 {
         for seconds in [1, 2, 4] {
