@@ -756,7 +756,11 @@ impl Stream {
         };
         let mut arrival = path.sequence.handle(header.sequence, is_starved);
         let is_newer = |newest: u64| end.wrapping_sub(newest) as i64 > 0;
-        if arrival == Arrival::Duplicate && is_starved && path.newest_end.is_some_and(is_newer) {
+        let is_anew = || {
+            let is_again = self.jitter.playing_next().is_none() && path.sequence.is_repeated();
+            is_starved && path.newest_end.is_some_and(is_newer) || is_again
+        };
+        if arrival == Arrival::Duplicate && is_anew() {
             path.sequence.restart(header.sequence);
             arrival = Arrival::Restart;
         }

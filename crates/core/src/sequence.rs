@@ -7,6 +7,8 @@ const MAX_JUMP: i64 = 65_536;
 /// A smaller jump back is a sender that started anew if this many old numbers come, no newer one between them, while
 /// nothing plays. While something does, it is a lane or a relay that was held up.
 const RESTART_RUN: u32 = 16;
+/// Duplicates of so many of the first numbers, and of no others, tell of a sender that started anew: a held-up lane has brought the first ones long ago.
+const FIRST_NUMBERS: u64 = 64;
 /// How far behind the newest a duplicate can be told from a straggler, in datagrams. Longer than any buffer holds.
 const WINDOW: u64 = 1_024;
 
@@ -73,6 +75,8 @@ pub struct SequenceTracker {
     doubtful_next: Option<u32>,
     /// Ancient datagrams since the last new one.
     ancient_run: u32,
+    /// Duplicates of [`FIRST_NUMBERS`] since the last new one, while the stream was dry.
+    repeated_run: u32,
     counts: SequenceCounts,
 }
 
@@ -118,6 +122,9 @@ impl SequenceTracker {
         let (word, bit) = position(number);
         if self.seen[word] & bit != 0 {
             self.counts.duplicate += 1;
+            if is_starved && number < self.first + FIRST_NUMBERS {
+                self.repeated_run = self.repeated_run.saturating_add(1);
+            }
             return Arrival::Duplicate;
         }
         self.seen[word] |= bit;
@@ -134,7 +141,16 @@ impl SequenceTracker {
         Arrival::Overtaken
     }
 
-    /// The last one, which was judged a [`Arrival::Duplicate`], is of newer sound than any: the sender started anew, with numbers that were seen.
+    /// Whether the first numbers come again, as from a sender that started anew so early that all its numbers were seen. To be believed only
+    /// when nothing plays at all: else it may be copies that a lane has held up.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn is_repeated(&self) -> bool {
+        self.repeated_run >= RESTART_RUN
+    }
+
+    /// The last one, which was judged a [`Arrival::Duplicate`], is of newer sound than any, or one of [many first ones](Self::is_repeated): the sender
+    /// started anew, with numbers that were seen.
     ///
     /// RT: no alloc, no lock, O(window / 64).
     pub fn restart(&mut self, sequence: u32) {
@@ -171,7 +187,7 @@ impl SequenceTracker {
         self.newest = Some(first);
         self.first = first;
         self.doubtful_next = None;
-        self.ancient_run = 0;
+        (self.ancient_run, self.repeated_run) = (0, 0);
         self.seen = Default::default();
         self.recovered = Default::default();
         let (word, bit) = position(first);
@@ -184,7 +200,7 @@ impl SequenceTracker {
             let passed = ahead.min(WINDOW) as usize;
             each_word(ring, newest + 1, passed, |word, bits| *word &= !bits);
         }
-        self.ancient_run = 0;
+        (self.ancient_run, self.repeated_run) = (0, 0);
         let next = newest + ahead;
         // With a jump beyond the window every bit was cleared above, wherever the next number's bit is.
         let (word, bit) = position(next);

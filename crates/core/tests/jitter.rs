@@ -114,6 +114,51 @@ fn a_sender_that_begins_anew_with_numbers_that_were_seen_is_heard_at_once() {
 }
 
 #[test]
+fn a_sender_that_begins_anew_with_numbers_and_media_that_were_seen_is_heard() {
+    let mut player = fixed(64);
+    for n in 0..1_000 {
+        send(&mut player, n, 64 * u64::from(n), 64);
+        quantum(&mut player, 64);
+    }
+    for _ in 0..1_000 {
+        quantum(&mut player, 64);
+    }
+    for n in 0..200 {
+        send(&mut player, n, 64 * u64::from(n), 64);
+        quantum(&mut player, 64);
+    }
+    let stats = stats(&player, ID);
+    let playhead = stats.playhead.expect("plays");
+    assert!((64 * 190..=64 * 200).contains(&playhead), "{stats:?}");
+    assert_eq!(
+        (stats.sequence.received, stats.sequence.duplicate),
+        (1_185, 15)
+    );
+}
+
+#[test]
+fn copies_that_come_after_the_end_are_no_new_sender() {
+    // The last second again, when nothing plays; or the first while something does.
+    for (pause, from, last) in [(1_000, 250, 1_000), (300, 0, 64)] {
+        let mut player = fixed(64);
+        for n in 0..1_000 {
+            send(&mut player, n, 64 * u64::from(n), 64);
+            quantum(&mut player, 64);
+        }
+        for _ in 0..pause {
+            quantum(&mut player, 64);
+        }
+        for n in from..last {
+            send(&mut player, n, 64 * u64::from(n), 64);
+            quantum(&mut player, 64);
+        }
+        let stats = stats(&player, ID);
+        assert_eq!(stats.sequence.received, 1_000, "{stats:?}");
+        assert_eq!(stats.sequence.duplicate, u64::from(last - from));
+    }
+}
+
+#[test]
 fn a_second_of_silence_is_no_reason_to_forget_what_was_needed() {
     let mut player = player(1, 1, 8_192);
     add(&mut player, Target::Auto);
