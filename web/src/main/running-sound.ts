@@ -191,7 +191,7 @@ export class RunningSound {
       id: "sound",
       severity: "error",
       title: "The browser could not start its sound.",
-      remedy: `Check that a loudspeaker or headphones are connected, then join again. The browser says: ${String(error)}`,
+      remedy: `Check that a loudspeaker or headphones are connected, then try again. The browser says: ${String(error)}`,
     });
   }
 
