@@ -21,6 +21,24 @@ it("goes on to the microphone from a name, where Enter would join without one", 
   expect(await focused(page)).toMatch(/^(Allow|Use my) microphone$/);
 });
 
+it("goes on from mono and stereo at Enter, where it would join", async () => {
+  const page = await start("chromium", "A");
+  await page.open(product.lobbyUrl(product.newRoom()));
+  await untilShown(page, "Use my microphone");
+  await page.evaluate(() => {
+    const buttons = Array.from(document.querySelectorAll("button"));
+    buttons.find(({ textContent }) => textContent.trim() === "Use my microphone")!.click();
+  });
+  await untilShown(page, "You send");
+  const areKept = await page.evaluate(() =>
+    Array.from(document.querySelectorAll("input[type=radio]"), (radio) => {
+      const enter = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
+      return !radio.dispatchEvent(enter);
+    }),
+  );
+  expect(areKept).toEqual([true, true]);
+});
+
 it("stays on the link's button while the first of the others comes in", async () => {
   const [page, other] = [await start("chromium", "A"), await start("chromium", "B")];
   const room = product.newRoom();
