@@ -3,7 +3,7 @@
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { untilPlaying } from "../src/antiphon.js";
 import type { Browser } from "../src/browsers.js";
-import { closeBrowsers, parameters, product, setUp, start, tearDown, untilShown } from "./stage.js";
+import { closeBrowsers, parameters, press, product, setUp, start, tearDown, untilShown } from "./stage.js";
 
 beforeAll(() => setUp(["A", "B"]));
 afterEach(closeBrowsers);
@@ -25,10 +25,7 @@ it("goes on from mono and stereo at Enter, where it would join", async () => {
   const page = await start("chromium", "A");
   await page.open(product.lobbyUrl(product.newRoom()));
   await untilShown(page, "Use my microphone");
-  await page.evaluate(() => {
-    const buttons = Array.from(document.querySelectorAll("button"));
-    buttons.find(({ textContent }) => textContent.trim() === "Use my microphone")!.click();
-  });
+  await press(page, "Use my microphone");
   await untilShown(page, "You send");
   const areKept = await page.evaluate(() =>
     Array.from(document.querySelectorAll("input[type=radio]"), (radio) => {
