@@ -47,18 +47,15 @@ export class Output {
     this.presume();
     if (isMissing) this.#missingMs = performance.now();
     const isSet = await this.#set(isMissing ? "" : wanted);
-    if (!isMissing) {
-      // It is tried again at the next change.
-      if (!isSet) this.#missingMs = performance.now();
-      return;
-    }
-    if (!isSet) return;
-    this.#store.raise({
-      id: "output-gone",
-      severity: "warning",
-      title: "The output you chose is not there: you hear the others from the system's own.",
-      remedy: "Plug it in again, and it is taken again, or choose another.",
-    });
+    if (isMissing && isSet)
+      this.#store.raise({
+        id: "output-gone",
+        severity: "warning",
+        title: "The output you chose is not there: you hear the others from the system's own.",
+        remedy: "Plug it in again, and it is taken again, or choose another.",
+      });
+    // It is tried again at the next change.
+    if (!isMissing && !isSet) this.#missingMs = performance.now();
   }
 
   /** Whether it plays there. */

@@ -176,23 +176,17 @@ export class RunningSound {
       this.#store.state.phase === "lobby"
         ? { action: { label: "Try again", run: () => this.#host.recover() } }
         : {};
-    if (error instanceof NotLoaded) {
-      this.#store.raise({
-        ...again,
-        id: "sound",
-        severity: "error",
-        title: "A part of this page could not be loaded: there is no sound.",
-        remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
-      });
-      return;
-    }
-    this.#store.raise({
-      ...again,
-      id: "sound",
-      severity: "error",
-      title: "The browser could not start its sound.",
-      remedy: `Check that a loudspeaker or headphones are connected, then try again. The browser says: ${String(error)}`,
-    });
+    const words =
+      error instanceof NotLoaded
+        ? {
+            title: "A part of this page could not be loaded: there is no sound.",
+            remedy: `Check your network and try again, or reload the page. The browser says: ${error.message}`,
+          }
+        : {
+            title: "The browser could not start its sound.",
+            remedy: `Check that a loudspeaker or headphones are connected, then try again. The browser says: ${String(error)}`,
+          };
+    this.#store.raise({ id: "sound", severity: "error", ...words, ...again });
   }
 
   /** Looks at the output's clock, and whether a thread stands still; to be called ten times a second. True if that has changed of the worker. */
