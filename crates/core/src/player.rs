@@ -745,20 +745,22 @@ impl Stream {
         if path.newest_end.is_none() {
             path.restarts = self.restarts;
         }
-        let (second, before) = (u64::from(header.rate.hz()), path.newest_end);
+        let (second, before) = (i64::from(header.rate.hz()), path.newest_end);
         let is_news_of_restart = path.restarts == self.restarts;
         let plays = !self.jitter.is_starved();
         let is_starved = !plays || !is_news_of_restart;
         // What a path brought that has not told of the restart is of the clock that was.
         let mut other_end = (other.newest_end).filter(|_| other.restarts == self.restarts);
-        let is_near = |newest: Option<u64>| {
-            newest.is_some_and(|newest| (newest.wrapping_sub(end) as i64).unsigned_abs() <= second)
+        // In frames of media time; negative if it is ahead.
+        let behind = |newest: Option<u64>| newest.map(|newest| newest.wrapping_sub(end) as i64);
+        let is_near = |newest| {
+            behind(newest).is_some_and(|behind| behind.unsigned_abs() <= second.unsigned_abs())
         };
         let mut arrival = path.sequence.handle(header.sequence, is_starved);
         let is_newer = |newest: u64| end.wrapping_sub(newest) as i64 > 0;
         let is_anew = || {
             let is_again = self.jitter.playing_next().is_none() && path.sequence.is_repeated();
-            is_starved && path.newest_end.is_some_and(is_newer) || is_again
+            is_starved && before.is_some_and(is_newer) || is_again
         };
         if arrival == Arrival::Duplicate && is_anew() {
             path.sequence.restart(header.sequence);
@@ -770,12 +772,12 @@ impl Stream {
         if arrival == Arrival::Restart {
             // A path that was away for many datagrams, while what the other brings plays on, has missed them: nothing starts anew.
             let goes_on = plays && is_near(other_end);
-            if is_news_of_restart && !goes_on {
-                self.restarts = self.restarts.wrapping_add(1);
-                path.restarts = self.restarts;
+            let is_anew = is_news_of_restart && !goes_on;
+            self.restarts = self.restarts.wrapping_add(u32::from(is_anew));
+            path.restarts = self.restarts;
+            if is_anew {
                 return Some(Arrival::Restart);
             }
-            path.restarts = self.restarts;
         } else if !is_news_of_restart {
             let is_first = !matches!(
                 arrival,
@@ -787,9 +789,7 @@ impl Stream {
                 return None;
             }
         }
-        let second = second as i64;
-        let behind =
-            |newest: Option<u64>| newest.map_or(0, |newest| newest.wrapping_sub(end) as i64);
+        let behind = |newest| behind(newest).unwrap_or(0);
         // What is older by more than a second may have been sent after the sender had set its clock: but not if it goes on from what the path brought before,
         // which may have stood still for seconds, nor if the path is new and the other is heard.
         let is_known = arrival == Arrival::New && before.is_some();
