@@ -510,10 +510,9 @@ impl Room {
             return Err(ControlError::TooFast);
         }
         let shape = participant.listen.mix.as_ref().map(Mix::shape);
-        let asked = match &listen.mix {
-            Some(mix) if shape != Some(mix.shape()) => mix.packet_frames,
-            _ => participant.mix_frames,
-        };
+        let is_other = |mix: &&Mix| shape != Some(mix.shape());
+        let other = listen.mix.as_ref().filter(is_other);
+        let asked = other.map_or(participant.mix_frames, |mix| mix.packet_frames);
         let share = &participant.mix_share;
         let packet_frames = share.packet_frames(mixed, asked, self.rate);
         let is_refused = packet_frames.is_none();
@@ -521,7 +520,7 @@ impl Room {
             // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
             listen.mix = None;
         }
-        let other = listen.mix.as_ref().filter(|mix| shape != Some(mix.shape()));
+        let other = listen.mix.as_ref().filter(is_other);
         if other.is_some() && !participant.allowance.mixes.take(1, now) {
             return Err(ControlError::TooFast);
         }
