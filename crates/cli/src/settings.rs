@@ -12,14 +12,12 @@ use antiphon_server::{
     AcmeConfig, Config, ConnectionLimits, Network, RelayConfig, RoomSigner, Secret, Tls, TlsFiles,
     acme::{LETS_ENCRYPT, check_domain},
     ice::{IceConfig, IceServer, IceServerError, TurnService, check_turn_url},
-    rooms::RoomLimits,
+    rooms::{MAX_PARTICIPANTS_PER_ROOM, RoomLimits},
 };
 use clap::{Arg, Args, Command, ValueEnum, builder::TypedValueParser, error::ErrorKind};
 use serde::{Deserialize, Serialize, Serializer};
 use tracing::level_filters::LevelFilter;
 
-/// A page plays 65 streams, the native participant 64 (`web/src/shared/messages.ts`, `crates/agent/src/duplex.rs`): the others, and the mix.
-const MAX_PARTICIPANTS_PER_ROOM: usize = 64;
 /// Longer than anyone plays.
 const TURN_TTL_S: u64 = 24 * 60 * 60;
 

@@ -28,6 +28,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
+/// A page plays 65 streams, the native participant 64 (`web/src/shared/messages.ts`, `crates/agent/src/duplex.rs`): the others, and the mix.
+pub const MAX_PARTICIPANTS_PER_ROOM: usize = 64;
+
 /// How many there may be, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct RoomLimits {

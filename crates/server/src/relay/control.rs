@@ -5,12 +5,10 @@
 use antiphon_core::wire::{MAX_PACKET_FRAMES, MIN_PACKET_FRAMES, MIX_STREAM};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::mixer::Source;
+use crate::{mixer::Source, rooms::MAX_PARTICIPANTS_PER_ROOM};
 
 /// The longest line, without its `\n`.
 pub const MAX_LINE_BYTES: usize = 16_384;
-/// Streams that a list may name: those of the largest room.
-pub const MAX_STREAMS: usize = 64;
 
 /// What a page says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -81,7 +79,7 @@ pub fn parse(line: &[u8]) -> Result<PageMessage, ControlError> {
     let mut message = serde_json::from_slice(line)?;
     let PageMessage::Listen(listen) = &mut message;
     let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
-    if listen.forward.len().max(mixed) > MAX_STREAMS {
+    if listen.forward.len().max(mixed) > MAX_PARTICIPANTS_PER_ROOM {
         return Err(ControlError::Range("a list names at most 64 streams"));
     }
     listen.forward.sort_unstable();
