@@ -63,6 +63,8 @@ enum Operation {
     Bytes(u8, Vec<u8>),
     DecodedBytes(u8, Vec<u8>),
     Quantum(u16),
+    /// The output goes on without so many frames.
+    Miss(u16),
     /// The host tells the time: so many ms later than before, or earlier.
     Clock(i16),
     /// Any time, ns.
@@ -308,6 +310,7 @@ fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
             Operation::DecodedBytes(stream, bytes) => host.decoded(id(stream), &bytes),
             Operation::Bytes(stream, bytes) => host.datagram(id(stream), &bytes),
             Operation::Quantum(frames) => host.quantum(1 + usize::from(frames) % 1_024),
+            Operation::Miss(frames) => host.player.miss(usize::from(frames)),
             Operation::Clock(ms) => {
                 host.now_ns = host.now_ns.wrapping_add_signed(1_000_000 * i64::from(ms));
                 host.player.keep_time(host.now_ns);

@@ -137,7 +137,8 @@ pub struct JitterBuffer {
     playout: PlayoutDelay,
     /// Frames to render until the next review.
     until_review: i64,
-    /// Delay beyond what is needed, as of the last review.
+    /// Delay that is needed and kept, and what there is beyond that, as of the last review.
+    needed: Option<i64>,
     excess: Option<i64>,
     skip: Option<Skip>,
     /// Frames the last review found too many, until enough frames are at hand to skip them.
@@ -187,6 +188,7 @@ impl JitterBuffer {
             counted_from: 0,
             playout: PlayoutDelay::new(rate),
             until_review: 0,
+            needed: None,
             excess: None,
             skip: None,
             spare: 0,
@@ -350,6 +352,41 @@ impl JitterBuffer {
             } else {
                 needed.max(self.expected)
             };
+        }
+    }
+
+    /// The output has gone on without `frames` frames: what would have been played in them is skipped, and with it what an automatic target has to spare, for
+    /// there is a break anyway. RT: no alloc, no lock, O(frames + capacity / 64).
+    pub fn miss(&mut self, frames: usize) {
+        if let Some(skip) = self.skip.take() {
+            // The rest of the fade is not heard.
+            let first = self.playhead().wrapping_sub(skip.done as u64);
+            let cleared = self.present.clear(first, skip.done + skip.distance);
+            self.counts.skipped_frames += (cleared - skip.done) as u64;
+            self.delay = self.delay.wrapping_sub(skip.distance as i64);
+        }
+        if self.playing {
+            let held = frames.min(self.present.capacity());
+            let skipped = self.present.clear(self.playhead(), held);
+            self.counts.skipped_frames += skipped as u64;
+        }
+        self.rendered = self.rendered.wrapping_add(frames as u64);
+        if self.playing {
+            self.played_end = self.playhead();
+            self.skip_excess();
+        }
+    }
+
+    /// Without a fade.
+    fn skip_excess(&mut self) {
+        let (Target::Auto, Some(needed)) = (self.target, self.needed) else {
+            return;
+        };
+        // Where all come alike and clocks agree, as on one sound system, the need is known to a frame.
+        let is_exact = (self.spread_frames(), self.margin) == (Some(0), 0);
+        let soonest = self.playout.soonest().filter(|_| is_exact);
+        if self.skip_to(soonest.unwrap_or(needed)) {
+            (self.excess, self.spare) = (Some(0), 0);
         }
     }
 
@@ -743,7 +780,7 @@ impl JitterBuffer {
 
     fn forget_spread(&mut self) {
         self.playout.forget_arrivals();
-        self.excess = None;
+        (self.needed, self.excess) = (None, None);
         self.until_review = 2 * self.seconds(REVIEW_SECONDS);
         self.spare = 0;
         self.late_run_frames = 0;
@@ -822,6 +859,7 @@ impl JitterBuffer {
         let needed = needed.map(|needed| needed.wrapping_add(doubted));
         // A skip that has begun is as good as done.
         let skipping = self.skip.map_or(0, |skip| skip.distance as i64);
+        self.needed = needed;
         self.excess = needed.map(|needed| self.delay.wrapping_sub(needed).wrapping_sub(skipping));
         let spare = self.excess.unwrap_or(0);
         self.spare = if spare > tolerated { spare as usize } else { 0 };

@@ -340,6 +340,20 @@ impl Player {
         }
     }
 
+    /// Tells that the output has gone on without `frames` frames, which were asked for too late: what was due in them is skipped, so
+    /// that all that follows is heard when it would have been. For a host whose sound system says so; elsewhere it is found out
+    /// ([`keep_time`](Self::keep_time)). What had come by then must have been handed over before.
+    ///
+    /// RT: no alloc, no lock, O(streams × (frames + buffer / 64)).
+    pub fn miss(&mut self, frames: usize) {
+        self.rendered = self.rendered.wrapping_add(frames as u64);
+        for stream in &mut self.streams {
+            // Its look-ahead is given up as well.
+            stream.resampler.reset();
+            stream.jitter.miss(frames);
+        }
+    }
+
     /// Frames rendered so far, or passed, or slipped by ([`keep_time`](Self::keep_time)).
     pub fn rendered_frames(&self) -> u64 {
         self.rendered

@@ -171,6 +171,11 @@ impl PlayoutDelay {
         Some(self.floor.delay().map_or(prompt, |floor| floor.max(prompt)))
     }
 
+    /// The least delay of late; `None` if nothing came. RT: O(1).
+    pub fn soonest(&self) -> Option<i64> {
+        self.floor.delay()
+    }
+
     /// The delay with which the past would have kept the budget, or less of it where some is owed, or more where some is saved; `None` if nothing
     /// is known. RT: no alloc, no lock, O(bins of the spread).
     pub fn needed(&self) -> Option<i64> {

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::ops::Range;
 
 use crate::adpcm;
 use crate::mix::{RAMP_SECONDS, approach};
@@ -74,6 +75,8 @@ pub struct Sender {
     queue: Box<[f32]>,
     queue_frames: usize,
     pushed: u64,
+    /// The newest that were made up, of those.
+    made_up: Range<u64>,
     /// What was pushed up to here waits for nothing; 0 while a rendition carries copies, which are of packets of one length.
     flushed: u64,
     main: Rendition,
@@ -107,6 +110,7 @@ impl Sender {
             queue: vec![0.0; max_channels * queue_frames].into_boxed_slice(),
             queue_frames,
             pushed: 0,
+            made_up: 0..0,
             flushed: 0,
             main: Rendition::new(valid(config, max_channels), 0),
             others: Default::default(),
@@ -236,6 +240,21 @@ impl Sender {
         }
     }
 
+    /// The same of frames that were not captured in time and that the host has made up. Of these a packet of samples is not sent if it is nothing else:
+    /// it would come late, and listeners make up what is missing as well. An encoder gets them all.
+    ///
+    /// RT: as [`push`](Self::push).
+    ///
+    /// # Panics
+    /// As [`push`](Self::push).
+    pub fn push_made_up(&mut self, samples: &[f32], frames: usize) {
+        if self.made_up.end != self.pushed {
+            self.made_up = self.pushed..self.pushed;
+        }
+        self.push(samples, frames);
+        self.made_up.end = self.pushed;
+    }
+
     /// What was pushed ends a captured block of `block_frames` frames: if that is longer than a packet, all of it is sent, in about as many packets as usual, all
     /// alike, none longer than three halves of `packet_frames`, nor than a datagram. The end of a block, too short for a packet, would wait for the next block,
     /// and everything be played as much later. Does nothing while a rendition carries copies, where fewer than [`MIN_PACKET_FRAMES`] wait, and to [`FEED`].
@@ -279,6 +298,7 @@ impl Sender {
     /// # Panics
     /// If `out` is shorter than [`MAX_DATAGRAM_BYTES`].
     pub fn poll_datagram(&mut self, out: &mut [u8]) -> Option<usize> {
+        self.main.pass_over(&self.made_up);
         let (length, frames) = self.main.poll(
             &self.queue,
             self.queue_frames,
@@ -302,7 +322,12 @@ impl Sender {
             return self.poll_datagram(out);
         };
         let rendition = self.others.get_mut(other)?.as_mut()?;
-        let flushed = if index == FEED { 0 } else { self.flushed };
+        let flushed = if index == FEED {
+            0
+        } else {
+            rendition.pass_over(&self.made_up);
+            self.flushed
+        };
         let (length, _) =
             rendition.poll(&self.queue, self.queue_frames, self.pushed, flushed, out)?;
         Some(length)
@@ -337,6 +362,18 @@ impl Rendition {
     fn begin_packet(&mut self) {
         (self.unsent_frames, self.unsent_datagrams) = (0, 0);
         self.sent_in_a_row = 0;
+    }
+
+    /// Leaves out the packets that are nothing but what was made up.
+    fn pass_over(&mut self, made_up: &Range<u64>) {
+        if self.unsent_datagrams == 0 && made_up.contains(&self.polled) {
+            let packet_frames = self.config.packet_frames as u64;
+            let whole = (made_up.end - self.polled) / packet_frames * packet_frames;
+            if whole > 0 {
+                self.polled += whole;
+                self.begin_packet();
+            }
+        }
     }
 
     /// Gives up what the queue no longer holds, and returns how many frames that is.

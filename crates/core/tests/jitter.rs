@@ -4,6 +4,7 @@ mod support;
 
 use antiphon_core::jitter::JitterBuffer;
 use antiphon_core::sequence::Arrival;
+use antiphon_core::wire::{self, Datagram};
 use antiphon_core::{Command, Player, SampleRate, StreamStats, Target};
 use support::{datagram, header, media_of, player, quantum, stats};
 
@@ -298,6 +299,75 @@ fn steady(quanta: u64) -> Player {
         assert_accounts(&player, 16 * (n + 1));
     }
     player
+}
+
+#[test]
+fn a_quantum_that_the_output_went_on_without_takes_its_time_and_what_is_spare() {
+    // The second time from within a skip.
+    for quanta in [2_000, 3_001] {
+        let mut player = steady(quanta);
+        let before = stats(&player, ID);
+        let next = before.playhead.expect("plays");
+        for n in quanta..quanta + 4 {
+            send(&mut player, n as u32, 16 * n, 16);
+            player.miss(16);
+            assert_accounts(&player, 16 * (n + 1));
+        }
+        let after = stats(&player, ID);
+        assert_eq!(player.rendered_frames(), 16 * quanta + 64);
+        assert!(after.playhead >= Some(next + 64), "{next}: {after:?}");
+        for n in quanta + 4..quanta + 4_000 {
+            send(&mut player, n as u32, 16 * n, 16);
+            quantum(&mut player, 16);
+            assert_accounts(&player, 16 * (n + 1));
+        }
+        let jitter = stats(&player, ID).jitter;
+        assert_eq!((jitter.late_frames, jitter.concealed_frames), (0, 0));
+    }
+}
+
+#[test]
+fn where_all_come_alike_a_missed_quantum_leaves_nothing_to_spare() {
+    let mut jitter = JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
+    for n in 0..12_000 {
+        let datagram = datagram(&header(n, 16 * u64::from(n), 16));
+        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&datagram) else {
+            panic!("no audio");
+        };
+        jitter.insert(&header, samples, Arrival::New);
+        if n == 11_000 {
+            let before = jitter.buffered_frames();
+            assert!(
+                before > Some(16),
+                "as exactly as a spread is known: {before:?}"
+            );
+            jitter.miss(16);
+        } else {
+            jitter.read(&mut [0.0; 16], 16, |_, _, _| {});
+        }
+    }
+    assert_eq!(jitter.buffered_frames(), Some(0));
+    let counts = jitter.counts();
+    assert_eq!((counts.late_frames, counts.concealed_frames), (0, 0));
+}
+
+#[test]
+fn a_fixed_target_stays_where_the_output_goes_on_without_a_quantum() {
+    let mut player = fixed(500);
+    for n in 0..4_000 {
+        send(&mut player, n as u32, 16 * n, 16);
+        quantum(&mut player, 16);
+    }
+    let before = stats(&player, ID).buffered_frames;
+    player.miss(32);
+    for n in 4_000..4_100 {
+        send(&mut player, n as u32, 16 * n, 16);
+        if n >= 4_002 {
+            quantum(&mut player, 16);
+        }
+    }
+    assert_eq!(stats(&player, ID).buffered_frames, before);
+    assert_eq!(stats(&player, ID).jitter.concealed_frames, 0);
 }
 
 #[test]

@@ -92,6 +92,43 @@ fn what_is_flushed_goes_in_about_as_many_packets_as_usual_in_every_format_but_th
 }
 
 #[test]
+fn packets_of_nothing_but_what_was_made_up_go_to_the_encoder_alone() {
+    let mut sender = Sender::new(config(SampleFormat::S24, 64));
+    sender.set_rendition(1, Some(config(SampleFormat::S16, 128)));
+    sender.set_rendition(FEED, Some(config(SampleFormat::F32, 120)));
+    for (from, frames) in [(0, 64), (64, 64)] {
+        sender.push(&ramp(from, frames), frames);
+    }
+    for (from, frames) in [(128, 64), (192, 96)] {
+        sender.push_made_up(&ramp(from, frames), frames);
+    }
+    sender.push(&ramp(288, 192), 192);
+    let spans = |packets: Vec<(AudioHeader, Vec<u8>)>| -> Vec<_> {
+        let first = packets[0].0.sequence;
+        let in_a_row = (first..).zip(&packets);
+        assert!(
+            in_a_row
+                .into_iter()
+                .all(|(n, (header, _))| header.sequence == n)
+        );
+        let span = |(header, _): &(AudioHeader, Vec<u8>)| (header.timestamp, header.frames);
+        packets.iter().map(span).collect()
+    };
+    // What is made up in part is sent.
+    assert_eq!(
+        spans(drain(&mut sender, 0)),
+        [(0, 64), (64, 64), (256, 64), (320, 64), (384, 64)]
+    );
+    assert_eq!(spans(drain(&mut sender, 1)), [(0, 128), (256, 128)]);
+    assert_eq!(
+        spans(drain(&mut sender, FEED)),
+        [(0, 120), (120, 120), (240, 120), (360, 120)]
+    );
+    sender.push(&ramp(480, 32), 32);
+    assert_eq!(spans(drain(&mut sender, 0)), [(448, 64)], "and goes on");
+}
+
+#[test]
 fn what_is_longer_than_a_copy_has_none() {
     let mut sender = Sender::new(config(SampleFormat::F32, 128));
     let mut sent = |frames: usize, is_flushed: bool| {
