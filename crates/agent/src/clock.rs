@@ -204,6 +204,11 @@ impl CaptureClock {
         self.group_end_ns = Some(now_ns + GROUP_NS);
     }
 
+    /// So many frames were not captured, and count all the same.
+    pub fn pass(&mut self, frames: u64) {
+        self.frames += frames;
+    }
+
     /// A datagram of that format whose first frame has this media time is handed to a lane.
     pub fn sent(&mut self, rung: Rung, frame: u64, now_ns: u64) {
         // The newest line will do: the middle is asked for ten times a second, this hundreds of times.

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use antiphon_core::conceal::Concealment;
+use antiphon_core::conceal::{Allowance, Concealer, Concealment, Run};
 use antiphon_core::wire::{MAX_CHANNELS, MAX_DATAGRAM_BYTES, MAX_DECODED_BYTES};
 use antiphon_core::{Command, Player, PlayerConfig, SampleRate, StreamId, StreamStats};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -45,7 +45,7 @@ struct Record<const BYTES: usize> {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     frames: u32,
-    /// Frames before it that found no room: their time passes all the same.
+    /// Frames before it that were lost: their time passes all the same.
     lost: u32,
     /// When the audio thread had it, ns of the local clock.
     at_ns: u64,
@@ -96,7 +96,7 @@ pub struct DeviceDelays {
 pub struct Faults {
     /// Quanta that came late, as the device counts them.
     pub xruns: AtomicU64,
-    /// Captured frames that found no room on their way to the network thread.
+    /// Frames that were not captured, or found no room on their way to the network thread.
     pub lost_capture_frames: AtomicU64,
     /// Datagrams that found no room on their way to the audio thread.
     pub lost_datagrams: AtomicU64,
@@ -147,6 +147,8 @@ pub struct Duplex {
     /// The streams that the player has.
     streams: [Option<StreamId>; MAX_STREAMS],
     lost: u32,
+    /// Frames that the device went on without, and that the player has not been told of.
+    missed: u32,
     rendered: u64,
     unobserved: u32,
     peaks: [f32; 2],
@@ -165,6 +167,8 @@ pub struct Far {
     channels: usize,
     /// A block, `[channel][frame]`.
     scratch: Vec<f32>,
+    /// Of what is captured.
+    concealer: Concealer,
     faults: Arc<Faults>,
 }
 
@@ -208,6 +212,7 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         faults: faults.clone(),
         streams: [None; MAX_STREAMS],
         lost: 0,
+        missed: 0,
         rendered: 0,
         unobserved: 0,
         peaks: [0.0; 2],
@@ -222,6 +227,7 @@ pub fn pair(config: DuplexConfig) -> io::Result<(Duplex, Far, Sleeper)> {
         observations: observations_out,
         channels: config.input_channels,
         scratch: vec![0.0; MAX_CHANNELS * MAX_QUANTUM_FRAMES],
+        concealer: Concealer::new(config.rate, config.input_channels, Concealment::Prediction),
         faults,
     };
     Ok((duplex, far, sleeper))
@@ -258,10 +264,9 @@ impl Duplex {
         while let Ok(command) = self.commands.pop() {
             self.obey(command);
         }
-        drain(&mut self.datagrams, |stream, bytes, came_ns| {
-            self.player.handle_datagram_at(stream, bytes, came_ns);
-        });
-        drain(&mut self.decoded, |stream, bytes, _| {
+        self.catch_up(frames, at_ns);
+        self.hear(u64::MAX);
+        drain(&mut self.decoded, u64::MAX, |stream, bytes, _| {
             self.player.handle_decoded(stream, bytes);
         });
         self.player.keep_time(at_ns);
@@ -278,6 +283,40 @@ impl Duplex {
         }
     }
 
+    /// So many frames were neither captured nor rendered before the next quantum: the device went on without us.
+    ///
+    /// RT: no alloc, no lock, O(1).
+    pub fn miss(&mut self, frames: u32) {
+        self.missed = self.missed.saturating_add(frames);
+        self.lose(frames);
+    }
+
+    /// Lets pass what was missed, quantum by quantum, as far as possible as if it had not been: a datagram that came in time for one of them is not late.
+    fn catch_up(&mut self, quantum: usize, at_ns: u64) {
+        let rate_hz = u64::from(self.config.rate.hz());
+        while self.missed > 0 {
+            let behind_ns = u64::from(self.missed) * 1_000_000_000 / rate_hz;
+            self.hear(at_ns.saturating_sub(behind_ns));
+            let frames = self.missed.min(quantum as u32);
+            self.player.miss(frames as usize);
+            self.rendered += u64::from(frames);
+            self.missed -= frames;
+        }
+    }
+
+    /// Hands the player what came until then.
+    fn hear(&mut self, until_ns: u64) {
+        drain(&mut self.datagrams, until_ns, |stream, bytes, came_ns| {
+            self.player.handle_datagram_at(stream, bytes, came_ns);
+        });
+    }
+
+    fn lose(&mut self, frames: u32) {
+        self.lost = self.lost.saturating_add(frames);
+        let lost = &self.faults.lost_capture_frames;
+        lost.fetch_add(frames.into(), Ordering::Relaxed);
+    }
+
     fn capture(&mut self, captured: &[f32], frames: usize, at_ns: u64) {
         let block = Block {
             frames: frames as u32,
@@ -289,9 +328,7 @@ impl Duplex {
             let _ = self.blocks.push(block);
             self.lost = 0;
         } else {
-            self.lost = self.lost.saturating_add(frames as u32);
-            let lost = &self.faults.lost_capture_frames;
-            lost.fetch_add(frames as u64, Ordering::Relaxed);
+            self.lose(frames as u32);
         }
     }
 
@@ -354,24 +391,25 @@ impl Far {
     }
 
     /// The next captured block, `[channel][frame]`: `take` gets it, its frames, and when the audio thread had it, ns; first what
-    /// was lost before it, as silence. False if there is none.
-    pub fn take_block(&mut self, mut take: impl FnMut(&[f32], usize, u64)) -> bool {
+    /// was lost before it, made up from what was captured, with no such time. False if there is none.
+    pub fn take_block(&mut self, mut take: impl FnMut(&[f32], usize, Option<u64>)) -> bool {
         let Ok(block) = self.blocks.pop() else {
             return false;
         };
         let mut lost = block.lost as usize;
         while lost > 0 {
             let frames = lost.min(MAX_QUANTUM_FRAMES);
-            let silence = &mut self.scratch[..frames * self.channels];
-            silence.fill(0.0);
-            take(silence, frames, block.at_ns);
+            let made_up = &mut self.scratch[..frames * self.channels];
+            carry_on(&mut self.concealer, made_up, frames, true);
+            take(made_up, frames, None);
             lost -= frames;
         }
         let frames = block.frames as usize;
         let samples = &mut self.scratch[..frames * self.channels];
         // The audio thread wrote them before the block.
         if self.samples.pop_entire_slice(samples).is_ok() {
-            take(samples, frames, block.at_ns);
+            carry_on(&mut self.concealer, samples, frames, false);
+            take(samples, frames, Some(block.at_ns));
         }
         true
     }
@@ -385,6 +423,21 @@ impl Far {
     pub fn observe(&mut self) -> Option<Observation> {
         self.observations.pop().ok()
     }
+}
+
+/// Remembers frames, `[channel][frame]`, or makes them up if they are missing. Nobody is hostile here: as much is allowed as there is.
+fn carry_on(concealer: &mut Concealer, samples: &mut [f32], frames: usize, is_missing: bool) {
+    let run = Run {
+        frames,
+        is_missing,
+        is_cut: false,
+    };
+    let channels = samples.len() / frames;
+    let mut left = Allowance {
+        fits: channels,
+        gaps: 1,
+    };
+    concealer.process(samples, frames, 0, channels, run, &mut left);
 }
 
 /// False if there is no room.
@@ -410,9 +463,10 @@ fn push<const BYTES: usize>(
     true
 }
 
-/// What one quantum takes of a ring.
+/// What one quantum takes of a ring, of what came until then.
 fn drain<const BYTES: usize>(
     ring: &mut Consumer<Record<BYTES>>,
+    until_ns: u64,
     mut take: impl FnMut(StreamId, &[u8], u64),
 ) {
     for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
@@ -420,9 +474,94 @@ fn drain<const BYTES: usize>(
             return;
         };
         if let Some(record) = chunk.as_slices().0.first() {
+            if record.at_ns > until_ns {
+                return;
+            }
             let bytes = &record.bytes[..usize::from(record.length)];
             take(record.stream, bytes, record.at_ns);
         }
         chunk.commit_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use antiphon_core::Target;
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_captured_is_made_up_and_takes_its_time() {
+        let config = DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: 1,
+            output_channels: 2,
+        };
+        let (mut duplex, mut far, _sleeper) = pair(config).expect("a duplex");
+        let sine = |frame: usize| 0.5 * (frame as f32 * 0.05).sin();
+        let mut taken = Vec::new();
+        for n in (0..100).filter(|n| *n != 60) {
+            if n == 61 {
+                duplex.miss(64);
+            }
+            let captured: Vec<f32> = (64 * n..64 * (n + 1)).map(sine).collect();
+            duplex.process(&captured, &mut [0.0; 128]);
+            while far.take_block(|samples, _, _| taken.extend_from_slice(samples)) {}
+        }
+        assert_eq!(taken.len(), 6_400);
+        let off = |frame: usize| (taken[frame] - sine(frame)).abs();
+        let (gap, faded) = (60 * 64, 64 * 64);
+        assert!((0..gap).chain(faded..6_400).all(|frame| off(frame) == 0.0));
+        let most = (gap..faded).map(off).fold(0.0, f32::max);
+        assert!(most < 0.05, "{most}");
+        assert_eq!(far.faults().lost_capture_frames.load(Ordering::Relaxed), 64);
+    }
+
+    #[test]
+    fn what_came_in_time_for_a_missed_quantum_is_not_late() {
+        use antiphon_core::wire::{AudioHeader, SampleFormat};
+        use std::time::Duration;
+
+        const FRAMES: u64 = 480;
+        let config = DuplexConfig {
+            rate: SampleRate::Hz48000,
+            input_channels: 1,
+            output_channels: 1,
+        };
+        let (mut duplex, mut far, _sleeper) = pair(config).expect("a duplex");
+        assert!(far.command(Command::Add(0)) && far.command(Command::Target(0, Target::Fixed(0))));
+        let mut give = |packet: u64| {
+            let header = AudioHeader {
+                format: SampleFormat::S16,
+                rate: SampleRate::Hz48000,
+                channels: 1,
+                stream: 0,
+                frames: FRAMES as u16,
+                sequence: packet as u32,
+                timestamp: packet * FRAMES,
+            };
+            let mut bytes = vec![0; header.datagram_bytes()];
+            header.write(&mut bytes);
+            far.give(0, &bytes);
+        };
+        let mut process = |missed: u32| {
+            duplex.miss(missed * FRAMES as u32);
+            duplex.process(&[0.0; FRAMES as usize], &mut [0.0; FRAMES as usize]);
+            duplex.player.stream_stats(0).expect("a stream").jitter
+        };
+        for packet in 0..4 {
+            give(packet);
+            process(0);
+        }
+        // These two cycles of 10 ms are missed: what was there before each of them was in time.
+        for packet in 4..6 {
+            give(packet);
+            std::thread::sleep(Duration::from_millis(11));
+        }
+        give(6);
+        let after = process(2);
+        assert_eq!((after.late_frames, after.resyncs), (0, 0), "{after:?}");
+        assert_eq!(after.skipped_frames, 2 * FRAMES);
+        assert_eq!(after.played_frames, 5 * FRAMES);
     }
 }

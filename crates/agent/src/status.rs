@@ -34,7 +34,7 @@ pub struct Status {
     pub has_no_input: bool,
     /// Nor to what is played, so that nothing is heard.
     pub has_no_output: bool,
-    /// Captured frames that were lost on their way to the network.
+    /// Frames that were not captured because a cycle of the graph was missed, or were lost on their way to the network; they are made up.
     pub overrun_frames: u64,
     /// Datagrams that did not fit the ring to the audio thread.
     pub ring_overflows: u64,

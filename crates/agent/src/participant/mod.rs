@@ -394,9 +394,14 @@ impl Network {
         let now = now_ns();
         let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
         while self.far.take_block(|samples, frames, at_ns| {
-            sender.push(samples, frames);
-            sender.flush(frames);
-            capture.add(frames as u64, at_ns, now);
+            if let Some(at_ns) = at_ns {
+                sender.push(samples, frames);
+                sender.flush(frames);
+                capture.add(frames as u64, at_ns, now);
+            } else {
+                sender.push_made_up(samples, frames);
+                capture.pass(frames as u64);
+            }
         }) {}
         self.send_captured();
         self.review_formats(0, now);

@@ -9,6 +9,7 @@ use antiphon_core::SampleRate;
 use antiphon_jack::{Client, Cycle, Events, Handler, InPort, OutPort};
 
 use super::{CardConfig, Device, RateSource};
+use crate::clock::now_ns;
 use crate::duplex::{DeviceDelays, Duplex, Faults, MAX_QUANTUM_FRAMES};
 
 /// Ports of a running JACK server.
@@ -215,6 +216,7 @@ impl JackDevice {
         let (gone, faults) = (Arc::new(AtomicBool::new(false)), duplex.faults());
         let process = Process {
             duplex,
+            graph: Graph::default(),
             rate,
             latencies: latencies.clone(),
             captured: vec![0.0; self.inputs.len() * MAX_QUANTUM_FRAMES],
@@ -370,6 +372,8 @@ impl Events for Reported {
 }
 
 const UNKNOWN: u32 = u32::MAX;
+/// Who is away from the graph for longer has more than a gap.
+const MOST_MISSED_NS: u64 = 100_000_000;
 
 /// Of the ports, frames, as they were when last asked.
 struct Latencies {
@@ -401,8 +405,61 @@ impl Latencies {
     }
 }
 
+/// Follows the graph's clock. RT: no alloc, no lock, O(1).
+#[derive(Default)]
+struct Graph {
+    newest: Option<Seen>,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    start: u32,
+    frames: u32,
+    /// When it was run, ns of the local clock.
+    at_ns: u64,
+    is_again: bool,
+}
+
+/// What a cycle is to those before it.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// The graph passed so many frames without us, since we were too late.
+    After(u32),
+    /// The one before, again: who was too late for one cycle may be woken twice in the next.
+    Again,
+}
+
+impl Graph {
+    /// A cycle of `frames` frames that begins with frame `start` runs at `now_ns`. Where the graph's clock has gone on by more than time has it was
+    /// set, and nothing missed.
+    fn place(&mut self, start: u32, frames: u32, rate: SampleRate, now_ns: u64) -> Place {
+        let before = self.newest.replace(Seen {
+            start,
+            frames,
+            at_ns: now_ns,
+            is_again: false,
+        });
+        let Some(before) = before else {
+            return Place::After(0);
+        };
+        let passed_ns = now_ns.saturating_sub(before.at_ns);
+        let most = passed_ns.min(MOST_MISSED_NS) * u64::from(rate.hz()) / 1_000_000_000;
+        // A clock that stands still tells nothing.
+        if start == before.start && !before.is_again && most < u64::from(frames) / 4 * 3 {
+            self.newest = Some(Seen {
+                is_again: true,
+                ..before
+            });
+            return Place::Again;
+        }
+        let missed = start.wrapping_sub(before.start.wrapping_add(before.frames));
+        Place::After(if u64::from(missed) <= most { missed } else { 0 })
+    }
+}
+
 struct Process {
     duplex: Duplex,
+    graph: Graph,
     rate: SampleRate,
     latencies: Arc<Latencies>,
     inputs: Vec<InPort>,
@@ -415,6 +472,14 @@ struct Process {
 impl Handler for Process {
     fn process(&mut self, cycle: &Cycle<'_>) {
         let frames = cycle.frames as usize;
+        let place = (self.graph).place(cycle.start(), cycle.frames, self.rate, now_ns());
+        if let Place::After(missed) = place
+            && missed > 0
+        {
+            self.duplex.miss(missed);
+        }
+        // It is still in `heard`, unless it was rendered in parts.
+        let is_rendered = place == Place::Again && frames <= MAX_QUANTUM_FRAMES;
         self.duplex
             .set_delays(self.latencies.delays(cycle.frames, self.rate));
         // A longer cycle than the engine renders is rendered in parts.
@@ -425,7 +490,9 @@ impl Handler for Process {
                 samples.copy_from_slice(&cycle.heard(port)[begin..begin + part]);
             }
             let heard = &mut self.heard[..self.outputs.len() * part];
-            self.duplex.process(captured, heard);
+            if !is_rendered {
+                self.duplex.process(captured, heard);
+            }
             for (port, samples) in self.outputs.iter_mut().zip(heard.chunks_exact(part)) {
                 cycle.to_play(port)[begin..begin + part].copy_from_slice(samples);
             }
@@ -474,6 +541,35 @@ mod tests {
         assert_eq!(chosen(None, &[]), None, "the first that comes");
         for name in ["Built", "Built-in Audio:capture_FR", NO_CARD] {
             assert_eq!(chosen(Some(name), &both).as_deref(), Some(name), "as asked");
+        }
+    }
+
+    #[test]
+    fn what_the_graph_passes_without_us_is_missed_unless_its_clock_was_set() {
+        let (mut graph, rate) = (Graph::default(), SampleRate::Hz48000);
+        let near_its_end = u32::MAX - 100;
+        let mut place = |start: u32, us: u64| {
+            graph.place(near_its_end.wrapping_add(start), 64, rate, us * 1_000)
+        };
+        let after = Place::After;
+        assert_eq!(place(0, 100_000), after(0), "the first");
+        assert_eq!(place(64, 101_300), after(0));
+        assert_eq!(place(192, 104_000), after(64), "one cycle was too late");
+        assert_eq!(place(256, 105_300), after(0));
+        assert_eq!(place(384, 108_000), after(64), "another, woken twice");
+        assert_eq!(place(384, 108_100), Place::Again);
+        assert_eq!(place(448, 109_300), after(0));
+        assert_eq!(place(100_000, 110_600), after(0), "set");
+        assert_eq!(place(100_064, 111_900), after(0));
+        assert_eq!(place(100_000, 113_200), after(0), "put back");
+        assert_eq!(place(400_064, 6_113_200), after(0), "away for long");
+        for us in [6_114_500, 6_114_600, 6_117_000] {
+            let found = place(400_064, us);
+            assert_eq!(
+                found == Place::Again,
+                us == 6_114_600,
+                "a clock that stands still"
+            );
         }
     }
 
