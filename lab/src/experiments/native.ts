@@ -90,16 +90,32 @@ const natives: Record<string, { about: string; start: Native }> = {
     about: "peer to peer, 64 frames, automatic buffer, 16-bit stereo",
     start: (lab, folder) => startAntiphon(lab, folder, "direct"),
   },
+  "Antiphon, native, tight": {
+    about: "the same, with the tight buffer",
+    start: (lab, folder) => startAntiphon(lab, folder, "direct", "tight"),
+  },
   "Antiphon, native, relayed": {
     about: "the same through its own server",
     start: (lab, folder) => startAntiphon(lab, folder, "relay"),
   },
 };
 
-async function startAntiphon({ rig, product }: Lab, folder: string, way: string) {
+async function startAntiphon({ rig, product }: Lab, folder: string, way: string, buffer = "auto") {
   const link = product.lobbyUrl(product.newRoom());
   const join = (name: string) => {
-    const options = ["--plain", "--device", "none", "--quantum", "64", "--packet", "64", "--path", way];
+    const options = [
+      "--plain",
+      "--device",
+      "none",
+      "--quantum",
+      "64",
+      "--packet",
+      "64",
+      "--path",
+      way,
+      "--buffer",
+      buffer,
+    ];
     const named = { ...rig, env: { ...rig.env, PIPEWIRE_PROPS: `{ node.name = lab-antiphon-${name} }` } };
     return startJack(named, folder, [binary, "join", link, "--name", name, ...options]);
   };
