@@ -401,13 +401,19 @@ impl JitterBuffer {
     /// up with. RT: no alloc, no lock, O(bins of the spread).
     pub fn settle(&mut self, slip: i64) -> i64 {
         self.trim(slip.wrapping_neg());
-        let is_news = slip != 0 || self.playout.doubted_frames() != 0;
+        let doubted = self.playout.doubted_frames();
+        let is_news = slip != 0 || doubted != 0;
         let stood_still = self.playout.settle(slip);
         if let Some(anew) = &mut self.anew {
             anew.least = anew.least.wrapping_add(slip);
         }
         if is_news && self.playing {
             self.find_spare();
+            // A fixed target tolerates much, but not what is known to be the output's: slips would add up.
+            let slipped = self.excess.unwrap_or(0).min(doubted - stood_still);
+            if matches!(self.target, Target::Fixed(_)) && slipped > SPARE_FRAMES {
+                self.spare = self.spare.max(slipped as usize);
+            }
         }
         stood_still
     }

@@ -774,6 +774,17 @@ fn a_fixed_delay_does_not_grow_for_a_slip_before_the_stream_began() {
 }
 
 #[test]
+fn a_fixed_delay_does_not_grow_for_the_slips_of_the_output() {
+    for slip in [120, 240, 960, 2_160] {
+        let stats = after_slip(Target::Fixed(240), slip, 0);
+        assert_eq!(stats.jitter.concealed_frames, 0, "{slip}");
+        assert_eq!(stats.jitter.skipped_frames.abs_diff(slip) / 48, 0, "{slip}");
+        let buffered = stats.buffered_frames.expect("plays");
+        assert!(buffered.abs_diff(240) < 64, "{slip}: {buffered}");
+    }
+}
+
+#[test]
 fn after_a_standstill_a_fixed_delay_starts_anew_without_a_second_gap() {
     for target in [Target::Auto, Target::Fixed(240)] {
         let stats = after_slip(target, 360 * 48, 0);
