@@ -264,11 +264,9 @@ impl Duplex {
         while let Ok(command) = self.commands.pop() {
             self.obey(command);
         }
-        self.catch_up(frames, at_ns);
-        self.hear(u64::MAX);
-        drain(&mut self.decoded, u64::MAX, |stream, bytes, _| {
-            self.player.handle_decoded(stream, bytes);
-        });
+        let mut left = [MAX_DATAGRAMS_PER_QUANTUM; 2];
+        self.catch_up(frames, at_ns, &mut left);
+        self.hear(u64::MAX, &mut left);
         self.player.keep_time(at_ns);
         self.player.process_quantum(out);
         for (channel, samples) in out.chunks_exact(frames).enumerate() {
@@ -292,11 +290,11 @@ impl Duplex {
     }
 
     /// Lets pass what was missed, quantum by quantum, as far as possible as if it had not been: a datagram that came in time for one of them is not late.
-    fn catch_up(&mut self, quantum: usize, at_ns: u64) {
+    fn catch_up(&mut self, quantum: usize, at_ns: u64, left: &mut [usize; 2]) {
         let rate_hz = u64::from(self.config.rate.hz());
         while self.missed > 0 {
             let behind_ns = u64::from(self.missed) * 1_000_000_000 / rate_hz;
-            self.hear(at_ns.saturating_sub(behind_ns));
+            self.hear(at_ns.saturating_sub(behind_ns), left);
             let frames = self.missed.min(quantum as u32);
             self.player.miss(frames as usize);
             self.rendered += u64::from(frames);
@@ -304,10 +302,18 @@ impl Duplex {
         }
     }
 
-    /// Hands the player what came until then.
-    fn hear(&mut self, until_ns: u64) {
-        drain(&mut self.datagrams, until_ns, |stream, bytes, came_ns| {
-            self.player.handle_datagram_at(stream, bytes, came_ns);
+    /// Hands the player what came until then, as far as the quantum takes any more.
+    fn hear(&mut self, until_ns: u64, [datagrams, decoded]: &mut [usize; 2]) {
+        drain(
+            &mut self.datagrams,
+            until_ns,
+            datagrams,
+            |stream, bytes, at| {
+                self.player.handle_datagram_at(stream, bytes, at);
+            },
+        );
+        drain(&mut self.decoded, until_ns, decoded, |stream, bytes, _| {
+            self.player.handle_decoded(stream, bytes);
         });
     }
 
@@ -467,9 +473,10 @@ fn push<const BYTES: usize>(
 fn drain<const BYTES: usize>(
     ring: &mut Consumer<Record<BYTES>>,
     until_ns: u64,
+    left: &mut usize,
     mut take: impl FnMut(StreamId, &[u8], u64),
 ) {
-    for _ in 0..MAX_DATAGRAMS_PER_QUANTUM {
+    while *left > 0 {
         let Ok(chunk) = ring.read_chunk(1) else {
             return;
         };
@@ -477,6 +484,7 @@ fn drain<const BYTES: usize>(
             if record.at_ns > until_ns {
                 return;
             }
+            *left -= 1;
             let bytes = &record.bytes[..usize::from(record.length)];
             take(record.stream, bytes, record.at_ns);
         }

@@ -372,7 +372,9 @@ impl JitterBuffer {
         }
         self.rendered = self.rendered.wrapping_add(frames as u64);
         if self.playing {
-            self.played_end = self.playhead();
+            if self.passed(self.played_end) > 0 {
+                self.played_end = self.playhead();
+            }
             self.skip_excess();
         }
     }
@@ -382,9 +384,11 @@ impl JitterBuffer {
         let (Target::Auto, Some(needed)) = (self.target, self.needed) else {
             return;
         };
-        // Where all come alike and clocks agree, as on one sound system, the need is known to a frame.
+        // Where all come alike and clocks agree, as on one sound system, the need is known to a frame. A single one may have come sooner.
         let is_exact = (self.spread_frames(), self.margin) == (Some(0), 0);
-        let soonest = self.playout.soonest().filter(|_| is_exact);
+        let is_near =
+            |soonest: &i64| (0..self.playout.resolution()).contains(&needed.wrapping_sub(*soonest));
+        let soonest = self.playout.soonest().filter(is_near).filter(|_| is_exact);
         if self.skip_to(soonest.unwrap_or(needed)) {
             (self.excess, self.spare) = (Some(0), 0);
         }
@@ -816,6 +820,8 @@ impl JitterBuffer {
         let has_begun = self.playhead().wrapping_sub(self.counted_from) as i64 >= 0;
         self.delay = self.delay.wrapping_add(growth);
         self.spare = 0;
+        // More than was known.
+        self.needed = None;
         if !has_begun {
             return 0;
         }

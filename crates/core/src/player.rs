@@ -348,8 +348,13 @@ impl Player {
     pub fn miss(&mut self, frames: usize) {
         self.rendered = self.rendered.wrapping_add(frames as u64);
         for stream in &mut self.streams {
-            // Its look-ahead is given up as well.
-            stream.resampler.reset();
+            let mut frames = frames;
+            let resampler = &mut stream.resampler;
+            if resampler.is_engaged() && resampler.is_idle() && frames >= HALF {
+                // What it holds is not heard either. When it has to engage again it takes as much.
+                frames -= HALF;
+                resampler.reset();
+            }
             stream.jitter.miss(frames);
         }
     }

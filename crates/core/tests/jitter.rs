@@ -351,6 +351,89 @@ fn where_all_come_alike_a_missed_quantum_leaves_nothing_to_spare() {
     assert_eq!((counts.late_frames, counts.concealed_frames), (0, 0));
 }
 
+/// The `n`th packet of 64 frames comes.
+fn insert(jitter: &mut JitterBuffer, n: u32) {
+    let datagram = datagram(&header(n, 64 * u64::from(n), 64));
+    let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&datagram) else {
+        panic!("no audio");
+    };
+    jitter.insert(&header, samples, Arrival::New);
+}
+
+#[test]
+fn a_packet_that_came_sooner_is_no_reason_to_miss_more_than_was_missed() {
+    let mut jitter = JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
+    for n in 0..9_200 {
+        if n != 9_001 {
+            insert(&mut jitter, n);
+        }
+        if n == 9_000 {
+            insert(&mut jitter, n + 1);
+        }
+        if n == 9_010 {
+            jitter.miss(64);
+        } else {
+            jitter.read(&mut [0.0; 64], 64, |_, _, _| {});
+        }
+    }
+    let counts = jitter.counts();
+    assert_eq!((counts.late_frames, counts.concealed_frames), (0, 0));
+}
+
+#[test]
+fn a_delay_that_has_just_grown_is_not_taken_back_where_a_quantum_is_missed() {
+    let mut jitter = JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
+    for n in 0..9_040 {
+        // All that comes from then on comes three quanta late.
+        if n < 9_000 {
+            insert(&mut jitter, n);
+        } else if n >= 9_003 {
+            insert(&mut jitter, n - 3);
+        }
+        jitter.read(&mut [0.0; 64], 64, |_, _, _| {});
+    }
+    let grown = jitter.counts().concealed_frames;
+    assert!((192..=512).contains(&grown), "{grown}");
+    jitter.miss(64);
+    for n in 9_041..9_080 {
+        insert(&mut jitter, n - 4);
+        insert(&mut jitter, n - 3);
+        jitter.read(&mut [0.0; 64], 64, |_, _, _| {});
+    }
+    assert_eq!(jitter.counts().concealed_frames, grown);
+}
+
+#[test]
+fn quanta_missed_again_and_again_cost_a_stream_that_is_resampled_nothing_else() {
+    for ppm in [150, -150] {
+        let mut player = player(1, 1, 8_192);
+        add(&mut player, Target::Auto);
+        let (mut sent, mut concealed, mut is_resampled) = (0u64, 0, false);
+        for turn in 0..120 * 750u64 {
+            let now = 64 * turn;
+            let captured = now.wrapping_add_signed(now as i64 * ppm / 1_000_000);
+            while (sent + 1) * 64 <= captured {
+                let datagram = datagram(&header(sent as u32, 64 * sent, 64));
+                player.handle_datagram_at(ID, &datagram, 1_000_000_000 + now * 1_000_000 / 48);
+                sent += 1;
+            }
+            if turn > 60 * 750 && turn % 750 == 0 {
+                player.miss(64);
+            } else {
+                player.keep_time(1_000_000_000 + now * 1_000_000 / 48);
+                quantum(&mut player, 64);
+            }
+            if turn == 60 * 750 {
+                let stats = stats(&player, ID);
+                (concealed, is_resampled) = (stats.jitter.concealed_frames, stats.is_resampled);
+            }
+        }
+        assert!(is_resampled, "{ppm}");
+        let after = stats(&player, ID).jitter.concealed_frames - concealed;
+        assert!(after <= 128, "{ppm}: {after}");
+    }
+}
+
 #[test]
 fn a_fixed_target_stays_where_the_output_goes_on_without_a_quantum() {
     let mut player = fixed(500);
