@@ -254,7 +254,7 @@ impl Duplex {
     /// One quantum: takes what was captured, `[channel][frame]`, and writes what is to be played, in the same shape. Both have
     /// the channels of the configuration, and 1 to [`MAX_QUANTUM_FRAMES`] frames.
     ///
-    /// RT: no alloc, no lock, O(streams × channels × frames); one system call, [`Waker::wake`].
+    /// RT: no alloc, no lock, O(streams × channels × frames), and [`Player::miss`] for each quantum that was missed; one system call, [`Waker::wake`].
     pub fn process(&mut self, captured: &[f32], out: &mut [f32]) {
         let at_ns = clock::now_ns();
         let frames = captured.len() / self.config.input_channels;

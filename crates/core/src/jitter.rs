@@ -358,20 +358,16 @@ impl JitterBuffer {
     /// The output has gone on without `frames` frames: what would have been played in them is skipped, and with it what an automatic target has to spare, for
     /// there is a break anyway. RT: no alloc, no lock, O(frames + capacity / 64).
     pub fn miss(&mut self, frames: usize) {
-        if let Some(skip) = self.skip.take() {
+        if let Some(skip) = self.skip {
             // The rest of the fade is not heard.
-            let first = self.playhead().wrapping_sub(skip.done as u64);
-            let cleared = self.present.clear(first, skip.done + skip.distance);
-            self.counts.skipped_frames += (cleared - skip.done) as u64;
-            self.delay = self.delay.wrapping_sub(skip.distance as i64);
+            self.end_skip(skip);
         }
-        if self.playing {
-            let held = frames.min(self.present.capacity());
-            let skipped = self.present.clear(self.playhead(), held);
-            self.counts.skipped_frames += skipped as u64;
-        }
+        let playhead = self.playhead();
         self.rendered = self.rendered.wrapping_add(frames as u64);
         if self.playing {
+            let held = frames.min(self.present.capacity());
+            let skipped = self.present.clear(playhead, held);
+            self.counts.skipped_frames += skipped as u64;
             if self.passed(self.played_end) > 0 {
                 self.played_end = self.playhead();
             }
@@ -645,24 +641,30 @@ impl JitterBuffer {
         }
         self.rendered = self.rendered.wrapping_add(run as u64);
         self.counts.played_frames += run as u64;
-        if skip.done + run < skip.fade {
-            self.skip = Some(Skip {
-                done: skip.done + run,
-                ..skip
-            });
+        let skip = Skip {
+            done: skip.done + run,
+            ..skip
+        };
+        if skip.done < skip.fade {
+            self.skip = Some(skip);
         } else {
-            let first = self.playhead().wrapping_sub(skip.fade as u64);
-            let cleared = self.present.clear(first, skip.fade + skip.distance);
-            self.counts.skipped_frames += (cleared - skip.fade) as u64;
-            self.delay = self.delay.wrapping_sub(skip.distance as i64);
-            self.played_end = self.playhead();
-            self.skip = None;
+            self.end_skip(skip);
         }
         Run {
             frames: run,
             is_missing: false,
             is_cut: false,
         }
+    }
+
+    /// Goes on behind what is skipped, however much of the fade was played.
+    fn end_skip(&mut self, skip: Skip) {
+        let first = self.playhead().wrapping_sub(skip.done as u64);
+        let cleared = self.present.clear(first, skip.done + skip.distance);
+        self.counts.skipped_frames += (cleared - skip.done) as u64;
+        self.delay = self.delay.wrapping_sub(skip.distance as i64);
+        self.played_end = self.playhead();
+        self.skip = None;
     }
 
     /// Media time that plays next.

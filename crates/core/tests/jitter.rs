@@ -4,7 +4,7 @@ mod support;
 
 use antiphon_core::jitter::JitterBuffer;
 use antiphon_core::sequence::Arrival;
-use antiphon_core::wire::{self, Datagram};
+use antiphon_core::wire::AUDIO_HEADER_BYTES;
 use antiphon_core::{Command, Player, SampleRate, StreamStats, Target};
 use support::{datagram, header, media_of, player, quantum, stats};
 
@@ -25,6 +25,13 @@ fn add(player: &mut Player, target: Target) {
 
 fn send(player: &mut Player, sequence: u32, timestamp: u64, frames: usize) {
     player.handle_datagram(ID, &datagram(&header(sequence, timestamp, frames)));
+}
+
+/// The same for a buffer without a player.
+fn insert(buffer: &mut JitterBuffer, sequence: u32, timestamp: u64, frames: usize) {
+    let header = header(sequence, timestamp, frames);
+    let samples = datagram(&header).split_off(AUDIO_HEADER_BYTES);
+    buffer.insert(&header, &samples, Arrival::New);
 }
 
 /// `received = played + skipped + late + copied + held`.
@@ -257,25 +264,20 @@ fn a_fixed_target_follows_what_comes_later_for_good() {
 #[test]
 fn a_buffer_that_was_reset_as_it_started_anew_is_as_new() {
     let new = || JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
-    let insert = |buffer: &mut JitterBuffer, sequence, timestamp| {
-        let header = header(sequence, timestamp, 64);
-        let samples = datagram(&header).split_off(antiphon_core::wire::AUDIO_HEADER_BYTES);
-        buffer.insert(&header, &samples, Arrival::New);
-    };
     let mut used = new();
-    insert(&mut used, 0, 0);
+    insert(&mut used, 0, 0, 64);
     used.read(&mut [0.0; 64], 64, |_, _, _| {});
-    insert(&mut used, 1, 1_000_000);
+    insert(&mut used, 1, 1_000_000, 64);
     assert_eq!(used.counts().resyncs, 1);
     used.reset();
     let [used, fresh] = [used, new()].map(|mut buffer| {
         // The second packet is late: how wide the spread is depends on it.
         for n in 0..2_000 {
             if n != 1 {
-                insert(&mut buffer, n, 64 * u64::from(n));
+                insert(&mut buffer, n, 64 * u64::from(n), 64);
             }
             if n == 5 {
-                insert(&mut buffer, 1, 64);
+                insert(&mut buffer, 1, 64, 64);
             }
             buffer.read(&mut [0.0; 64], 64, |_, _, _| {});
         }
@@ -330,11 +332,7 @@ fn a_quantum_that_the_output_went_on_without_takes_its_time_and_what_is_spare() 
 fn where_all_come_alike_a_missed_quantum_leaves_nothing_to_spare() {
     let mut jitter = JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
     for n in 0..12_000 {
-        let datagram = datagram(&header(n, 16 * u64::from(n), 16));
-        let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&datagram) else {
-            panic!("no audio");
-        };
-        jitter.insert(&header, samples, Arrival::New);
+        insert(&mut jitter, n, 16 * u64::from(n), 16);
         if n == 11_000 {
             let before = jitter.buffered_frames();
             assert!(
@@ -351,24 +349,15 @@ fn where_all_come_alike_a_missed_quantum_leaves_nothing_to_spare() {
     assert_eq!((counts.late_frames, counts.concealed_frames), (0, 0));
 }
 
-/// The `n`th packet of 64 frames comes.
-fn insert(jitter: &mut JitterBuffer, n: u32) {
-    let datagram = datagram(&header(n, 64 * u64::from(n), 64));
-    let Ok(Datagram::Audio(header, samples, _)) = wire::parse(&datagram) else {
-        panic!("no audio");
-    };
-    jitter.insert(&header, samples, Arrival::New);
-}
-
 #[test]
 fn a_packet_that_came_sooner_is_no_reason_to_miss_more_than_was_missed() {
     let mut jitter = JitterBuffer::new(SampleRate::Hz48000, 1, 8_192);
     for n in 0..9_200 {
         if n != 9_001 {
-            insert(&mut jitter, n);
+            insert(&mut jitter, n, 64 * u64::from(n), 64);
         }
         if n == 9_000 {
-            insert(&mut jitter, n + 1);
+            insert(&mut jitter, n + 1, 64 * u64::from(n + 1), 64);
         }
         if n == 9_010 {
             jitter.miss(64);
@@ -386,9 +375,9 @@ fn a_delay_that_has_just_grown_is_not_taken_back_where_a_quantum_is_missed() {
     for n in 0..9_040 {
         // All that comes from then on comes three quanta late.
         if n < 9_000 {
-            insert(&mut jitter, n);
+            insert(&mut jitter, n, 64 * u64::from(n), 64);
         } else if n >= 9_003 {
-            insert(&mut jitter, n - 3);
+            insert(&mut jitter, n - 3, 64 * u64::from(n - 3), 64);
         }
         jitter.read(&mut [0.0; 64], 64, |_, _, _| {});
     }
@@ -396,8 +385,8 @@ fn a_delay_that_has_just_grown_is_not_taken_back_where_a_quantum_is_missed() {
     assert!((192..=512).contains(&grown), "{grown}");
     jitter.miss(64);
     for n in 9_041..9_080 {
-        insert(&mut jitter, n - 4);
-        insert(&mut jitter, n - 3);
+        insert(&mut jitter, n - 4, 64 * u64::from(n - 4), 64);
+        insert(&mut jitter, n - 3, 64 * u64::from(n - 3), 64);
         jitter.read(&mut [0.0; 64], 64, |_, _, _| {});
     }
     assert_eq!(jitter.counts().concealed_frames, grown);

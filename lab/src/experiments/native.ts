@@ -90,13 +90,13 @@ const natives: Record<string, { about: string; start: Native }> = {
     about: "peer to peer, 64 frames, automatic buffer, 16-bit stereo",
     start: (lab, folder) => startAntiphon(lab, folder, "direct"),
   },
-  "Antiphon, native, tight": {
-    about: "the same, with the tight buffer",
-    start: (lab, folder) => startAntiphon(lab, folder, "direct", "tight"),
-  },
   "Antiphon, native, relayed": {
     about: "the same through its own server",
     start: (lab, folder) => startAntiphon(lab, folder, "relay"),
+  },
+  "Antiphon, native, tight": {
+    about: "peer to peer, 64 frames, tight buffer, 16-bit stereo",
+    start: (lab, folder) => startAntiphon(lab, folder, "direct", "tight"),
   },
 };
 
