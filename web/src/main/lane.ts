@@ -116,8 +116,10 @@ export class Lane {
   async #handleCandidate(candidate: RTCIceCandidateInit | null): Promise<void> {
     if (candidate === null || this.#candidates >= MAX_CANDIDATES) return;
     this.#candidates++;
-    if (this.#early !== null) this.#early.push(candidate);
-    else await this.connection.addIceCandidate(candidate);
+    if (this.#early !== null) return void this.#early.push(candidate);
+    await this.connection.addIceCandidate(candidate);
+    // It may tell what the path in use is.
+    void this.#lookForPath();
   }
 
   #sendDescription(): void {
@@ -140,15 +142,21 @@ export class Lane {
 
   async #lookForPath(): Promise<void> {
     if (!this.connected) return;
-    this.candidateType = candidateTypeOf(await this.connection.getStats());
+    this.candidateType = candidateTypeOf(
+      await this.connection.getStats(),
+      this.connection.remoteDescription?.sdp ?? "",
+    );
     clearTimeout(this.#lookTimer);
     const waitMs = this.candidateType === null ? NOMINATION_MS : PATH_MS;
     this.#lookTimer = setTimeout(() => void this.#lookForPath(), waitMs);
   }
 }
 
-/** Of the path that ICE chose: `relay` if it goes by either end's TURN server, else this end's; null before there is one. */
-function candidateTypeOf(report: RTCStatsReport): string | null {
+/**
+ * Of the path that ICE chose: `relay` if it goes by either end's TURN server, else this end's; null before there is one. `remoteSdp`: the
+ * peer's description, with its candidates.
+ */
+function candidateTypeOf(report: RTCStatsReport, remoteSdp: string): string | null {
   const stats = Array.from(report.values());
   const transport = stats.find(({ type }) => type === "transport");
   // Not every browser says which pair it sends by.
@@ -157,8 +165,9 @@ function candidateTypeOf(report: RTCStatsReport): string | null {
     stats.find(
       ({ type, state, nominated }) => type === "candidate-pair" && state === "succeeded" && nominated,
     );
-  const [local, remote] = [pair?.localCandidateId, pair?.remoteCandidateId].map(
-    (id) => report.get(id)?.candidateType ?? null,
-  );
-  return remote === "relay" ? remote : local;
+  const [local, remote] = [pair?.localCandidateId, pair?.remoteCandidateId].map((id) => report.get(id));
+  // One whose check came before the peer's word of it stays a "prflx".
+  const isRelayed =
+    remote?.candidateType === "relay" || remoteSdp.includes(` ${remote?.address} ${remote?.port} typ relay`);
+  return isRelayed ? "relay" : (local?.candidateType ?? null);
 }

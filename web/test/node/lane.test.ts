@@ -9,11 +9,11 @@ afterEach(() => {
 type Stat = Record<string, unknown>;
 
 /** What a browser says of a pair, by its candidates. */
-function pair(id: string, local: string, remote: string, rest: Stat): [string, Stat][] {
+function pair(id: string, local: string, remote: string, rest: Stat, port = 1): [string, Stat][] {
   return [
     [id, { type: "candidate-pair", localCandidateId: `${id} l`, remoteCandidateId: `${id} r`, ...rest }],
     [`${id} l`, { type: "local-candidate", candidateType: local }],
-    [`${id} r`, { type: "remote-candidate", candidateType: remote }],
+    [`${id} r`, { type: "remote-candidate", candidateType: remote, address: "192.0.2.1", port }],
   ];
 }
 
@@ -23,7 +23,13 @@ it("says by which path it goes, relayed if it is at either end, and looks again 
   class Connection {
     connectionState = "new";
     onconnectionstatechange = () => {};
+    signalingState = "have-local-offer";
+    remoteDescription = {
+      sdp: "a=candidate:1 1 udp 16777215 192.0.2.1 61857 typ relay raddr 0.0.0.0 rport 0",
+    };
     createDataChannel() {}
+    async addIceCandidate() {}
+    async setRemoteDescription() {}
     getStats = vi.fn(async () => new Map(stats));
     close() {
       this.connectionState = "closed";
@@ -42,6 +48,9 @@ it("says by which path it goes, relayed if it is at either end, and looks again 
     [pair("a", "host", "relay", nominated), "relay"],
     [pair("a", "relay", "host", nominated), "relay"],
     [pair("a", "prflx", "srflx", nominated), "prflx"],
+    // Firefox's, where the check came before the candidate.
+    [pair("a", "host", "prflx", nominated, 61857), "relay"],
+    [pair("a", "host", "prflx", nominated, 6185), "host"],
     [
       [
         ...pair("a", "host", "relay", nominated),
@@ -55,6 +64,12 @@ it("says by which path it goes, relayed if it is at either end, and looks again 
     await vi.advanceTimersByTimeAsync(10_000);
     expect(lane.candidateType).toBe(type);
   }
+  // The peer's word of its candidates tells more, and is not waited for.
+  lane.handle({ kind: "description", lane: 0, epoch: 1, description: { type: "answer", sdp: "" } });
+  stats = pair("a", "relay", "host", nominated);
+  lane.handle({ kind: "candidate", lane: 0, epoch: 1, candidate: {} });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(lane.candidateType).toBe("relay");
   // However often its state changes, it looks no more often.
   connection.getStats.mockClear();
   for (let n = 0; n < 10; n++) connection.onconnectionstatechange();
