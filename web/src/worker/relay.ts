@@ -17,6 +17,11 @@ export const MAX_SESSIONS = 4;
 /** What waits in the browser for longer is dropped there; what comes may wait for this thread for longer, and is then played or not. */
 const OUTGOING_MAX_AGE_MS = 100;
 const INCOMING_MAX_AGE_MS = 500;
+/**
+ * Datagrams that may be on their way out of the browser before this thread hears of the first. At one, each of a block waited for the news of the one before it, for 20 to
+ * 40 ms while this thread collected garbage (decision 19). But so many are not seen waiting, so no more than it takes.
+ */
+const OUTGOING_HIGH_WATER_MARK = 4;
 /** Datagrams that may wait for this thread: half a second of 3 streams. By default a browser keeps one, and drops the older. */
 const INCOMING_HIGH_WATER_MARK = 512;
 /** Between attempts to open a session: doubled each time. */
@@ -269,9 +274,9 @@ class Session implements LaneChannel {
 
   #start(): void {
     const datagrams = this.transport.datagrams as Datagrams;
-    // A datagram that waits longer is no use; and the writer shall tell of those that wait, not hide them.
+    // A datagram that waits longer is no use.
     datagrams.outgoingMaxAge = OUTGOING_MAX_AGE_MS;
-    datagrams.outgoingHighWaterMark = 1;
+    datagrams.outgoingHighWaterMark = OUTGOING_HIGH_WATER_MARK;
     datagrams.incomingMaxAge = INCOMING_MAX_AGE_MS;
     datagrams.incomingHighWaterMark = INCOMING_HIGH_WATER_MARK;
     this.#writer = (datagrams.writable ?? datagrams.createWritable()).getWriter();

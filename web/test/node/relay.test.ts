@@ -144,7 +144,7 @@ it("opens a session by the token, trusting the certificates of these hashes alon
   expect(options.serverCertificateHashes).toEqual([
     { algorithm: "sha-256", value: Uint8Array.from({ length: 32 }, (_, n) => (n % 2) * 255) },
   ]);
-  expect(datagrams).toMatchObject({ outgoingMaxAge: 100, outgoingHighWaterMark: 1 });
+  expect(datagrams).toMatchObject({ outgoingMaxAge: 100, outgoingHighWaterMark: 4 });
   expect(Array.from(lanes.keys())).toEqual([0]);
 });
 
