@@ -148,6 +148,8 @@ export class SenderEngine {
   readonly #exports: Exports;
   readonly #capture: Float32Array<ArrayBuffer>;
   readonly #datagram: Uint8Array<ArrayBuffer>;
+  /** Views of that by length, each made once: one that was handed to the browser lives until it collects all garbage, which holds up the thread. */
+  readonly #datagrams: Uint8Array<ArrayBuffer>[] = [];
   readonly stats: Float64Array<ArrayBuffer>;
 
   /** *Errors* RangeError if the engine refuses `config`. */
@@ -208,7 +210,9 @@ export class SenderEngine {
   /** The next datagram of a rendition, 0 being the main one; valid until the next call, or null. */
   poll(rendition = 0): Uint8Array<ArrayBuffer> | null {
     const length = this.#exports.sender_poll_rendition(rendition);
-    return length > 0 ? this.#datagram.subarray(0, length) : null;
+    if (length <= 0) return null;
+    this.#datagrams[length] ??= this.#datagram.subarray(0, length);
+    return this.#datagrams[length];
   }
 
   /** Refreshes `stats`, which see. Resets the peaks. */

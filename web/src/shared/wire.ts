@@ -91,7 +91,8 @@ function bytesWithoutCopy(bytes: Uint8Array): number {
 
 /** A datagram that `kindOf` calls `KIND_AUDIO`, without the copy that it may carry of the one before. */
 export function withoutCopy(bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
-  return isOpus(bytes) ? bytes : bytes.subarray(0, bytesWithoutCopy(bytes));
+  const length = isOpus(bytes) ? bytes.length : bytesWithoutCopy(bytes);
+  return length === bytes.length ? bytes : bytes.subarray(0, length);
 }
 
 function checkOpus(bytes: Uint8Array, length: number): number {

@@ -196,9 +196,9 @@ export class Capture {
       if (id !== FIRST_CAPTURE) return false;
       this.#interleaver = new Interleaver(channels);
     }
-    if (this.#block.length < channels || this.#block[0]!.length < all)
+    if (this.#block.length !== channels || this.#block[0]!.length !== all)
       this.#block = Array.from({ length: channels }, () => new Float32Array(all));
-    const planes = this.#block.slice(0, channels).map((plane) => plane.subarray(0, all));
+    const planes = this.#block;
     for (const [planeIndex, plane] of planes.entries())
       data.copyTo(plane, { planeIndex, format: "f32-planar" });
     const from = this.#interleaver.take(id, planes, all);

@@ -11,6 +11,7 @@ import {
   type Wanted,
 } from "../shared/relay";
 import { spareOf } from "../shared/spare";
+import { MAX_DATAGRAM_BYTES } from "../shared/wire";
 import type { LaneChannel } from "./lane";
 
 export const MAX_SESSIONS = 4;
@@ -257,6 +258,8 @@ class Session implements LaneChannel {
   /** Resolves to the application's close code; null if the connection failed. */
   readonly closed: Promise<number | null>;
   #writer: WritableStreamDefaultWriter<Uint8Array> | null = null;
+  /** Views that the browser has let go of, to be used again: one that it was handed lives until it collects all garbage, which holds up this thread. */
+  readonly #spare: Uint8Array<ArrayBuffer>[] = [];
 
   constructor(number: number, transport: WebTransport) {
     this.number = number;
@@ -303,11 +306,15 @@ class Session implements LaneChannel {
     if (this.#writer === null || this.readyState !== "open") throw new Error("not open");
     const { length } = bytes;
     this.bufferedAmount += length;
+    // A copy of its own: the stream may hold it for a while, and `bytes` is mostly a view of an area that is used again.
+    const spare = this.#spare.pop() ?? new Uint8Array(MAX_DATAGRAM_BYTES);
+    const copy = spare.length === length ? spare : new Uint8Array(spare.buffer, 0, length);
+    copy.set(bytes);
     const settled = () => {
       this.bufferedAmount -= length;
+      this.#spare.push(copy);
     };
-    // A copy of its own: the stream may hold it for a while, and `bytes` is mostly a view of an area that is used again.
-    this.#writer.write(bytes.slice()).then(settled, settled);
+    this.#writer.write(copy).then(settled, settled);
   }
 
   close(): void {

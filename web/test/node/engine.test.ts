@@ -35,3 +35,12 @@ it("has a playhead below 0 while it waits for a stream's first frame", () => {
   const { received, playhead } = STREAM_STATS;
   expect([player.stats[received], player.stats[playhead]]).toEqual([1, 128 - 1_024]);
 });
+
+it("hands out one view for all datagrams of a length: the browser would keep each", () => {
+  const sender = new SenderEngine(module, { rateHz: 48_000, bits: 16, channels: 1, packetFrames: 128 });
+  sender.plane(0, 256).fill(0.5);
+  sender.push(1, 256);
+  const first = sender.poll();
+  expect(sender.poll()).toBe(first);
+  expect(sender.poll()).toBeNull();
+});
