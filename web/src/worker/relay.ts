@@ -305,11 +305,11 @@ class Session implements LaneChannel {
   send(bytes: Uint8Array<ArrayBuffer>): void {
     if (this.#writer === null || this.readyState !== "open") throw new Error("not open");
     const { length } = bytes;
-    this.bufferedAmount += length;
     // A copy of its own: the stream may hold it for a while, and `bytes` is mostly a view of an area that is used again.
     const spare = this.#spare.pop() ?? new Uint8Array(MAX_DATAGRAM_BYTES);
     const copy = spare.length === length ? spare : new Uint8Array(spare.buffer, 0, length);
     copy.set(bytes);
+    this.bufferedAmount += length;
     const settled = () => {
       this.bufferedAmount -= length;
       this.#spare.push(copy);
