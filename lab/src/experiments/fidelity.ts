@@ -19,7 +19,7 @@ interface Measured {
   exactShare: number;
   /** Times the recording moved against the original, by frames that were skipped or inserted. */
   slips: number;
-  /** Runs of frames that are not exact: each has a few dozen exact ones before it. */
+  /** Runs of frames that are not exact, with a few dozen exact ones before each; one more for each block's worth of such frames in a run. */
   breaks: number;
   /** Null of what was not heard. */
   levelDb: (number | null)[];
@@ -129,7 +129,7 @@ function exactness(sent: Take, heard: Take, from: number): Pick<Measured, "exact
     for (let n = begin; n < end; n++) if (isExact(n, offset)) count++;
     return count;
   };
-  let [exact, slips, breaks, offset, inARow] = [0, 0, 0, 0, runFrames];
+  let [exact, slips, breaks, offset, inARow, wrong] = [0, 0, 0, 0, runFrames, 0];
   for (let begin = 0; begin < frames; begin += blockFrames) {
     const end = Math.min(frames, begin + blockFrames);
     const middle = (begin + end) >> 1;
@@ -150,7 +150,11 @@ function exactness(sent: Take, heard: Take, from: number): Pick<Measured, "exact
         exact++;
         inARow++;
       } else {
-        if (inARow >= runFrames) breaks++;
+        if (inARow >= runFrames || wrong === blockFrames) {
+          breaks++;
+          wrong = 0;
+        }
+        wrong++;
         inARow = 0;
       }
     }
@@ -199,7 +203,7 @@ function conclude(measured: Measured[], material: Take, version: string): Outcom
       {
         heading: "Spectrum, level, bits",
         method: `16-bit stereo material from A's microphone to B's speaker, A to B only: a quiet bowed note (B4 left, a fifth above right) as in the paper's figure 3, then noise. Coded pulses before it tell the delay, by which the recording is laid over the original. Bit-exact: both samples of a frame are the very numbers sent. Spectra by Welch's method, Hann windows of ${spectrumFrames} frames.`,
-        uncertainty: `Bit-exactness is exact, looked for every 50 ms at up to 85 ms from where it was: a slip costs the frames up to the next look. Frames that are not exact, with no ${runFrames} exact ones between them, are one break: a machine that holds something up makes one, rounding or resampling as many as fit. A third-octave band of the noise is known within 0.5 dB above 100 Hz.`,
+        uncertainty: `Bit-exactness is exact, looked for every 50 ms at up to 85 ms from where it was: a slip costs the frames up to the next look. Frames that are not exact, with no ${runFrames} exact ones between them, are one break for each 50 ms of them: a machine that holds something up makes one or a few, rounding or resampling as many as fit. A third-octave band of the noise is known within 0.5 dB above 100 Hz.`,
         figures: [
           {
             kind: "spectrum",

@@ -11,7 +11,6 @@ import {
   type Wanted,
 } from "../shared/relay";
 import { spareOf } from "../shared/spare";
-import { MAX_DATAGRAM_BYTES } from "../shared/wire";
 import type { LaneChannel } from "./lane";
 
 export const MAX_SESSIONS = 4;
@@ -19,8 +18,8 @@ export const MAX_SESSIONS = 4;
 const OUTGOING_MAX_AGE_MS = 100;
 const INCOMING_MAX_AGE_MS = 500;
 /**
- * Datagrams that may be on their way out of the browser before this thread hears of the first. At one, each of a block waited for the news of the one before it, for 20 to
- * 40 ms while this thread collected garbage (decision 19). But so many are not seen waiting, so no more than it takes.
+ * Datagrams that Chromium has under way out of this process at most: the next waits until this thread hears of the newest of them. At one, each of a block waited for the news of
+ * the one before it, the last for 20 to 40 ms while this thread collected garbage (decision 19). But three of four are not seen waiting, so no more than it takes.
  */
 const OUTGOING_HIGH_WATER_MARK = 4;
 /** Datagrams that may wait for this thread: half a second of 3 streams. By default a browser keeps one, and drops the older. */
@@ -258,8 +257,8 @@ class Session implements LaneChannel {
   /** Resolves to the application's close code; null if the connection failed. */
   readonly closed: Promise<number | null>;
   #writer: WritableStreamDefaultWriter<Uint8Array> | null = null;
-  /** Views that the browser has let go of, to be used again: one that it was handed lives until it collects all garbage, which holds up this thread. */
-  readonly #spare: Uint8Array<ArrayBuffer>[] = [];
+  /** Views that the browser has let go of, by length, to be used again: one that it was handed lives until it collects all garbage, which holds up this thread. */
+  readonly #spare: Uint8Array<ArrayBuffer>[][] = [];
 
   constructor(number: number, transport: WebTransport) {
     this.number = number;
@@ -306,13 +305,14 @@ class Session implements LaneChannel {
     if (this.#writer === null || this.readyState !== "open") throw new Error("not open");
     const { length } = bytes;
     // A copy of its own: the stream may hold it for a while, and `bytes` is mostly a view of an area that is used again.
-    const spare = this.#spare.pop() ?? new Uint8Array(MAX_DATAGRAM_BYTES);
-    const copy = spare.length === length ? spare : new Uint8Array(spare.buffer, 0, length);
+    this.#spare[length] ??= [];
+    const spare = this.#spare[length];
+    const copy = spare.pop() ?? new Uint8Array(length);
     copy.set(bytes);
     this.bufferedAmount += length;
     const settled = () => {
       this.bufferedAmount -= length;
-      this.#spare.push(copy);
+      spare.push(copy);
     };
     this.#writer.write(copy).then(settled, settled);
   }
