@@ -124,18 +124,16 @@ function exactness(sent: Take, heard: Take, from: number): Pick<Measured, "exact
   const frames = sent[0]!.length;
   const isExact = (n: number, offset: number) =>
     sent.every((side, index) => side[n] === heard[index]![from + offset + n]);
-  const countExact = (begin: number, end: number, offset: number) => {
-    let count = 0;
-    for (let n = begin; n < end; n++) if (isExact(n, offset)) count++;
-    return count;
-  };
-  let [exact, slips, breaks, offset, inARow, wrong] = [0, 0, 0, 0, runFrames, 0];
+  const wrong: number[] = [];
+  let [slips, offset] = [0, 0];
   for (let begin = 0; begin < frames; begin += blockFrames) {
     const end = Math.min(frames, begin + blockFrames);
     const middle = (begin + end) >> 1;
-    const fits = (candidate: number) =>
-      countExact(middle, Math.min(end, middle + runFrames), candidate) >= runFrames / 2 &&
-      sent[0]![middle] !== 0;
+    const fits = (candidate: number) => {
+      let count = 0;
+      for (let n = middle; n < Math.min(end, middle + runFrames); n++) if (isExact(n, candidate)) count++;
+      return count >= runFrames / 2 && sent[0]![middle] !== 0;
+    };
     if (!fits(offset)) {
       for (let apart = 1; apart <= maxSlipFrames; apart++) {
         const found = [offset + apart, offset - apart].find(fits);
@@ -145,21 +143,22 @@ function exactness(sent: Take, heard: Take, from: number): Pick<Measured, "exact
         break;
       }
     }
-    for (let n = begin; n < end; n++) {
-      if (isExact(n, offset)) {
-        exact++;
-        inARow++;
-      } else {
-        if (inARow >= runFrames || wrong === blockFrames) {
-          breaks++;
-          wrong = 0;
-        }
-        wrong++;
-        inARow = 0;
-      }
+    for (let n = begin; n < end; n++) if (!isExact(n, offset)) wrong.push(n);
+  }
+  return { exactShare: (frames - wrong.length) / frames, slips, breaks: countBreaks(wrong) };
+}
+
+/** `wrong`: the frames that are not exact, in order. */
+function countBreaks(wrong: readonly number[]): number {
+  let [breaks, first] = [0, 0];
+  for (const [index, frame] of wrong.entries()) {
+    const isApart = index === 0 || frame - wrong[index - 1]! > runFrames;
+    if (isApart || index - first === blockFrames) {
+      breaks++;
+      first = index;
     }
   }
-  return { exactShare: exact / frames, slips, breaks };
+  return breaks;
 }
 
 function power(samples: Float32Array): number {
