@@ -70,7 +70,7 @@ export class Capture {
   #turns: Turns | null = null;
   /** Captures beside the first. */
   readonly #others = new Set<number>();
-  /** The planes of the block at hand. */
+  /** The planes of the block at hand. The same as long as blocks are alike, for the browser keeps each that it is handed until it collects all garbage. */
   #block: Float32Array<ArrayBuffer>[] = [];
   #lostFrames = 0;
   readonly #overruns = new RecentCounts<{ frames: number }>(REPORT_PERIOD_MS);
