@@ -32,7 +32,12 @@ const describe = async (offer) => {
 
 const accept = async (answer) => connection.setRemoteDescription(answer);
 
-const ready = () => connection.connectionState === "connected" && !element.paused && element.currentTime > 0;
+/** An element may play, silence, before the first packet has come. */
+const ready = async () =>
+  connection.connectionState === "connected" &&
+  !element.paused &&
+  element.currentTime > 0 &&
+  (await inbound())?.packetsReceived > 0;
 
 const report = () => {
   const { latency } = microphone.getSettings();
@@ -44,18 +49,22 @@ const report = () => {
   };
 };
 
+/** Undefined until the first packet of the other end has come. */
+const inbound = async () =>
+  [...(await connection.getStats()).values()].find((entry) => entry.type === "inbound-rtp");
+
 /** Samples are per channel here, so they are frames. */
 const counters = async () => {
-  const inbound = [...(await connection.getStats()).values()].find((entry) => entry.type === "inbound-rtp");
-  const { totalSamplesReceived, concealedSamples, removedSamplesForAcceleration } = inbound;
+  const received = await inbound();
+  const { totalSamplesReceived, concealedSamples, removedSamplesForAcceleration } = received;
   return {
     playedFrames: difference(totalSamplesReceived, concealedSamples),
     concealedFrames: concealedSamples ?? null,
     skippedFrames: removedSamplesForAcceleration ?? null,
-    receivedPackets: inbound.packetsReceived ?? null,
-    lostPackets: inbound.packetsLost ?? null,
-    latePackets: inbound.packetsDiscarded ?? null,
-    underruns: inbound.concealmentEvents ?? null,
+    receivedPackets: received.packetsReceived ?? null,
+    lostPackets: received.packetsLost ?? null,
+    latePackets: received.packetsDiscarded ?? null,
+    underruns: received.concealmentEvents ?? null,
     bufferFrames: null,
   };
 };

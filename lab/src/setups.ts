@@ -438,7 +438,7 @@ declare function page(): {
   report(): Report;
   describe(offer?: RTCSessionDescriptionInit): Promise<RTCSessionDescriptionInit>;
   accept(answer: RTCSessionDescriptionInit): Promise<void>;
-  ready(): boolean;
+  ready(): boolean | Promise<boolean>;
   /** Not where there is nothing to count. */
   counters?(): Promise<Counters>;
 };

@@ -153,6 +153,20 @@ describe("RTC media", () => {
     expect(frames).toBeGreaterThan(400);
     expect(frames).toBeLessThan(560);
   });
+
+  it("is not ready while it plays, connected, before the first packet", async () => {
+    const [a, b] = await Promise.all([start("A"), start("B")]);
+    for (const end of [a, b]) {
+      await end.open(`${pages.url}rtc-media.html`);
+      await end.evaluate(keepFromSending);
+      await end.evaluate(() => page<RtcPage>().start());
+    }
+    const offer = await a.evaluate(() => page<RtcPage>().describe());
+    const answer = await b.evaluate((description) => page<RtcPage>().describe(description), offer);
+    await a.evaluate((description) => page<RtcPage>().accept(description), answer);
+    await until(() => b.evaluate(isPlaying), "the element to play");
+    expect(await b.evaluate(() => page<RtcPage>().ready())).toBe(false);
+  });
 });
 
 describe("the senders", () => {
@@ -274,6 +288,9 @@ interface PaperPage {
   counters(): Promise<PaperCounters>;
 }
 
+/** What lab/pages/rtc-media.js offers. */
+type RtcPage = Pick<PaperPage, "start" | "describe" | "accept"> & { ready(): Promise<boolean> };
+
 /** What lab/pages/senders.js offers. */
 interface SendersPage {
   start(options: { url: string; room: string; count: number; listener: string }): Promise<void>;
@@ -284,6 +301,34 @@ interface SendersPage {
 
 /** Runs in the page. */
 declare function page<Page>(): Page;
+
+/** A page's connections send nothing from here on, and what it plays by is kept. Runs in the page. */
+function keepFromSending(): void {
+  const { addTrack } = RTCPeerConnection.prototype;
+  RTCPeerConnection.prototype.addTrack = function (...track) {
+    const sender = addTrack.apply(this, track);
+    Object.assign(window, { played: { connection: this, element: null } });
+    sender.replaceTrack(null);
+    return sender;
+  };
+  const { play } = HTMLMediaElement.prototype;
+  HTMLMediaElement.prototype.play = function () {
+    (window as unknown as Played).played.element = this;
+    return play.apply(this);
+  };
+}
+
+/** Whether the page's element plays what its connected connection brings. Runs in the page. */
+function isPlaying(): boolean {
+  const { connection, element } = (window as unknown as Played).played;
+  return (
+    connection.connectionState === "connected" && !!element && !element.paused && element.currentTime > 0
+  );
+}
+
+interface Played {
+  played: { connection: RTCPeerConnection; element: HTMLMediaElement | null };
+}
 
 /** The product's participant, once it has joined. Runs in the page. */
 function idOf(): string | null {
