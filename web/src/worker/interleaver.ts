@@ -141,14 +141,16 @@ export class Interleaver {
 /** The last frames of a block that can be known again: silence is found everywhere. */
 function markIn(planes: readonly Float32Array[], frames: number): Place["mark"] {
   for (let end = frames; end >= MARK_FRAMES; end -= MARK_FRAMES / 2) {
-    const mark = planes.map((plane) => plane.slice(end - MARK_FRAMES, end));
-    if (isTelling(mark)) return { planes: mark, framesAfter: frames - end };
+    if (!isTelling(planes, end)) continue;
+    return { planes: planes.map((plane) => plane.slice(end - MARK_FRAMES, end)), framesAfter: frames - end };
   }
   return null;
 }
 
-function isTelling(mark: readonly Float32Array[]): boolean {
+/** Whether the frames of a mark that ends there can be known again. */
+function isTelling(planes: readonly Float32Array[], end: number): boolean {
   let changes = 0;
-  for (const plane of mark) for (let n = 1; n < plane.length; n++) if (plane[n] !== plane[n - 1]) changes++;
+  for (const plane of planes)
+    for (let n = end - MARK_FRAMES + 1; n < end; n++) if (plane[n] !== plane[n - 1]) changes++;
   return changes >= LEAST_CHANGES;
 }
