@@ -10,12 +10,18 @@ const RESTS_MS = 6_000;
 export class Output {
   readonly #store: Store;
   readonly #sound: () => Sound | null;
-  /** Since when the chosen one is not there and the system's own plays, on the page's clock. */
+  /** Since when the chosen one is known not to be there, or not to open, on the page's clock. */
   #missingMs: number | null = null;
 
   constructor(store: Store, sound: () => Sound | null) {
     this.#store = store;
     this.#sound = sound;
+  }
+
+  /** Where it plays, or will play: the browser falls back on the system's own by itself, and says so nowhere else. */
+  get inUse(): string {
+    const sound = this.#sound();
+    return sound === null ? this.#store.state.settings.outputDeviceId : (sound.context.sinkId ?? "");
   }
 
   /** Plays on the one that the settings say. */
@@ -33,12 +39,21 @@ export class Output {
 
   /** Plays on the system's own while the chosen one is not there. `again` is called when to look once more, for some changes have to wait. */
   async follow(outputs: readonly Device[], again: () => void): Promise<void> {
-    const { outputSelectable, settings } = this.#store.state;
+    const { outputSelectable, microphoneAllowed, settings } = this.#store.state;
     const wanted = settings.outputDeviceId;
-    if (this.#sound() === null || !outputSelectable || wanted === "" || outputs.length === 0) return;
+    if (this.#sound() === null || !outputSelectable || wanted === "") return;
+    if (outputs.length === 0) {
+      if (!microphoneAllowed && this.inUse !== wanted)
+        this.#saySystemPlays(
+          "may not be used yet",
+          "The browser lets a page choose only when it may use the microphone: allow that, and it is taken, or choose the system's default.",
+        );
+      return;
+    }
     const isMissing = !outputs.some(({ id }) => id === wanted);
+    const due = isMissing ? "" : wanted;
     const missingMs = this.#missingMs;
-    if (isMissing === (missingMs !== null)) return;
+    if (this.inUse === due && isMissing === (missingMs !== null)) return;
     const restsMs = missingMs === null ? 0 : missingMs + RESTS_MS - performance.now();
     if (restsMs > 0) {
       setTimeout(again, restsMs);
@@ -46,16 +61,16 @@ export class Output {
     }
     this.presume();
     if (isMissing) this.#missingMs = performance.now();
-    const isSet = await this.#set(isMissing ? "" : wanted);
+    const isSet = await this.#set(due);
     if (isMissing && isSet)
-      this.#store.raise({
-        id: "output-gone",
-        severity: "warning",
-        title: "The output you chose is not there: you hear the others from the system's own.",
-        remedy: "Plug it in again, and it is taken again, or choose another.",
-      });
+      this.#saySystemPlays("is not there", "Plug it in again, and it is taken again, or choose another.");
     // It is tried again at the next change.
     if (!isMissing && !isSet) this.#missingMs = performance.now();
+  }
+
+  #saySystemPlays(why: string, remedy: string): void {
+    const title = `The output you chose ${why}: you hear the others from the system's own.`;
+    this.#store.raise({ id: "output-gone", severity: "warning", title, remedy });
   }
 
   /** Whether it plays there. */

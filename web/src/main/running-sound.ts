@@ -20,6 +20,8 @@ export interface SoundHost {
   /** It runs from now on. */
   began(): void;
   receive(message: FromWorker): void;
+  /** It may play elsewhere from now on. */
+  outputFailed(): void;
   /** It is about to be closed. */
   ended(): void;
   /** The user wants it started again, after it has stopped by itself. */
@@ -117,16 +119,13 @@ export class RunningSound {
     const receive = (message: FromWorker) => {
       if (!isOver()) this.#host.receive(message);
     };
-    const sound = await Sound.start(options, receive)
-      .catch((error) => {
-        if (isOver() || outputDeviceId === "" || error instanceof NotLoaded) throw error;
-        // The remembered output is not there today.
-        return Sound.start({ ...options, outputDeviceId: "" }, receive);
-      })
-      .catch((error) => {
-        if (!isOver()) throw error;
-        return null;
-      });
+    const outputFailed = () => {
+      if (!isOver()) this.#host.outputFailed();
+    };
+    const sound = await Sound.start(options, receive, outputFailed).catch((error) => {
+      if (!isOver()) throw error;
+      return null;
+    });
     if (sound === null || isOver()) {
       await sound?.close();
       return;

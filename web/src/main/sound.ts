@@ -40,6 +40,9 @@ declare global {
   }
   interface AudioContext {
     setSinkId?(id: string): Promise<void>;
+    /** Where it plays: an id, for nobody here asks for none. */
+    readonly sinkId?: string;
+    onerror: (() => void) | null;
     /** Chromium's counts of its own output. */
     readonly playbackStats?: { readonly underrunEvents: number };
   }
@@ -162,8 +165,16 @@ export class Sound {
   /** Called when the audio thread's code has failed, or the worker's did not come: it is silent from then on. */
   stopped: () => void = () => {};
 
-  /** *Errors* `NotLoaded`, and whatever the browser throws if it has no audio output or no such rate. */
-  static async start(options: SoundOptions, receive: (message: FromWorker) => void): Promise<Sound> {
+  /**
+   * `outputFailed` is called when the output does not open or breaks, from the beginning on: the browser may have taken the system's own instead.
+   *
+   * *Errors* `NotLoaded`, and whatever the browser throws if it has no audio output or no such rate.
+   */
+  static async start(
+    options: SoundOptions,
+    receive: (message: FromWorker) => void,
+    outputFailed: () => void,
+  ): Promise<Sound> {
     const contextOptions: AudioContextOptions = {
       latencyHint: 0,
       sampleRate: options.rateHz,
@@ -173,6 +184,7 @@ export class Sound {
       contextOptions.sinkId = options.outputDeviceId;
     }
     const context = new AudioContext(contextOptions);
+    context.onerror = outputFailed;
     try {
       const loaded = Promise.all([loadEngine(), context.audioWorklet.addModule(workletUrl)]);
       const [module] = await loaded.catch((error) => {

@@ -71,6 +71,7 @@ export class Studio implements StudioApi {
       began: () => this.#soundBegan(),
       receive: (message) => this.#handleWorker(message),
       ended: () => this.#soundEnded(),
+      outputFailed: () => void this.#devices.list(),
       recover: () => void this.#room.recoverSound(),
     });
     this.#devices = new OwnDevices(this.#store, this.#sound);

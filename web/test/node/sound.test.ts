@@ -10,6 +10,7 @@ const { module } = load();
 const closed = vi.fn(async () => {});
 const addModule = vi.fn(async () => {});
 const setSinkId = vi.fn(async () => {});
+const outputFailed = vi.fn();
 
 /** The thread of the last sound. */
 class FakeWorker {
@@ -22,6 +23,8 @@ class FakeWorker {
   postMessage(): void {}
 }
 
+let lastContext: { onerror?: () => void };
+
 /** What the audio thread of the last sound reads from, and publishes to. */
 let audioThread: WorkletChannels;
 
@@ -31,6 +34,10 @@ beforeEach(() => {
   vi.stubGlobal(
     "AudioContext",
     class {
+      onerror?: () => void;
+      constructor() {
+        lastContext = this;
+      }
       audioWorklet = { addModule };
       close = closed;
       state = "suspended";
@@ -61,7 +68,7 @@ async function start(receive: (message: FromWorker) => void = () => {}) {
     outputDeviceId: "",
     sender: SENDING,
   } as const;
-  return Sound.start(options, receive);
+  return Sound.start(options, receive, outputFailed);
 }
 
 it("loads the engine again that did not come the first time, and once only when it did", async () => {
@@ -73,6 +80,15 @@ it("loads the engine again that did not come the first time, and once only when 
   await start();
   await start();
   expect(compile).toHaveBeenCalledTimes(2);
+});
+
+it("says that its output has failed though it has not started yet", async () => {
+  vi.spyOn(WebAssembly, "compileStreaming").mockImplementationOnce(async () => {
+    lastContext.onerror?.();
+    return module;
+  });
+  await start();
+  expect(outputFailed).toHaveBeenCalledTimes(1);
 });
 
 it("says that it has stopped when the worker's code did not come, and not for an error later", async () => {

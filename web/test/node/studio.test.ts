@@ -10,12 +10,12 @@ import { WORKLET_STATS } from "../../src/shared/snapshot";
 
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
-  context: { state: "running", resume: vi.fn(async () => {}) },
+  context: { state: "running", sinkId: "", resume: vi.fn(async () => {}) },
   configureSender: () => {},
   setHeard: () => {},
   setListen: () => {},
   setMuted: vi.fn(),
-  setOutput: vi.fn(async () => {}),
+  setOutput: vi.fn(async (sinkId: string) => void Object.assign(sound.context, { sinkId })),
   stopCapture: vi.fn(),
   setRelay: () => {},
   holdRelay: () => {},
@@ -47,9 +47,10 @@ const sound = vi.hoisted(() => ({
 const NotLoaded = vi.hoisted(() => class extends Error {});
 const loops: { stream: number }[] = vi.hoisted(() => []);
 const startSound = vi.hoisted(() =>
-  vi.fn(async ({ quantum }: { quantum: number; outputDeviceId: string }) =>
-    Object.assign(sound, { quantum }),
-  ),
+  vi.fn(async ({ quantum, outputDeviceId }: { quantum: number; outputDeviceId: string }) => {
+    sound.context.sinkId = outputDeviceId;
+    return Object.assign(sound, { quantum });
+  }),
 );
 const peers = vi.hoisted(() => [] as { iceServers: unknown; connection: string }[]);
 const retried = vi.hoisted(() => vi.fn());
@@ -597,6 +598,36 @@ it("tries an output again that is back and did not open, and says nothing of the
   await plug([], ["built in", "usb out", "another"]);
   expect(sound.setOutput.mock.calls).toEqual([["usb out"]]);
   expect(problems(studio)).toEqual([]);
+});
+
+it("follows what the browser plays on by itself before it may use the chosen output, and where that fails", async () => {
+  const { settings, automation } = loadSettings("?outputDeviceId=usb+out");
+  const studio = new Studio("room", settings, automation);
+  const outputIs = () => [sound.context.sinkId, problems(studio)];
+  const fail = async () => {
+    sound.context.sinkId = "";
+    const [, , failed] = startSound.mock.lastCall as unknown as [unknown, unknown, () => void];
+    failed();
+    await vi.advanceTimersByTimeAsync(0);
+  };
+  await studio.join();
+  await fail();
+  expect(outputIs(), "the microphone is not allowed").toEqual(["", ["output-gone"]]);
+  plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "usb out", label: "" }]);
+  await studio.enableMicrophone();
+  expect(outputIs()).toEqual(["usb out", []]);
+  await fail();
+  expect(outputIs(), "it was there all the time").toEqual(["usb out", []]);
+  plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "built in", label: "" }]);
+  await fail();
+  expect(outputIs(), "it has gone").toEqual(["", ["output-gone"]]);
+  await vi.advanceTimersByTimeAsync(6_000);
+  await plug([], ["built in", "usb out"]);
+  expect(outputIs()).toEqual(["usb out", []]);
+  studio.leave();
+  sound.setOutput.mockClear();
+  await fail();
+  expect(sound.setOutput).not.toHaveBeenCalled();
 });
 
 it("says of an output that could not be opened no more in a sound that was started anew", async () => {
