@@ -133,6 +133,8 @@ export class RunningSound {
     this.#current = sound;
     this.#store.clear("sound");
     this.#current.stopped = () => this.#stopped();
+    // It may have been chosen anew meanwhile.
+    this.#current.configureSender(this.#format.config);
     this.#format.advise();
     this.#current.setMuted(this.#store.state.selfMuted);
     this.#current.setRelay(this.#relayOffer);

@@ -11,7 +11,7 @@ import { WORKLET_STATS } from "../../src/shared/snapshot";
 /** No more of the sound than coming in and leaving need. */
 const sound = vi.hoisted(() => ({
   context: { state: "running", sinkId: "", resume: vi.fn(async () => {}) },
-  configureSender: () => {},
+  configureSender: vi.fn(),
   setHeard: () => {},
   setListen: () => {},
   setMuted: vi.fn(),
@@ -1450,15 +1450,19 @@ it("opens a microphone again when one is back that left while it was opened for 
   expect(studio.state.microphone).toBe("on");
 });
 
+/** The next sound starts when what this returns is called. */
+function holdSound(): () => void {
+  let start = () => {};
+  const held = new Promise<void>((resolve) => {
+    start = resolve;
+  });
+  startSound.mockImplementationOnce(({ quantum }) => held.then(() => Object.assign(sound, { quantum })));
+  return start;
+}
+
 it("takes the quantum and the output that are chosen while the sound is started", async () => {
   const studio = newStudio();
-  let start = () => {};
-  startSound.mockImplementationOnce(async ({ quantum }) => {
-    await new Promise<void>((resolve) => {
-      start = resolve;
-    });
-    return Object.assign(sound, { quantum });
-  });
+  const start = holdSound();
   const enabled = studio.enableMicrophone();
   await vi.advanceTimersByTimeAsync(0);
   const changed = [studio.change({ outputDeviceId: "usb out" })];
@@ -1468,6 +1472,18 @@ it("takes the quantum and the output that are chosen while the sound is started"
   expect(sound.setOutput).toHaveBeenCalledWith("usb out");
   expect(startSound.mock.lastCall?.[0]).toMatchObject({ quantum: 256, outputDeviceId: "usb out" });
   expect(startSound).toHaveBeenCalledTimes(2);
+});
+
+it("sends as was chosen while the sound is started", async () => {
+  const studio = newStudio();
+  const start = holdSound();
+  const enabled = studio.enableMicrophone();
+  await vi.advanceTimersByTimeAsync(0);
+  await studio.change({ bits: 24, packet: 64, copies: "on", adapt: "off", lanes: 4 });
+  start();
+  await enabled;
+  const sent = { bits: 24, packetFrames: 64, copies: "on", adapts: false, addsLanes: false };
+  expect(sound.configureSender).toHaveBeenLastCalledWith(expect.objectContaining(sent));
 });
 
 it("takes the quantum that is chosen before the server has let one in, and makes lanes only then", async () => {
