@@ -108,12 +108,14 @@ export class OwnDevices {
   /** Lists what is there, and takes what was chosen and is back. */
   async list(): Promise<void> {
     if (!navigator.mediaDevices) return;
+    const outputBefore = this.output.inUse;
     const { inputs, outputs } = await listDevices();
     const { inputs: inputsBefore, outputs: outputsBefore } = this.#store.state;
     this.#store.set({ inputs, outputs });
-    if (JSON.stringify(outputs) !== JSON.stringify(outputsBefore)) this.loopBack.recall();
     if (this.microphone.follow(inputs, inputsBefore)) void this.#retakeMicrophone();
     await this.output.follow(outputs, () => void this.list());
+    const isChanged = JSON.stringify(outputs) !== JSON.stringify(outputsBefore);
+    if (isChanged || this.output.inUse !== outputBefore) this.loopBack.recall();
   }
 
   async calibrate(): Promise<void> {
@@ -142,7 +144,7 @@ export class OwnDevices {
     const { settings, outputs } = this.#store.state;
     const { capturePath } = this.#sound.worker;
     const input = isStandIn(settings.inputDeviceId) ? this.microphone.label : settings.inputDeviceId;
-    const outputId = settings.outputDeviceId || "default";
+    const outputId = this.output.inUse || "default";
     const output = isStandIn(outputId) ? (outputs.find(({ id }) => id === outputId)?.label ?? "") : outputId;
     return { input, output, quantum: settings.quantum, capturePath, rateHz: this.#sound.rateHz };
   }

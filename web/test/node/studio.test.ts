@@ -1330,6 +1330,28 @@ it("keeps a loop-back of the system's default for what that stood for", async ()
   }
 });
 
+it("knows a loop-back by the output that plays, not by a chosen one that is not there", async () => {
+  keepStorage();
+  const { settings, automation } = loadSettings("?outputDeviceId=usb+out");
+  const { quantum } = settings;
+  const setup = { input: "Microphone", output: "usb out", rateHz: 48_000, quantum, capturePath: "none" };
+  storeCalibration(setup, { excessMs: 3, spreadMs: 0.2, roundTripMs: 40, atMs: 1 });
+  const studio = new Studio("room", settings, automation);
+  plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "usb out", label: "" }]);
+  await studio.enableMicrophone();
+  expect(studio.state.calibration.phase).toBe("done");
+  await plug([], ["built in"]);
+  expect(studio.state.calibration.phase).toBe("none");
+  studio.forgetCalibration();
+  await vi.advanceTimersByTimeAsync(6_000);
+  await plug([], ["built in", "usb out"]);
+  expect(studio.state.calibration.phase).toBe("done");
+  // The browser falls back by itself.
+  sound.context.sinkId = "";
+  await plug([], ["built in"]);
+  expect(studio.state.calibration.phase).toBe("none");
+});
+
 it("does not wait for a microphone that nobody allows", async () => {
   const studio = newStudio();
   askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
