@@ -147,6 +147,8 @@ export class Studio implements StudioApi {
     this.#observer = setInterval(() => this.#observe(), OBSERVE_MS);
     this.#meters.begin();
     this.#devices.capture();
+    // It may have another rate than the one before.
+    this.#devices.loopBack.recall();
     void this.#devices.list();
   }
 

@@ -1352,6 +1352,22 @@ it("knows a loop-back by the output that plays, not by a chosen one that is not 
   expect(studio.state.calibration.phase).toBe("none");
 });
 
+it("uses no loop-back of one rate in a room of another", async () => {
+  keepStorage();
+  const studio = newStudio();
+  const { quantum } = studio.state.settings;
+  const setup = { input: "Microphone", output: "", quantum, capturePath: "none" };
+  for (const [rateHz, roundTripMs] of [
+    [48_000, 40],
+    [96_000, 30],
+  ] as const)
+    storeCalibration({ ...setup, rateHz }, { excessMs: 3, spreadMs: 0.2, roundTripMs, atMs: 1 });
+  await studio.enableMicrophone();
+  expect(studio.state.calibration.roundTripMs).toBe(40);
+  await enter(studio, [], { sample_rate_hz: 96_000 });
+  expect(studio.state.calibration.roundTripMs).toBe(30);
+});
+
 it("does not wait for a microphone that nobody allows", async () => {
   const studio = newStudio();
   askForMicrophone.mockReturnValueOnce(new Promise(() => {}));
