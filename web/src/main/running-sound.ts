@@ -52,6 +52,8 @@ export class RunningSound {
   /** As it was seen last. */
   #standstill = NO_STANDSTILL;
   #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
+  /** Since the sound ran last. */
+  #outputHasFailed = false;
 
   constructor(store: Store, { port, rateHz }: Automation, format: SendingFormat, host: SoundHost) {
     this.transport = crossOriginIsolated && !port ? "shared" : "port";
@@ -120,7 +122,9 @@ export class RunningSound {
       if (!isOver()) this.#host.receive(message);
     };
     const outputFailed = () => {
-      if (!isOver()) this.#host.outputFailed();
+      if (isOver()) return;
+      this.#outputHasFailed = true;
+      this.#host.outputFailed();
     };
     const sound = await Sound.start(options, receive, outputFailed).catch((error) => {
       if (!isOver()) throw error;
@@ -156,6 +160,7 @@ export class RunningSound {
     this.#starting = null;
     this.#stops++;
     this.#standstill = NO_STANDSTILL;
+    this.#outputHasFailed = false;
     if (sound === null) return;
     this.worker.forget();
     this.#host.ended();
@@ -194,6 +199,7 @@ export class RunningSound {
   observe(): boolean {
     if (this.#current === null) return false;
     this.#current.observeOutput();
+    if (this.#current.context.state === "running") this.#outputHasFailed = false;
     const before = this.#standstill;
     const now = this.#current.standstill();
     this.#standstill = now;
@@ -239,7 +245,12 @@ export class RunningSound {
           "Something else on this device has taken the sound.",
           "A call, perhaps. Start it again when that is over.",
         ]
-      : ["The browser has not started the sound.", "It waits for a click on the page."];
+      : this.#outputHasFailed
+        ? [
+            "The output could not be used: there is no sound.",
+            "Choose another under Sound settings, or close the program that holds it, then start the sound again.",
+          ]
+        : ["The browser has not started the sound.", "It waits for a click on the page."];
     this.#store.set({ heldBack: true });
     const action = { label: "Start the sound", run: () => this.#resume() };
     this.#store.raise({ id: "suspended", severity: "error", title, remedy, action });

@@ -600,15 +600,20 @@ it("tries an output again that is back and did not open, and says nothing of the
   expect(problems(studio)).toEqual([]);
 });
 
+/** As the browser says it of the sound that was started last. */
+async function failOutput(): Promise<void> {
+  const [, , failed] = startSound.mock.lastCall as unknown as [unknown, unknown, () => void];
+  failed();
+  await vi.advanceTimersByTimeAsync(0);
+}
+
 it("follows what the browser plays on by itself before it may use the chosen output, and where that fails", async () => {
   const { settings, automation } = loadSettings("?outputDeviceId=usb+out");
   const studio = new Studio("room", settings, automation);
   const outputIs = () => [sound.context.sinkId, problems(studio)];
-  const fail = async () => {
+  const fail = () => {
     sound.context.sinkId = "";
-    const [, , failed] = startSound.mock.lastCall as unknown as [unknown, unknown, () => void];
-    failed();
-    await vi.advanceTimersByTimeAsync(0);
+    return failOutput();
   };
   await studio.join();
   await fail();
@@ -1798,6 +1803,25 @@ it("asks for sound that something else has taken when told to, not by itself", a
   sound.context.state = "running";
   (sound.context as { onstatechange?: () => void }).onstatechange?.();
   expect(problems(studio)).toEqual([]);
+});
+
+it("says of sound whose output has failed that, and not that it waits for a click, until it has run again", async () => {
+  const context = sound.context as { state: string; onstatechange?: () => void };
+  const studio = newStudio();
+  const heldBack = async () => {
+    context.state = "suspended";
+    context.onstatechange?.();
+    await vi.advanceTimersByTimeAsync(1_500);
+    return studio.state.problems.find(({ id }) => id === "suspended")?.title;
+  };
+  await studio.join();
+  await failOutput();
+  expect(await heldBack()).toBe("The output could not be used: there is no sound.");
+  context.state = "running";
+  context.onstatechange?.();
+  await vi.advanceTimersByTimeAsync(100);
+  expect(await heldBack()).toBe("The browser has not started the sound.");
+  context.state = "running";
 });
 
 it("joins anew when the browser brings the page back as it was", async () => {
