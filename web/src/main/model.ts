@@ -107,6 +107,8 @@ export interface StudioState {
   inputMuted: boolean;
   /** The browser has not started the sound, or something else on the device has taken it. */
   heldBack: boolean;
+  /** What the microphone gives is taken and sent: not before the sound has started, nor while what that needs of it stands still. */
+  captures: boolean;
   selfMuted: boolean;
   looping: boolean;
   isOwner: boolean;

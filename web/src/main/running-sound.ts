@@ -136,7 +136,6 @@ export class RunningSound {
     }
     this.#current = sound;
     this.#store.clear("sound");
-    this.#current.stopped = () => this.#stopped();
     // It may have been chosen anew meanwhile.
     this.#current.configureSender(this.#format.config);
     this.#format.advise();
@@ -145,6 +144,7 @@ export class RunningSound {
     const { context } = this.#current;
     context.onstatechange = () => this.#checkContext(context);
     this.#checkContext(context);
+    this.#followCapture();
     this.#host.began();
   }
 
@@ -166,7 +166,7 @@ export class RunningSound {
     this.#host.ended();
     sound.context.onstatechange = null;
     clearTimeout(this.#heldBackTimer);
-    this.#store.set({ heldBack: false });
+    this.#store.set({ heldBack: false, captures: false });
     this.#store.clear("sound-stopped", "suspended");
     await sound.close();
   }
@@ -208,7 +208,16 @@ export class RunningSound {
     // Each is said once: it may go on by itself, as after a sleep.
     if (hasStopped && !hadStopped) this.#stopped();
     if (hadStopped && !hasStopped) this.#store.clear("sound-stopped");
+    this.#followCapture();
     return now.worker !== before.worker;
+  }
+
+  /** What comes straight from the microphone's track needs neither the audio thread nor the output that drives it. */
+  #followCapture(): void {
+    const { audio, worker } = this.#standstill;
+    const { heldBack, captures: before } = this.#store.state;
+    const captures = !worker && (this.#current?.capturesTrack === true || !(audio || heldBack));
+    if (captures !== before) this.#store.set({ captures });
   }
 
   /** Nothing moves on the lanes there may be. */

@@ -162,8 +162,10 @@ export class Sound {
   /** Changes of the output that are under way. */
   #outputChanges = 0;
   #rateHz: number;
-  /** Called when the audio thread's code has failed, or the worker's did not come: it is silent from then on. */
-  stopped: () => void = () => {};
+  /** Its code has failed. */
+  #audioHasFailed = false;
+  /** Its code did not come. */
+  #workerHasFailed = false;
 
   /**
    * `outputFailed` is called when the output does not open or breaks, from the beginning on: the browser may have taken the system's own instead.
@@ -235,12 +237,16 @@ export class Sound {
       stats: statsIn,
     };
     this.#node.port.postMessage(channels, portsOf(datagramsOut, commandsOut, captureIn, statsIn));
-    this.#node.onprocessorerror = () => this.stopped();
+    this.#node.onprocessorerror = () => {
+      this.#audioHasFailed = true;
+    };
     this.#node.connect(context.destination);
 
     this.#worker = new Worker(new URL("../worker/index.ts", import.meta.url), { type: "module" });
     // Until it speaks for the first time: from then on it is there, and missed when it falls silent.
-    this.#worker.onerror = () => this.stopped();
+    this.#worker.onerror = () => {
+      this.#workerHasFailed = true;
+    };
     this.#worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
       this.#worker.onerror = null;
       this.#told++;
@@ -286,6 +292,11 @@ export class Sound {
     this.#tell({ type: "worklet" });
     this.#source.connect(this.#node);
     this.#inputWatch.opened(performance.now(), this.#ran());
+  }
+
+  /** Whether what is captured comes straight from the microphone's track. */
+  get capturesTrack(): boolean {
+    return this.#captureAgain !== null;
   }
 
   /** Whether what is captured comes through the audio graph. */
@@ -475,14 +486,14 @@ export class Sound {
     this.#tell({ type: "heard", streams, input });
   }
 
-  /** Which of the two threads stands still though it ran before and ought to; to be asked ten times a second. */
+  /** Which of the two threads has failed, or stands still though it ran before and ought to; to be asked ten times a second. */
   standstill(): { audio: boolean; worker: boolean } {
     const nowMs = performance.now();
     const oughtToRender = this.context.state === "running" && this.#outputChanges === 0;
     const quanta = this.numbers()[WORKLET_STATS.quanta];
     return {
-      audio: this.#rendering.isStill(nowMs, (oughtToRender && quanta) || null),
-      worker: this.#working.isStill(nowMs, this.#told || null),
+      audio: this.#audioHasFailed || this.#rendering.isStill(nowMs, (oughtToRender && quanta) || null),
+      worker: this.#workerHasFailed || this.#working.isStill(nowMs, this.#told || null),
     };
   }
 

@@ -54,6 +54,7 @@ export class Studio implements StudioApi {
       microphoneAllowed: false,
       inputMuted: false,
       heldBack: false,
+      captures: false,
       selfMuted: readText(mutedKey(room), ofTab) === "yes",
       looping: false,
       isOwner: false,

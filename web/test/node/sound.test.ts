@@ -23,6 +23,7 @@ class FakeWorker {
   postMessage(): void {}
 }
 
+let audioNode: object;
 let lastContext: { onerror?: () => void };
 
 /** What the audio thread of the last sound reads from, and publishes to. */
@@ -47,6 +48,9 @@ beforeEach(() => {
   vi.stubGlobal(
     "AudioWorkletNode",
     class {
+      constructor() {
+        audioNode = this;
+      }
       port = { postMessage: (channels: WorkletChannels) => (audioThread = channels) };
       connect(): void {}
     },
@@ -91,15 +95,17 @@ it("says that its output has failed though it has not started yet", async () => 
   expect(outputFailed).toHaveBeenCalledTimes(1);
 });
 
-it("says that it has stopped when the worker's code did not come, and not for an error later", async () => {
+it("knows that a thread has failed, the worker only if its code did not come", async () => {
   vi.spyOn(WebAssembly, "compileStreaming").mockResolvedValue(module);
-  const sound = await start();
-  sound.stopped = vi.fn();
+  const broken = await start();
   FakeWorker.last.onerror?.();
-  expect(sound.stopped).toHaveBeenCalledTimes(1);
+  expect(broken.standstill()).toEqual({ audio: false, worker: true });
+  const sound = await start();
   FakeWorker.last.onmessage?.({ data: { type: "opus-failed", reason: "none" } });
   FakeWorker.last.onerror?.();
-  expect(sound.stopped).toHaveBeenCalledTimes(1);
+  expect(sound.standstill()).toEqual({ audio: false, worker: false });
+  (audioNode as { onprocessorerror?: () => void }).onprocessorerror?.();
+  expect(sound.standstill()).toEqual({ audio: true, worker: false });
 });
 
 it("misses an audio thread and a worker that ran and stand still, but nothing while that may be", async () => {

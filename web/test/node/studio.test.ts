@@ -4,7 +4,7 @@ import { closedDoorWords } from "../../src/main/door";
 import { loadSettings } from "../../src/main/settings";
 import { Studio } from "../../src/main/studio";
 import { microphoneAction } from "../../src/main/ui/ask-for-microphone";
-import { ownChanges } from "../../src/main/ui/own-words";
+import { ownChanges, whyUnheard } from "../../src/main/ui/own-words";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
 
@@ -42,7 +42,7 @@ const sound = vi.hoisted(() => ({
   outputClock: () => null,
   reportedOutputLatencyMs: () => null,
   outputUnderruns: () => null,
-  stopped: undefined as (() => void) | undefined,
+  capturesTrack: false,
 }));
 const NotLoaded = vi.hoisted(() => class extends Error {});
 const loops: { stream: number }[] = vi.hoisted(() => []);
@@ -119,6 +119,7 @@ beforeEach(() => {
   vi.clearAllMocks();
   peers.length = 0;
   plugged.mockResolvedValue([]);
+  sound.standstill.mockReturnValue({ audio: false, worker: false });
   Socket.last = null;
   vi.stubGlobal("WebSocket", Socket);
   vi.stubGlobal(
@@ -180,6 +181,12 @@ async function serverSays(message: object): Promise<void> {
 
 /** The server says why it lets one go. */
 const refuse = (code: string) => serverSays({ type: "error", code, message: "so it is" });
+
+/** Which threads do so from here on. */
+async function standStill(standstill: { audio: boolean; worker: boolean }): Promise<void> {
+  sound.standstill.mockReturnValue(standstill);
+  await vi.advanceTimersByTimeAsync(200);
+}
 
 const participant = (stream: number, name: string) => ({
   id: `id ${stream}`,
@@ -770,7 +777,7 @@ it.each<[string, (studio: Studio) => unknown]>([
   ["removed", () => refuse("removed")],
   ["failed", () => refuse("replaced")],
   ["lobby", () => refuse("passphrase")],
-  ["joining", () => sound.stopped?.()],
+  ["joining", () => standStill({ audio: true, worker: false })],
 ])("is %s without a word that the others went", async (phase, end) => {
   const studio = newStudio();
   await enter(studio, [participant(1, "Ann"), participant(2, "Bob")]);
@@ -1017,34 +1024,34 @@ it.each(["gone", "there"])(
 
 it("says of sound that stopped what its restart costs the room's owner", async () => {
   const studio = newStudio();
-  const remedy = () => {
-    (sound as { stopped?: () => void }).stopped?.();
+  const remedy = async () => {
+    await standStill({ audio: false, worker: false });
+    await standStill({ audio: true, worker: false });
     return studio.state.problems[0]?.remedy;
   };
   await enter(studio, []);
-  expect(remedy()).not.toContain("own it");
+  expect(await remedy()).not.toContain("own it");
   await serverSays({ type: "joined", participant: participant(2, "Ann") });
-  expect(remedy()).toContain("somebody else will own it");
+  expect(await remedy()).toContain("somebody else will own it");
   await serverSays({ type: "owner", id: "id 2" });
-  expect(remedy()).not.toContain("own it");
+  expect(await remedy()).not.toContain("own it");
 });
 
 it("says once that the sound has stopped, while a thread of it stands still, and that nobody is connected if it is the worker", async () => {
   const studio = newStudio();
   await enter(studio, [participant(2, "Ann")]);
   peers[0].connection = "connected";
-  const standStill = async (standstill: { audio: boolean; worker: boolean }) => {
-    sound.standstill.mockReturnValue(standstill);
-    await vi.advanceTimersByTimeAsync(200);
+  const whileStill = async (standstill: { audio: boolean; worker: boolean }) => {
+    await standStill(standstill);
     return [problems(studio), studio.state.participants[0].connection];
   };
   const stopped = ["sound-stopped"];
-  expect(await standStill({ audio: false, worker: true })).toEqual([stopped, "interrupted"]);
+  expect(await whileStill({ audio: false, worker: true })).toEqual([stopped, "interrupted"]);
   studio.dismiss("sound-stopped");
-  expect(await standStill({ audio: true, worker: true })).toEqual([[], "interrupted"]);
-  expect(await standStill({ audio: false, worker: false })).toEqual([[], "connected"]);
-  expect(await standStill({ audio: true, worker: false })).toEqual([stopped, "connected"]);
-  expect(await standStill({ audio: false, worker: false }), "it goes on by itself").toEqual([
+  expect(await whileStill({ audio: true, worker: true })).toEqual([[], "interrupted"]);
+  expect(await whileStill({ audio: false, worker: false })).toEqual([[], "connected"]);
+  expect(await whileStill({ audio: true, worker: false })).toEqual([stopped, "connected"]);
+  expect(await whileStill({ audio: false, worker: false }), "it goes on by itself").toEqual([
     [],
     "connected",
   ]);
@@ -1822,6 +1829,29 @@ it("says of sound whose output has failed that, and not that it waits for a clic
   await vi.advanceTimersByTimeAsync(100);
   expect(await heldBack()).toBe("The browser has not started the sound.");
   context.state = "running";
+});
+
+it.each([
+  ["the audio graph", {}, true],
+  ["the audio graph", { state: "suspended" }, false],
+  ["the audio graph", { audio: true }, false],
+  ["the audio graph", { worker: true }, false],
+  ["the track", { state: "suspended" }, true],
+  ["the track", { audio: true }, true],
+  ["the track", { worker: true }, false],
+] as const)("knows whether one is heard who is captured by %s, with %o", async (by, what, isHeard) => {
+  sound.capturesTrack = by === "the track";
+  const { state, ...still } = { state: "running", audio: false, worker: false, ...what };
+  sound.context.state = state;
+  const studio = newStudio();
+  await studio.enableMicrophone();
+  await vi.advanceTimersByTimeAsync(1_500);
+  await standStill(still);
+  expect(whyUnheard(studio.state)).toBe(isHeard ? null : "The sound does not run: nobody hears you.");
+  sound.context.state = "running";
+  studio.leave();
+  expect(studio.state.captures).toBe(false);
+  sound.capturesTrack = false;
 });
 
 it("joins anew when the browser brings the page back as it was", async () => {

@@ -143,8 +143,10 @@ describe("how they hear you", () => {
     { inputMuted: true },
     { mutedByOwner: true },
     { microphone: "ended" as const },
+    { captures: false },
   ])("is of nothing while %o", (change) => {
-    const state = { microphone: "on" as const, selfMuted: false, inputMuted: false, mutedByOwner: false };
+    const unmuted = { selfMuted: false, inputMuted: false, mutedByOwner: false };
+    const state = { ...unmuted, microphone: "on" as const, captures: true };
     expect(isHeard(state)).toBe(true);
     expect(isHeard({ ...state, ...change })).toBe(false);
   });

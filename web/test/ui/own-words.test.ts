@@ -2,7 +2,13 @@ import { expect, it } from "vitest";
 import { isHeard } from "../../src/main/ui/diagnosis";
 import { barWords, ownChanges, whyUnheard } from "../../src/main/ui/own-words";
 
-const heard = { microphone: "on", selfMuted: false, mutedByOwner: false, inputMuted: false } as const;
+const heard = {
+  microphone: "on",
+  selfMuted: false,
+  mutedByOwner: false,
+  inputMuted: false,
+  captures: true,
+} as const;
 
 it("says why nobody hears one, whenever nobody does", () => {
   const changes = [
@@ -12,6 +18,7 @@ it("says why nobody hears one, whenever nobody does", () => {
     [{ selfMuted: true }, "You are muted: nobody hears you."],
     [{ mutedByOwner: true }, "The owner has muted you: nobody hears you."],
     [{ inputMuted: true }, "The browser or the system has muted you: nobody hears you."],
+    [{ captures: false }, "The sound does not run: nobody hears you."],
   ] as const;
   for (const [change, words] of changes) {
     const state = { ...heard, ...change };
@@ -38,7 +45,9 @@ it("says that what kept one from being heard is over, unless that is said alread
     [{ microphone: "busy" }, ["You are heard again."]],
     [{ microphone: "asking" }, ["You are heard now."]],
     [{ inputMuted: true }, ["You are heard again."]],
+    [{ captures: false }, ["You are heard again."]],
     [{ heldBack: true }, ["The sound runs."]],
+    [{ heldBack: true, captures: false }, ["You are heard again.", "The sound runs."]],
     [{ mutedByOwner: true }, ["The owner lets you be heard again."]],
     [{ selfMuted: true }, []],
   ] as const;
@@ -48,5 +57,5 @@ it("says that what kept one from being heard is over, unless that is said alread
     expect(ownChanges({ ...well, ...before, phase: "joining" }, well)).toEqual([]);
   }
   expect(ownChanges({ ...well, microphone: "ended" }, { ...well, selfMuted: true })).toEqual([]);
-  expect(ownChanges({ ...well, microphone: "ended" }, { ...well, heldBack: true })).toEqual([]);
+  expect(ownChanges({ ...well, microphone: "ended" }, { ...well, captures: false })).toEqual([]);
 });

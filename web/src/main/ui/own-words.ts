@@ -16,14 +16,19 @@ export const unheardWords: Record<StudioState["microphone"], string> = {
 };
 
 /** What says whether one is heard. */
-export type Unheard = Pick<StudioState, "microphone" | "selfMuted" | "mutedByOwner" | "inputMuted">;
+export type Unheard = Pick<
+  StudioState,
+  "microphone" | "selfMuted" | "mutedByOwner" | "inputMuted" | "captures"
+>;
 
 /** Why nobody hears one, in a sentence; null for who is heard. */
-export function whyUnheard({ microphone, selfMuted, mutedByOwner, inputMuted }: Unheard): string | null {
+export function whyUnheard(state: Unheard): string | null {
+  const { microphone, selfMuted, mutedByOwner, inputMuted, captures } = state;
   if (microphone !== "on") return `Nobody hears you: ${unheardWords[microphone]}`;
   if (selfMuted) return "You are muted: nobody hears you.";
   if (mutedByOwner) return "The owner has muted you: nobody hears you.";
   if (inputMuted) return "The browser or the system has muted you: nobody hears you.";
+  if (!captures) return "The sound does not run: nobody hears you.";
   return null;
 }
 
@@ -47,7 +52,7 @@ export function ownChanges(before: Own | undefined, now: Own): string[] {
   else if (now.roomPassphrase !== before.roomPassphrase) sentences.push("The passphrase is changed.");
   if (before.mutedByOwner && !now.mutedByOwner) sentences.push("The owner lets you be heard again.");
   // Whoever unmutes oneself is told by what does it.
-  else if (whyUnheard(before) !== null && whyUnheard(now) === null && !before.selfMuted && !now.heldBack)
+  else if (whyUnheard(before) !== null && whyUnheard(now) === null && !before.selfMuted)
     sentences.push(before.microphone === "asking" ? "You are heard now." : "You are heard again.");
   if (before.heldBack && !now.heldBack) sentences.push("The sound runs.");
   if (now.isOwner && !before.isOwner) sentences.push("You are the room's owner now.");
