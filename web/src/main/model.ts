@@ -20,6 +20,11 @@ export interface Problem {
   action?: { label: string; run: () => void };
 }
 
+/** What the page can do itself it offers until it is done: some of it is offered nowhere else. */
+export function isDismissable({ action }: Problem): boolean {
+  return action === undefined;
+}
+
 export interface Device {
   id: string;
   label: string;

@@ -1,6 +1,6 @@
 /** What the page shows, and who is told when it changes. */
 
-import type { Problem, StudioState } from "./model";
+import { isDismissable, type Problem, type StudioState } from "./model";
 import { keep, readList } from "./storage";
 
 /** Of advice that was dismissed. */
@@ -48,10 +48,11 @@ export class Store {
   }
 
   dismiss(problemId: string): void {
+    const problem = this.#state.problems.find(({ id }) => id === problemId);
+    if (problem === undefined || !isDismissable(problem)) return;
     this.#dismissed.add(problemId);
     // What is wrong may be worse the next time; advice is the same.
-    if (this.#state.problems.some(({ id, severity }) => id === problemId && severity === "advice"))
-      keep(KEY, [...readList(KEY), problemId]);
+    if (problem.severity === "advice") keep(KEY, [...readList(KEY), problemId]);
     this.clear(problemId);
   }
 }

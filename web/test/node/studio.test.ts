@@ -1048,7 +1048,8 @@ it("says once that the sound has stopped, while a thread of it stands still, and
   const stopped = ["sound-stopped"];
   expect(await whileStill({ audio: false, worker: true })).toEqual([stopped, "interrupted"]);
   studio.dismiss("sound-stopped");
-  expect(await whileStill({ audio: true, worker: true })).toEqual([[], "interrupted"]);
+  expect(problems(studio), "nothing else starts it again").toEqual(stopped);
+  expect(await whileStill({ audio: true, worker: true })).toEqual([stopped, "interrupted"]);
   expect(await whileStill({ audio: false, worker: false })).toEqual([[], "connected"]);
   expect(await whileStill({ audio: true, worker: false })).toEqual([stopped, "connected"]);
   expect(await whileStill({ audio: false, worker: false }), "it goes on by itself").toEqual([
@@ -1774,14 +1775,13 @@ it("tells whether a removal got to the server", async () => {
   expect(studio.moderate("id 2", "remove")).toBe(false);
 });
 
-it("starts sound that the browser holds back by any click, also after its card was dismissed", async () => {
+it("starts sound that the browser holds back by any click", async () => {
   sound.context.state = "suspended";
   const studio = newStudio();
   await studio.join();
   expect(problems(studio)).toEqual([]);
   await vi.advanceTimersByTimeAsync(1_500);
   expect(problems(studio)).toEqual(["suspended"]);
-  studio.dismiss("suspended");
   expect(studio.state.heldBack).toBe(true);
   for (const gesture of ["click", "keydown"]) {
     sound.context.resume.mockClear();

@@ -1,7 +1,7 @@
 /** What is wrong and what to do about it: in the page's flow, never over the controls. */
 
 import { type Accessor, createMemo, For, Show } from "solid-js";
-import type { Problem } from "../model";
+import { isDismissable, type Problem } from "../model";
 import { CopyButton } from "./copy-button";
 import { Icon } from "./icon";
 import { createIds, createRow, useView } from "./view";
@@ -68,15 +68,17 @@ function ProblemCard(props: { problem: Accessor<Problem> }) {
           )}
         </Show>
       </div>
-      <button
-        type="button"
-        class="button quiet square"
-        aria-live="off"
-        aria-label={`Dismiss: ${problem().title}`}
-        onClick={() => view.dismiss(problem().id)}
-      >
-        <Icon name="x" />
-      </button>
+      <Show when={isDismissable(problem())}>
+        <button
+          type="button"
+          class="button quiet square"
+          aria-live="off"
+          aria-label={`Dismiss: ${problem().title}`}
+          onClick={() => view.dismiss(problem().id)}
+        >
+          <Icon name="x" />
+        </button>
+      </Show>
     </div>
   );
 }
