@@ -71,8 +71,13 @@ export class LoopBack {
       storeCalibration(setup, found);
       this.#showFound();
     } catch (error) {
-      this.#show({ phase: "failed", problem: error instanceof Error ? error.message : String(error) });
+      this.fail(error instanceof Error ? error.message : String(error));
     }
+  }
+
+  /** Says why it cannot be measured, and what to do. */
+  fail(problem: string): void {
+    this.#show({ phase: "failed", problem });
   }
 
   forget(): void {

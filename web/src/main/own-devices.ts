@@ -120,7 +120,10 @@ export class OwnDevices {
 
   async calibrate(): Promise<void> {
     const sound = this.#sound.current;
-    if (sound === null) return;
+    if (sound === null) {
+      this.loopBack.fail("The sound does not run. Start it, then measure again.");
+      return;
+    }
     // A delay that will be gone tomorrow is not to be measured.
     const prepare = async () => (sound.capturesGraph ? this.#renewMicrophone() : undefined);
     await this.loopBack.run(sound, () => this.#sound.current === sound, prepare);

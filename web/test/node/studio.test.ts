@@ -367,6 +367,18 @@ it.each([new NotLoaded("404"), new Error("no output")])(
   },
 );
 
+it("says of a sound that did not start that nothing is captured or measured", async () => {
+  const studio = newStudio();
+  startSound.mockRejectedValueOnce(new Error("no output"));
+  await studio.enableMicrophone();
+  expect(studio.state).toMatchObject({ microphone: "on", captures: false });
+  await studio.calibrate();
+  const said = { phase: "failed", problem: "The sound does not run. Start it, then measure again." };
+  expect(studio.state.calibration).toMatchObject(said);
+  await studio.enableMicrophone();
+  expect(studio.state).toMatchObject({ captures: true, calibration: { phase: "none" } });
+});
+
 it("says no more that a sound failed that runs by another way", async () => {
   const studio = newStudio();
   startSound.mockRejectedValueOnce(new NotLoaded("404"));

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { LevelNews, type LevelState, levelWords, peakWords } from "../../src/main/ui/level-words";
+import { LevelNews, type LevelState, levelState, levelWords, peakWords } from "../../src/main/ui/level-words";
 
 it("says once that one is heard, and each time that something is amiss", () => {
   const news = new LevelNews();
@@ -17,6 +17,15 @@ it("says once that one is heard, and each time that something is amiss", () => {
     ["nothing", true],
   ];
   for (const [state, isNews] of changes) expect(news.add(state)).toBe(isNews ? levelWords[state] : null);
+});
+
+it("tells silence of the microphone from that of a sound that does not run", () => {
+  const unmuted = { selfMuted: false, mutedByOwner: false, inputMuted: false };
+  const own = { ...unmuted, microphone: "on", captures: true } as const;
+  expect(levelState("nothing", own)).toBe("nothing");
+  expect(levelState("nothing", { ...own, captures: false })).toBe("stopped");
+  expect(levelState("heard", own)).toBe("heard");
+  expect(levelState("heard", { ...own, selfMuted: true })).toBe("coming");
 });
 
 it("puts a level into words, and says of the loudest that it clips", () => {

@@ -4,7 +4,7 @@ import { createEffect, createMemo, createSignal } from "solid-js";
 import { announce } from "./announcer";
 import { type HeardState, Hearing } from "./ballistics";
 import { isHeard } from "./diagnosis";
-import { LevelNews, levelWords } from "./level-words";
+import { LevelNews, levelState, levelWords } from "./level-words";
 import { Meter, MeterScale, PeakWords } from "./meter";
 import { useView } from "./view";
 
@@ -15,13 +15,15 @@ export function InputCheck(props: { spoken: boolean }) {
   const [heard, setHeard] = createSignal<HeardState>("quiet");
   /** The sound comes as far as here, and no further. */
   const muted = createMemo(() => !isHeard(view.state()));
-  const level = createMemo(() => (heard() === "heard" && muted() ? "coming" : heard()));
+  const level = createMemo(() => levelState(heard(), view.state()));
   const news = new LevelNews();
   createEffect(() => {
     const words = news.add(level());
     if (props.spoken && words !== null) announce(words);
   });
-  view.onFrame((levels, timeMs) => setHeard(hearing.update(Math.max(0, ...levels.input), timeMs)));
+  view.onFrame((levels, timeMs) => {
+    if (view.state().captures) setHeard(hearing.update(Math.max(0, ...levels.input), timeMs));
+  });
 
   return (
     <div class="input-check">

@@ -3,9 +3,10 @@
 import { CLIP_LEVEL, type HeardState } from "./ballistics";
 import { gainToDb } from "./decibel";
 import { formatDbfs, UNKNOWN } from "./format";
+import { type Unheard, whyUnheard } from "./own-words";
 
-/** Coming: heard by the page, and by nobody else. */
-export type LevelState = HeardState | "coming";
+/** Coming: heard by the page, and by nobody else. Stopped: nothing can come in. */
+export type LevelState = HeardState | "coming" | "stopped";
 
 export const levelWords: Record<LevelState, string> = {
   nothing: "No sound at all. Is it switched on, and the right input?",
@@ -14,7 +15,14 @@ export const levelWords: Record<LevelState, string> = {
   coming: "Sound comes in.",
   resting: "Quiet now.",
   clipping: "Too loud: it clips. Turn the input down.",
+  stopped: "Nothing comes in before the sound runs.",
 };
+
+/** Of what comes in, and of who hears it: the silence of a sound that does not run is none of the microphone's. */
+export function levelState(heard: HeardState, own: Unheard): LevelState {
+  if (!own.captures) return "stopped";
+  return heard === "heard" && whyUnheard(own) !== null ? "coming" : heard;
+}
 
 /** @param peak linear, 1 = full scale; null if unknown */
 export function peakWords(peak: number | null): string {

@@ -110,8 +110,12 @@ export function Lobby() {
             <Match when={isServerGone()}>Waiting for the server…</Match>
             <Match when={joining()}>Opening the door…</Match>
             <Match when={muted()}>You are muted: nobody will hear you before you unmute yourself.</Match>
-            <Match when={microphone() === "on"}>The others hear you as soon as you are in.</Match>
-            <Match when={true}>Without a microphone you hear the others, and they do not hear you.</Match>
+            <Match when={microphone() === "on" && view.state().captures}>
+              The others hear you as soon as you are in.
+            </Match>
+            <Match when={microphone() !== "on"}>
+              Without a microphone you hear the others, and they do not hear you.
+            </Match>
           </Switch>
         </p>
       </div>
