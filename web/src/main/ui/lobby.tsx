@@ -165,16 +165,12 @@ function PassphraseField(props: { why: Stopped }) {
   );
 }
 
-/** Unless the session advises the same. */
 function Headphones() {
-  const view = useView();
   return (
-    <Show when={!view.problems().some((problem) => problem.id === "headphones")}>
-      <p class="headphones">
-        <Icon name="headphones" />
-        <span>Wear headphones: from loudspeakers the others would hear themselves back.</span>
-      </p>
-    </Show>
+    <p class="headphones">
+      <Icon name="headphones" />
+      <span>Wear headphones: from loudspeakers the others would hear themselves back.</span>
+    </p>
   );
 }
 
