@@ -813,7 +813,9 @@ impl Stream {
         // which may have stood still for seconds, nor if the path is new and the other is heard.
         let is_known = arrival == Arrival::New && before.is_some();
         let is_set_back = is_known && behind(before) > second;
-        if (is_set_back || arrival == Arrival::Restart) && behind(other_end) > second {
+        // Nor does it say what is overtaken once nothing of it plays: a path that goes on is heard.
+        let is_silent = self.jitter.playing_next().is_none();
+        if (is_set_back || arrival == Arrival::Restart || is_silent) && behind(other_end) > second {
             // What the other path brought is of the clock that was.
             (other.newest_end, other_end) = (None, None);
         }

@@ -209,7 +209,7 @@ impl Sender {
                 .fold(0.0, |peak: f32, sample| peak.max(sample.abs()));
             self.peaks[channel] = self.peaks[channel].max(peak);
             let ring = &mut self.queue[channel * self.queue_frames..][..self.queue_frames];
-            let slot = (self.pushed as usize + dropped) % ring.len();
+            let slot = ((self.pushed + dropped as u64) % ring.len() as u64) as usize;
             let kept = &source[dropped..];
             let first = kept.len().min(ring.len() - slot);
             gain = self.gain;
@@ -494,7 +494,7 @@ fn run(
     frames: usize,
 ) -> (&[f32], &[f32]) {
     let ring = &queue[channel * queue_frames..][..queue_frames];
-    let slot = from as usize % queue_frames;
+    let slot = (from % queue_frames as u64) as usize;
     let until_wrap = frames.min(queue_frames - slot);
     (&ring[slot..][..until_wrap], &ring[..frames - until_wrap])
 }

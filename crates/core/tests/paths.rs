@@ -366,3 +366,23 @@ fn a_sender_that_starts_anew_twice_is_heard_by_the_path_that_told_of_it_once() {
     let behind = known.playhead.map(|playhead| 1_000 * PACKET - playhead);
     assert!(behind.is_some_and(|behind| behind < 2_000), "{known:?}");
 }
+
+#[test]
+fn a_path_is_heard_again_whatever_the_other_told_before_it_fell_silent() {
+    for (first, second) in [(0, 9), (9, 0)] {
+        // Hours ahead; and by an honest sender, whose sound started anew.
+        for told in [1 << 40, 200_000] {
+            let mut player = added();
+            send(&mut player, first, 0, 0);
+            quantum(&mut player, PACKET as usize);
+            send(&mut player, second, 0, told);
+            for n in 1..1_000 {
+                send(&mut player, first, n, n);
+                quantum(&mut player, PACKET as usize);
+            }
+            let known = stats(&player, ID);
+            let behind = known.playhead.map(|playhead| 1_000 * PACKET - playhead);
+            assert!(behind.is_some_and(|behind| behind < 2_000), "{known:?}");
+        }
+    }
+}
