@@ -392,18 +392,10 @@ impl Network {
 
     fn handle_capture(&mut self) {
         let now = now_ns();
-        let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
-        while self.far.take_block(|samples, frames, at_ns| {
-            if let Some(at_ns) = at_ns {
-                sender.push(samples, frames);
-                sender.flush(frames);
-                capture.add(frames as u64, at_ns, now);
-            } else {
-                sender.push_made_up(samples, frames);
-                capture.pass(frames as u64);
-            }
-        }) {}
-        self.send_captured();
+        // Block by block: after a standstill more may wait than the sender's queue holds.
+        while self.take_captured(now) {
+            self.send_captured();
+        }
         self.review_formats(0, now);
         while let Some(observation) = self.far.observe() {
             self.handle_observation(observation);
@@ -414,6 +406,21 @@ impl Network {
                 break;
             }
         }
+    }
+
+    /// Hands the sender the next captured block; false if none waits.
+    fn take_captured(&mut self, now: u64) -> bool {
+        let (sender, capture) = (&mut self.outgoing.samples.sender, &mut self.capture);
+        self.far.take_block(|samples, frames, at_ns| {
+            if let Some(at_ns) = at_ns {
+                sender.push(samples, frames);
+                sender.flush(frames);
+                capture.add(frames as u64, at_ns, now);
+            } else {
+                sender.push_made_up(samples, frames);
+                capture.pass(frames as u64);
+            }
+        })
     }
 
     fn handle_observation(&mut self, observation: Observation) {
@@ -1914,6 +1921,19 @@ mod tests {
         assert_eq!(sent(480), (480, 4));
         assert_eq!(sent(100), (480, 4), "a short block waits for its packet");
         assert_eq!(sent(100), (608, 5));
+    }
+
+    #[test]
+    fn what_is_captured_while_the_network_thread_stands_still_is_all_sent() {
+        let (mut network, mut duplex, _) = network(Path::Auto);
+        // A third of a second.
+        let frames = 480;
+        for _ in 0..33 {
+            duplex.process(&vec![0.1; frames], &mut vec![0.0; frames]);
+        }
+        network.handle_capture();
+        let stats = network.outgoing.samples.sender.stats();
+        assert_eq!((stats.overrun_frames, stats.sent_frames), (0, 33 * 480));
     }
 
     #[test]
