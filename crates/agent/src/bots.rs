@@ -39,7 +39,7 @@ use crate::wake::{self, Waker};
 
 /// Most turns in which bots can send in the time of a packet.
 pub const MAX_TURNS: usize = 64;
-/// Datagrams whose time of sending is remembered, for each bot: some 2.7 s of packets of 128 frames.
+/// Datagrams whose time of sending is remembered, for each bot: some 2.7 s of packets of 128 frames, 0.3 s of 16. Longer delays are counted as if they were that long.
 const REMEMBERED: usize = 1_024;
 /// A bucket of the delays' histogram, ns, and how many there are: up to 100 ms, and all above in the last.
 const BUCKET_NS: u64 = 5_000;
@@ -75,7 +75,7 @@ pub struct BotsConfig {
 pub struct BotsSummary {
     /// Since the first was in, with a session, s.
     pub seconds: f64,
-    /// Rooms.
+    /// Rooms that bots are in, or will be.
     pub rooms: usize,
     /// Bots that are in.
     pub bots: usize,
@@ -145,7 +145,7 @@ pub fn run(
             turn_ns,
             played: 0,
         };
-        while !stop.load(Ordering::Acquire) && band.refused.get() < band.bots.len() {
+        while !stop.load(Ordering::Acquire) && band.rooms() > 0 {
             tokio::select! {
                 biased;
                 () = listener.woken() => {
@@ -254,7 +254,6 @@ struct Band {
     delays: RefCell<Vec<u64>>,
     longest_ns: Cell<u64>,
     trouble: RefCell<Option<String>>,
-    refused: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -265,12 +264,25 @@ struct Bot {
     /// Where it is in its loop, and which of its frames comes next.
     frame: Cell<u64>,
     sequence: Cell<u32>,
-    /// By sequence number, when it was sent.
-    sent_ns: RefCell<Vec<u64>>,
+    /// The last sequence numbers, each at its remainder, and when they were sent, ns.
+    sent: RefCell<Vec<(u32, u64)>>,
     listeners: Cell<Option<u32>>,
+    /// Gone for good.
+    is_refused: Cell<bool>,
     counts: Cell<Counts>,
     /// By stream.
     heard: RefCell<HashMap<u16, SequenceTracker>>,
+}
+
+impl Bot {
+    /// When it sent that one, ns; of one that is not remembered any more when it sent the oldest that is, which was later.
+    fn sent_ns(&self, sequence: u32) -> u64 {
+        let sent = self.sent.borrow();
+        match sent[sequence as usize % REMEMBERED] {
+            (remembered, sent_ns) if remembered == sequence => sent_ns,
+            _ => sent.iter().map(|&(_, sent_ns)| sent_ns).min().unwrap_or(0),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -302,7 +314,7 @@ impl Band {
         });
         let bots = (0..config.rooms * config.bots).map(|index| Bot {
             frame: Cell::new(music::entry_frames(index % config.bots, rate.hz()) as u64),
-            sent_ns: RefCell::new(vec![0; REMEMBERED]),
+            sent: RefCell::new(vec![(0, 0); REMEMBERED]),
             ..Bot::default()
         });
         Self {
@@ -315,7 +327,6 @@ impl Band {
             delays: RefCell::new(vec![0; BUCKETS]),
             longest_ns: Cell::new(0),
             trouble: RefCell::new(None),
-            refused: Cell::new(0),
             config: config.clone(),
         }
     }
@@ -363,7 +374,7 @@ impl Band {
             for (to, from) in datagram[wire::AUDIO_HEADER_BYTES..].iter_mut().zip(samples) {
                 *to = *from;
             }
-            bot.sent_ns.borrow_mut()[sequence as usize % REMEMBERED] = now_ns();
+            bot.sent.borrow_mut()[sequence as usize % REMEMBERED] = (sequence, now_ns());
             if relay.send(datagram.into()).is_some() {
                 counts.sent += 1;
             } else if relay.is_open() {
@@ -402,7 +413,7 @@ impl Band {
         let Some(&sender) = seats.get(&(room.to_owned(), header.stream)) else {
             return;
         };
-        let sent_ns = self.bots[sender].sent_ns.borrow()[header.sequence as usize % REMEMBERED];
+        let sent_ns = self.bots[sender].sent_ns(header.sequence);
         self.count_delay(now.saturating_sub(sent_ns));
     }
 
@@ -434,7 +445,7 @@ impl Band {
         let since = |start: u64| (now_ns() - start) as f64 / 1e9;
         BotsSummary {
             seconds: self.started_ns.get().map_or(0.0, since),
-            rooms: self.config.rooms,
+            rooms: self.rooms(),
             bots: self
                 .bots
                 .iter()
@@ -451,7 +462,7 @@ impl Band {
             delay_p99_us: percentile(0.99),
             delay_p999_us: percentile(0.999),
             delay_max_us: (count > 0).then(|| self.longest_ns.get() as f64 / 1e3),
-            refused: self.refused.get(),
+            refused: self.refused(),
             trouble: self.trouble.borrow().clone().or_else(|| {
                 let mut bots = self.bots.iter();
                 bots.find_map(|bot| bot.relay.borrow().as_ref()?.trouble())
@@ -459,11 +470,21 @@ impl Band {
         }
     }
 
+    /// Rooms in which bots are left.
+    fn rooms(&self) -> usize {
+        let is_left = |room: &&[Bot]| room.iter().any(|bot| !bot.is_refused.get());
+        self.bots.chunks(self.config.bots).filter(is_left).count()
+    }
+
+    fn refused(&self) -> usize {
+        self.bots.iter().filter(|bot| bot.is_refused.get()).count()
+    }
+
     /// A bot will never be in again.
     fn refuse(&self, bot: &Bot, why: String) {
         *bot.relay.borrow_mut() = None;
         *self.trouble.borrow_mut() = Some(why);
-        self.refused.set(self.refused.get() + 1);
+        bot.is_refused.set(true);
     }
 
     fn relay_config(&self, address: RelayAddress, host: &str, server: IpAddr) -> RelayConfig {
@@ -560,7 +581,7 @@ async fn attend(band: Rc<Band>, index: usize, n: usize, link: RoomLink) {
                 match message {
                     FromServer::Welcome(welcome) => {
                         // It is over, unless a bot is out for good.
-                        if band.refused.get() == 0 {
+                        if band.refused() == 0 {
                             *band.trouble.borrow_mut() = None;
                         }
                         if let Some(old) = seat.replace(welcome.stream) {
@@ -692,6 +713,43 @@ mod tests {
     }
 
     #[test]
+    fn a_delay_longer_than_is_remembered_is_no_shorter_than_that() {
+        let band = band(
+            "http://localhost/r/abcdefghijklmnop"
+                .parse()
+                .expect("a link"),
+        );
+        let bot = &band.bots[0];
+        for n in 0..1_500 {
+            bot.sent.borrow_mut()[n as usize % REMEMBERED] = (n, u64::from(n) * 1_000);
+        }
+        assert_eq!(bot.sent_ns(1_400), 1_400_000);
+        let oldest = 1_500 - REMEMBERED as u64;
+        assert_eq!(bot.sent_ns(100), oldest * 1_000);
+    }
+
+    #[test]
+    fn rooms_whose_bots_are_all_refused_are_none() {
+        let config = BotsConfig {
+            bots: 2,
+            rooms: 3,
+            ..band(
+                "http://localhost/r/abcdefghijklmnop"
+                    .parse()
+                    .expect("a link"),
+            )
+            .config
+            .clone()
+        };
+        let band = Band::new(&config, SampleRate::Hz48000);
+        for index in [0, 1, 2] {
+            band.refuse(&band.bots[index], "no such room".into());
+        }
+        let summary = band.summary();
+        assert_eq!((summary.rooms, summary.refused), (2, 3));
+    }
+
+    #[test]
     fn a_packet_that_is_late_is_sent_and_what_a_standstill_held_up_is_not() {
         let second_ns = 1_000_000_000;
         let mut turns = Turns {
@@ -806,7 +864,7 @@ mod tests {
             let both = timeout(Duration::from_secs(30), both);
             let left = LocalSet::new().run_until(both).await;
             left.expect("it leaves");
-            assert_eq!(band.refused.get(), 1);
+            assert_eq!(band.refused(), 1);
         }
     }
 
