@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -317,6 +317,9 @@ impl Join {
             return Err(Failure::usage("which room?"));
         };
         let passphrase = passphrase(self.passphrase.as_deref())?;
+        if let Some(mistake) = self.overwriting() {
+            return Err(mistake);
+        }
         let stop = stop_by_signal()?;
         if let Some(bots) = self.bots {
             return self.run_bots(link, passphrase, bots as usize, &stop);
@@ -397,8 +400,21 @@ impl Join {
         written
     }
 
+    /// Where the figures go, if they are asked for.
     fn report(&self) -> Result<Option<Report>, Failure> {
         self.json.as_deref().map(Report::create).transpose()
+    }
+
+    /// That the figures would be written over sound.
+    fn overwriting(&self) -> Option<Failure> {
+        let json = place_of(self.json.as_deref()?);
+        let sounds = [("--input", &self.input), ("--output", &self.output)];
+        let is_json =
+            |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| place_of(path) == json);
+        let (flag, _) = sounds.into_iter().find(|(_, path)| is_json(path))?;
+        Some(Failure::usage(format!(
+            "--json and {flag} name the same file"
+        )))
     }
 
     /// Made by this run, and of nothing: it would be in the way of the next.
@@ -426,13 +442,13 @@ impl Join {
             PathChoice::Direct => return Err(Failure::usage("bots sound through the server only")),
         };
         let json = self.report()?;
-        let all = bots * self.rooms as usize;
+        let rooms = self.rooms as usize;
         let deadline = self.deadline();
         let config = BotsConfig {
             link,
             passphrase,
             bots,
-            rooms: self.rooms as usize,
+            rooms,
             turns: self.turns as usize,
             path,
             packet_frames: self.packet as usize,
@@ -449,14 +465,14 @@ impl Join {
         .map_err(Failure::running)?;
         let has_begun = summary.seconds > 0.0;
         let written = json.map_or(Ok(()), |json| json.write(&summary));
-        if !has_begun || summary.refused == all {
+        if !has_begun || summary.rooms < rooms {
             let why = summary
                 .trouble
                 .unwrap_or_else(|| "no answer yet".to_owned());
-            let whom = if has_begun {
-                "no bot is left"
-            } else {
-                "no bot got into the room"
+            let whom = match (has_begun, summary.rooms) {
+                (false, _) => "no bot got into the room".to_owned(),
+                (true, 0) => "no bot is left".to_owned(),
+                (true, left) => format!("bots are in {left} of {rooms} rooms only"),
             };
             return Err(Failure::running(format!("{whom}: {why}")));
         }
@@ -551,6 +567,18 @@ fn bots_line(summary: &BotsSummary) -> String {
     line
 }
 
+/// A file's full name, whether it is there already or not.
+fn place_of(path: &path::Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    let folder = path
+        .parent()
+        .filter(|folder| *folder != path::Path::new(""));
+    let folder = fs::canonicalize(folder.unwrap_or(path::Path::new(".")));
+    fs::canonicalize(path)
+        .or_else(|_| folder.map(|folder| folder.join(name)))
+        .unwrap_or_else(|_| path.to_owned())
+}
+
 /// Where all figures are written at the end.
 struct Report {
     path: PathBuf,
@@ -559,7 +587,7 @@ struct Report {
 
 impl Report {
     /// Nobody plays for an hour to hear then that it cannot be written. What is there stays until it is.
-    fn create(path: &std::path::Path) -> Result<Self, Failure> {
+    fn create(path: &path::Path) -> Result<Self, Failure> {
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;

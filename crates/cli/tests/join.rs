@@ -794,7 +794,7 @@ fn a_recording_that_is_there_stays_and_mistakes_make_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (take, new, json) = (file("take.wav"), file("new.wav"), file("new.json"));
-    let nowhere = file("missing/new.json");
+    let (nowhere, roundabout) = (file("missing/new.json"), file("./take.wav"));
     write_take(take.as_ref());
     let before = std::fs::read(&take).expect("there");
     for (arguments, explained) in [
@@ -813,6 +813,14 @@ fn a_recording_that_is_there_stays_and_mistakes_make_no_file() {
             "server only",
         ),
         (&["--output", &new, "--json", &nowhere], "new.json"),
+        (
+            &["--tone", "--output", &new, "--json", &new],
+            "--json and --output name the same file",
+        ),
+        (
+            &["--input", &take, "--json", &roundabout],
+            "--json and --input name the same file",
+        ),
     ] {
         // Nobody listens there: whoever tries to get in has not seen the mistake.
         let mut command = antiphon(&["join", "http://127.0.0.1:1/r/abcdefghijklmnop"]);
