@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 use ring::{hmac, rand::SystemRandom};
 
 use crate::{
-    admission::site,
+    admission::{counted, site},
     network::Network,
     rate::TokenBucket,
     signalling::{ErrorCode, Passphrase},
@@ -17,12 +17,12 @@ pub(crate) struct Lock {
     passphrase: Passphrase,
     /// Of this lock only, and random.
     key: hmac::Key,
-    /// What each address may still be wrong, and all together.
+    /// What each address and line may still be wrong, and all together.
     guesses: HashMap<Network, Guesses>,
     wrong: TokenBucket,
 }
 
-/// An address's wrong passphrases.
+/// The wrong passphrases of an address, or of a line.
 #[derive(Debug)]
 struct Guesses {
     left: TokenBucket,
@@ -30,7 +30,8 @@ struct Guesses {
     last: hmac::Tag,
 }
 
-/// An address may be wrong ten times at once, and ten times a minute after that.
+/// An address may be wrong ten times at once, and ten times a minute after that; a line of many addresses four times as often, which is less often than a room
+/// takes: nobody holds its door shut alone.
 const AT_ONCE: u32 = 60;
 const EACH: usize = 6;
 const PER_SECOND: u32 = 1;
@@ -40,8 +41,8 @@ const PER_SECOND: u32 = 1;
 const ROOM_AT_ONCE: u32 = 60;
 const ROOM_PER_SECOND: u32 = 1;
 
-/// Addresses that are remembered before those are forgotten that were not wrong for a minute. A room's own limit leaves hardly more than 120.
-const MANY_ADDRESSES: usize = 128;
+/// Addresses and lines that are remembered before those are forgotten that were not wrong for a minute. A room's own limit leaves hardly more than 120 of each.
+const MANY_ADDRESSES: usize = 256;
 
 impl Lock {
     pub(crate) fn new(passphrase: &Passphrase) -> Self {
@@ -71,12 +72,14 @@ impl Lock {
         let Some(said) = said else {
             return Err((ErrorCode::Passphrase, "this room asks for a passphrase"));
         };
-        let address = site(address);
         if self.guesses.len() >= MANY_ADDRESSES {
             self.guesses.retain(|_, own| !own.left.is_full(now));
         }
-        let own = self.guesses.get_mut(&address);
-        if !self.wrong.has(1, now) || own.is_some_and(|own| !own.left.has(EACH, now)) {
+        let is_used_up = |(network, _)| {
+            let own = self.guesses.get_mut(&network);
+            own.is_some_and(|own| !own.left.has(EACH, now))
+        };
+        if !self.wrong.has(1, now) || counted(address).any(is_used_up) {
             return Err((
                 ErrorCode::TooFast,
                 "too many wrong passphrases; wait a minute",
@@ -85,16 +88,18 @@ impl Lock {
         if self.opens_to(said) {
             return Ok(());
         }
-        let own = self.guesses.get(&address);
+        let own = self.guesses.get(&site(address));
         if !own.is_some_and(|own| self.is_of(&own.last, said)) {
             let last = self.tag(said);
             self.wrong.take(1, now);
-            let own = self.guesses.entry(address).or_insert_with(|| Guesses {
-                left: TokenBucket::new(AT_ONCE, PER_SECOND, now),
-                last,
-            });
-            own.left.take(EACH, now);
-            own.last = last;
+            for (network, shares) in counted(address) {
+                let own = self.guesses.entry(network).or_insert_with(|| Guesses {
+                    left: TokenBucket::new(shares * AT_ONCE, shares * PER_SECOND, now),
+                    last,
+                });
+                own.left.take(EACH, now);
+                own.last = last;
+            }
         }
         Err((ErrorCode::Passphrase, "this is not the room's passphrase"))
     }
@@ -209,6 +214,24 @@ mod tests {
         assert_eq!(more, WRONG, "one more each second");
         assert_eq!(said(&mut lock, "wrong", 62, 1_001), TOO_FAST);
         assert_eq!(said(&mut lock, "right", 62, 1_002), Ok(()));
+    }
+
+    #[test]
+    fn one_line_of_many_addresses_does_not_keep_others_out() {
+        let mut lock = lock();
+        let mut wrong = 0;
+        for second in 1_000..1_600 {
+            // Of a /48, another /64 each time.
+            for n in 0..8u128 {
+                let n = u128::from(second) * 8 + n;
+                let address = IpAddr::from((0x2001_0db8_0001_u128 << 80 | n << 64).to_be_bytes());
+                let now = Duration::from_secs(second);
+                let said = lock.open(Some(&passphrase("wrong")), address, now);
+                wrong += usize::from(said.map_err(|(code, _)| code) == WRONG);
+            }
+            assert_eq!(said(&mut lock, "right", 1, second), Ok(()), "{second}");
+        }
+        assert!((400..450).contains(&wrong), "{wrong}");
     }
 
     #[test]
