@@ -88,6 +88,8 @@ const STUCK: Duration = Duration::from_secs(1);
 const LAG_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the snapshots are made.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// A report that is not done after so long goes on between packets, too.
+const REPORT_DELAY: Duration = Duration::from_millis(100);
 const PRIVATE: &str = "no public CA vouches for the certificate of the web port: the relay shows one of its own, which pages recognise";
 /// A certificate of the relay's own is looked at this often, because a host may sleep.
 const ROTATION_CHECK: Duration = Duration::from_secs(60);
@@ -292,17 +294,17 @@ impl BoundRelay {
                     relay.connections.set_server_config(Some(config));
                 }
                 // Room by room: packets come first.
-                () = task::yield_now(), if relay.report.is_some() => {
-                    if let Some((status, snapshot)) = relay.report_next() {
-                        end.status.send_replace(Arc::new(status));
-                        snapshots.send_replace(Arc::new(snapshot));
-                    }
-                }
+                () = task::yield_now(), if relay.report.is_some() => relay.report_next(&end.status, &snapshots),
             }
             let now = Instant::now();
             relay.handle_timeout(now);
             relay.connect_listeners();
             relay.connections.transmit_all(now);
+            if relay.report.is_some() && relay.reported_at + REPORT_DELAY <= now {
+                // While more waits than is read at a time, nothing else has its turn: it is now that an operator has to see it.
+                task::yield_now().await;
+                relay.report_next(&end.status, &snapshots);
+            }
             if let Some(until) = stopping {
                 if relay.connections.is_empty() {
                     return Ok(());
@@ -751,9 +753,15 @@ impl Relay {
         });
     }
 
-    /// Adds a room to the report for the operator and for Prometheus; gives it when it has all.
-    fn report_next(&mut self) -> Option<(MediaStatus, Snapshot)> {
-        let report = self.report.as_mut()?;
+    /// Adds a room to the report for the operator and for Prometheus; shows it when it has all.
+    fn report_next(
+        &mut self,
+        shown: &watch::Sender<Arc<MediaStatus>>,
+        snapshots: &watch::Sender<Arc<Snapshot>>,
+    ) {
+        let Some(report) = self.report.as_mut() else {
+            return;
+        };
         if let Some(room) = report.rooms.pop() {
             room.borrow_mut().report(
                 report.elapsed,
@@ -762,17 +770,26 @@ impl Relay {
                 &mut self.connections,
             );
         }
-        if !report.rooms.is_empty() {
-            return None;
+        if report.rooms.is_empty()
+            && let Some(Report {
+                status, snapshot, ..
+            }) = self.report.take()
+        {
+            shown.send_replace(Arc::new(status));
+            snapshots.send_replace(Arc::new(snapshot));
         }
-        let report = self.report.take()?;
-        Some((report.status, report.snapshot))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{
+        fs,
+        net::UdpSocket,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use quinn_udp::{Transmit, UdpSocketState};
 
     use super::*;
 
@@ -795,6 +812,57 @@ mod tests {
         let next = media.offer().certificate_hashes;
         assert_eq!(next.len(), 2);
         assert_ne!(first, next);
+        running.stop().await.expect("it ends in good order");
+    }
+
+    #[tokio::test]
+    async fn reports_while_more_comes_than_it_can_take() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (config, relay) = (Config::default(), RelayConfig::default());
+        let bound = BoundRelay::bind(&config, &relay, any, Lifetime::default());
+        let (relay, media) = bound.expect("binds");
+        let address = SocketAddr::from(([127, 0, 0, 1], media.offer().port));
+        let running = relay.start().expect("starts");
+        // The first packet of a connection (RFC 9000, section 17.2.2), in whose keys nothing can be read: no other costs as much.
+        let mut initial = [0; 1_200];
+        initial[..18].copy_from_slice(&[
+            0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e,
+        ]);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|flood| {
+            for _ in 0..2 {
+                flood.spawn(|| {
+                    let socket = UdpSocket::bind(any).expect("a socket");
+                    let state = UdpSocketState::new((&socket).into()).expect("a socket");
+                    let many = initial.repeat(40);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let _ = state.try_send(
+                            (&socket).into(),
+                            &Transmit {
+                                destination: address,
+                                ecn: None,
+                                contents: &many,
+                                segment_size: Some(initial.len()),
+                                src_ip: None,
+                            },
+                        );
+                    }
+                });
+            }
+            let before = media.status();
+            let began = Instant::now();
+            let mut reports = 0;
+            let mut last = before;
+            while reports < 3 && began.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(10));
+                let now = media.status();
+                reports += u32::from(!Arc::ptr_eq(&now, &last));
+                last = now;
+            }
+            is_over.store(true, Ordering::Relaxed);
+            println!("{reports} reports in {:?}", began.elapsed());
+            assert_eq!(reports, 3);
+        });
         running.stop().await.expect("it ends in good order");
     }
 
