@@ -1,4 +1,4 @@
-//! Any sequence of commands, datagrams and quanta: no panic, a finite mix, and every datagram and frame accounted for.
+//! Any sequence of commands, datagrams and quanta: no panic, a finite mix, every datagram and frame accounted for; and whoever then sends steadily is heard.
 #![no_main]
 
 use std::cmp::Ordering;
@@ -11,6 +11,8 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
 const STREAMS: usize = 3;
+/// Whatever came before, a sender that goes on steadily is heard within so long.
+const HEARD_SECONDS: usize = 2;
 const RATES: [SampleRate; 4] = [
     SampleRate::Hz44100,
     SampleRate::Hz48000,
@@ -46,12 +48,14 @@ enum Operation {
         has_copy: bool,
         is_relayed: bool,
     },
-    /// A packet from anywhere.
+    /// A packet from anywhere, from which the sender goes on, or not.
     Jump {
         stream: u8,
         sequence: u32,
         timestamp: u64,
         frames: u8,
+        is_relayed: bool,
+        goes_on: bool,
     },
     /// What the host decoded of an Opus packet, or passed over.
     Decoded {
@@ -184,6 +188,29 @@ impl Host {
         assert!(self.out.iter().all(|sample| sample.is_finite()));
     }
 
+    /// Each stream's sender goes on steadily for a while: it is heard.
+    fn go_on(&mut self) {
+        const FRAMES: usize = 240;
+        for id in 0..STREAMS {
+            self.command(id, Command::Target(id as u32, Target::Auto));
+            let Some(before) = self.player.stream_stats(id as u32) else {
+                continue;
+            };
+            for _ in 0..HEARD_SECONDS * self.rate.hz() as usize / FRAMES {
+                let packet_ns = FRAMES as u64 * 1_000_000_000 / u64::from(self.rate.hz());
+                self.now_ns = self.now_ns.wrapping_add(packet_ns);
+                self.player.keep_time(self.now_ns);
+                let header = self.next_packet(id, FRAMES as u16);
+                self.packet(id, header, 1, false);
+                self.quantum(FRAMES);
+            }
+            let after = self.stats(id);
+            let played = after.jitter.played_frames - before.jitter.played_frames;
+            assert!(played > 0, "{before:?}, then {after:?}");
+        }
+        self.check();
+    }
+
     fn check(&self) {
         for (id, tally) in (0..).zip(&self.tallies) {
             let Some(stats) = self.player.stream_stats(id) else {
@@ -215,8 +242,9 @@ fn counted(stats: &StreamStats) -> u64 {
         + stats.held_frames
 }
 
-fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
-    let (rate, concealment, operations) = input;
+fuzz_target!(|input: (u8, u8, bool, Vec<Operation>)| {
+    // Not each time: it takes longer than most of what comes before.
+    let (rate, concealment, goes_on, operations) = input;
     let rate = RATES[usize::from(rate) % RATES.len()];
     let mut host = Host {
         rate,
@@ -274,11 +302,19 @@ fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
                 sequence,
                 timestamp,
                 frames,
+                is_relayed,
+                goes_on,
             } => {
                 let id = id(stream);
+                let before = host.tallies[id];
                 host.tallies[id].sequence = sequence;
                 host.tallies[id].timestamp = timestamp;
-                let header = host.next_packet(id, 1 + u16::from(frames));
+                let mut header = host.next_packet(id, 1 + u16::from(frames));
+                header.stream = is_relayed.into();
+                if !goes_on {
+                    host.tallies[id].sequence = before.sequence;
+                    host.tallies[id].timestamp = before.timestamp;
+                }
                 host.packet(id, header, 0, false);
             }
             Operation::Decoded {
@@ -335,5 +371,8 @@ fuzz_target!(|input: (u8, u8, Vec<Operation>)| {
             }
         }
         host.check();
+    }
+    if goes_on {
+        host.go_on();
     }
 });
