@@ -229,7 +229,7 @@ pub struct ParticipantMedia {
     pub lost: u64,
     /// Dropped for it because no session had room, since it came.
     pub aged: u64,
-    /// Dropped of its own because they were over its rate, since it came.
+    /// Dropped of its own because they were over its rate, or more Opus than is decoded for mixes, since it came.
     pub over_rate: u64,
 }
 

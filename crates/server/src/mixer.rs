@@ -24,7 +24,9 @@
 //! Nobody hears themselves only because the host does not name a listener's own stream as a source.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
+    rc::Rc,
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -62,11 +64,18 @@ const BUFFER_FRAMES: usize = 8_192;
 const RING_FRAMES: usize = 2_048;
 /// Most frames of a source that are rendered at once. The less, the less room that takes.
 const QUANTUM_FRAMES: usize = 128;
-/// Frames of Opus that a source may have decoded a second, and at once: four times what it plays, for it may send each packet twice, and
-/// those of two durations while it changes. Decoding takes up to 0.1 ms for 10 ms of sound: without a bound, a few who send as many
-/// datagrams as they may would have the thread to themselves.
-const OPUS_FRAMES_PER_S: u32 = 4 * 48_000;
+/// Frames of Opus that a source may have decoded a second, and at once: twice what it plays, for it sends those of two durations for a second or two
+/// where it changes.
+const OPUS_FRAMES_PER_S: u32 = 2 * 48_000;
 const OPUS_FRAMES_AT_ONCE: u32 = 48_000;
+/// So much of it is what it plays, by a clock that is a little fast.
+const PLAYED_FRAMES_PER_S: u32 = 49_000;
+const PLAYED_FRAMES_AT_ONCE: u32 = 4_800;
+/// For each source that can be played, so much may be decoded at once of what is more than sources play.
+const SPARE_FRAMES_AT_ONCE: u32 = 4_800;
+/// Sources that can be played from Opus at once, in all rooms together: those of one address, and a class of twenty beside them. Decoding takes 20 to 75 µs for 10 ms
+/// of sound, so that this is half of a core: without a bound, a few who send as many datagrams as they may would have the thread to themselves.
+const OPUS_SOURCES: u32 = 64 + 20;
 /// A host that is behind by more has been asleep: what it missed is not made up for.
 const ASLEEP: Duration = Duration::from_millis(250);
 /// What came no longer ago than this may lie unread: so long a packet of a mix waits for it beyond its time.
@@ -76,6 +85,20 @@ const STREAM: StreamId = 0;
 
 /// The resampler's filters, of all sources.
 static KERNEL: LazyLock<Arc<Kernel>> = LazyLock::new(Arc::default);
+
+/// How much Opus may still be decoded, by all mixers that share it.
+#[derive(Clone, Debug)]
+pub struct Decoding(Rc<RefCell<TokenBucket>>);
+
+impl Default for Decoding {
+    fn default() -> Self {
+        Self(Rc::new(RefCell::new(TokenBucket::new(
+            OPUS_SOURCES * (PLAYED_FRAMES_AT_ONCE + SPARE_FRAMES_AT_ONCE),
+            OPUS_SOURCES * PLAYED_FRAMES_PER_S,
+            Duration::ZERO,
+        ))))
+    }
+}
 
 /// A participant in a mix, and how loud.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -119,6 +142,7 @@ pub struct SourceStats {
 #[derive(Debug)]
 pub struct Mixer {
     rate: SampleRate,
+    decoding: Decoding,
     /// Whoever is in some mix, by number.
     inputs: BTreeMap<u16, Input>,
     listeners: BTreeMap<u16, Listener>,
@@ -138,7 +162,7 @@ struct Input {
     /// With this stream alone, untouched by gains.
     player: Player,
     opus: Receiver,
-    opus_frames: TokenBucket,
+    opus_allowance: OpusAllowance,
     /// `[channel][slot]`: the newest frames rendered; that of media time *t* is in slot *t* mod its length.
     ring: Box<[f32]>,
     renders: u64,
@@ -146,6 +170,14 @@ struct Input {
     is_expected: bool,
     /// Who mixes it, ascending.
     listeners: Vec<u16>,
+}
+
+/// What a source may have decoded.
+#[derive(Debug)]
+struct OpusAllowance {
+    frames: TokenBucket,
+    /// Of these, what it plays.
+    played: TokenBucket,
 }
 
 /// A source in a mix.
@@ -174,11 +206,17 @@ struct Listener {
 }
 
 impl Mixer {
-    /// A room in which nobody takes a mix.
+    /// A room in which nobody takes a mix, and that alone decodes what it may.
     pub fn new(rate: SampleRate) -> Self {
+        Self::sharing(rate, Decoding::default())
+    }
+
+    /// The same beside others.
+    pub fn sharing(rate: SampleRate, decoding: Decoding) -> Self {
         let room = || vec![0.0; CHANNELS * MAX_PACKET_FRAMES].into_boxed_slice();
         Self {
             rate,
+            decoding,
             inputs: BTreeMap::new(),
             listeners: BTreeMap::new(),
             handed_over: None,
@@ -260,7 +298,7 @@ impl Mixer {
         let begin = self.slowest().unwrap_or(clock);
         for source in sources {
             let input = self.inputs.entry(source.stream);
-            let input = input.or_insert_with(|| Input::new(self.rate, begin));
+            let input = input.or_insert_with(|| Input::new(self.rate, begin, now));
             if let Err(at) = input.listeners.binary_search(&listener) {
                 input.listeners.insert(at, listener);
             }
@@ -277,38 +315,35 @@ impl Mixer {
         }
     }
 
-    /// Takes an audio datagram of a participant. Who is in no mix is ignored. Opus that is more than anyone plays is not decoded, but counted
-    /// as malformed.
+    /// Takes an audio datagram of a participant. Who is in no mix is ignored. False if it is more Opus than may be decoded: its frames are lost.
     ///
     /// RT: no lock, O(frames + listeners); no alloc but for Opus, see [`Receiver::push`].
-    pub fn handle_audio(&mut self, stream: u16, bytes: &[u8], now: Duration) {
+    pub fn handle_audio(&mut self, stream: u16, bytes: &[u8], now: Duration) -> bool {
         let clock = self.clock(now);
         let limit = self.limit(clock);
         let Some(input) = self.inputs.get_mut(&stream) else {
-            return;
+            return true;
         };
         let lead = input.rendered_end().wrapping_sub(clock) as i64;
         input.player.set_lead(lead);
         let Input {
             player,
             opus,
-            opus_frames,
+            opus_allowance,
             ..
         } = input;
-        let may_decode = match wire::parse(bytes) {
-            // In a room of another rate the player would only refuse it.
-            Ok(Datagram::Opus(header, _)) => {
-                self.rate == SampleRate::Hz48000 && opus_frames.take(header.frames.into(), now)
+        match wire::parse(bytes) {
+            Ok(Datagram::Opus(header, _)) if self.rate == SampleRate::Hz48000 => {
+                if !opus_allowance.take(header.frames.into(), &self.decoding, now) {
+                    return false;
+                }
+                opus.push(bytes, |received| match received {
+                    Received::Decoded(record) => player.handle_decoded(STREAM, record),
+                    Received::Undecoded(bytes) => player.handle_datagram(STREAM, bytes),
+                });
             }
-            _ => true,
-        };
-        if may_decode {
-            opus.push(bytes, |received| match received {
-                Received::Decoded(record) => player.handle_decoded(STREAM, record),
-                Received::Undecoded(bytes) => player.handle_datagram(STREAM, bytes),
-            });
-        } else {
-            player.handle_datagram(STREAM, bytes);
+            // In a room of another rate the player refuses Opus.
+            _ => player.handle_datagram(STREAM, bytes),
         }
         for at in 0..input.listeners.len() {
             let Some(listener) = self.listeners.get_mut(&input.listeners[at]) else {
@@ -320,6 +355,7 @@ impl Mixer {
                 input.reach(end);
             }
         }
+        true
     }
 
     /// Says that whatever came until then has been handed over: without, whatever came until now. So nothing counts as missing that lies unread.
@@ -517,9 +553,32 @@ impl Mixer {
     }
 }
 
+impl OpusAllowance {
+    fn new(now: Duration) -> Self {
+        let mut played = TokenBucket::new(PLAYED_FRAMES_AT_ONCE, PLAYED_FRAMES_PER_S, now);
+        // Or who is taken out of a mix and put in again would play more than others.
+        played.take(PLAYED_FRAMES_AT_ONCE as usize, now);
+        Self {
+            frames: TokenBucket::new(OPUS_FRAMES_AT_ONCE, OPUS_FRAMES_PER_S, now),
+            played,
+        }
+    }
+
+    /// Takes so many frames of its own and of everybody's, if both have them. Of everybody's, what is more than it plays leaves a part untouched: it is for what others play.
+    fn take(&mut self, frames: usize, decoding: &Decoding, now: Duration) -> bool {
+        let mut all = decoding.0.borrow_mut();
+        let kept = if self.played.take(frames, now) {
+            0
+        } else {
+            (OPUS_SOURCES * PLAYED_FRAMES_AT_ONCE) as usize
+        };
+        all.has(frames + kept, now) && self.frames.take(frames, now) && all.take(frames, now)
+    }
+}
+
 impl Input {
     /// Nothing of a source, rendered to `begin` or just before.
-    fn new(rate: SampleRate, begin: u64) -> Self {
+    fn new(rate: SampleRate, begin: u64, now: Duration) -> Self {
         let config = PlayerConfig {
             rate,
             output_channels: CHANNELS,
@@ -538,7 +597,7 @@ impl Input {
         Self {
             player,
             opus: Receiver::default(),
-            opus_frames: TokenBucket::new(OPUS_FRAMES_AT_ONCE, OPUS_FRAMES_PER_S, Duration::ZERO),
+            opus_allowance: OpusAllowance::new(now),
             ring: vec![0.0; CHANNELS * rate.scaled(RING_FRAMES)].into_boxed_slice(),
             renders: 0,
             is_expected: true,

@@ -15,7 +15,7 @@ use antiphon_core::wire::{self, AUDIO_HEADER_BYTES, Datagram, MAX_DATAGRAM_BYTES
 use antiphon_core::{SampleFormat, SampleRate, Sender, SenderConfig};
 use antiphon_opus::FEED_FRAMES;
 use antiphon_opus::outgoing::{Rendition, Rung};
-use antiphon_server::mixer::{Mixer, Source, SourceStats};
+use antiphon_server::mixer::{Decoding, Mixer, Source, SourceStats};
 
 use libopus::{SHAPES, datagram, datagrams, music};
 
@@ -660,20 +660,61 @@ fn packets_of_every_size_are_whole() {
 #[test]
 fn a_sender_makes_the_mixer_decode_no_more_than_a_musician_needs() {
     let one = &datagrams(SHAPES[1])[0][AUDIO_HEADER_BYTES..];
-    for (rate, decoded) in [(RATE, 200 + 800), (SampleRate::Hz44100, 0)] {
+    for (rate, taken, refused) in [(RATE, 200 + 400, 0), (SampleRate::Hz44100, 4_000, 4_000)] {
         let mut mixer = Mixer::new(rate);
         mixer.set_listener(7, SampleFormat::S16, PACKET);
         mixer.set_sources(7, &[source(1)], Duration::ZERO);
         // Twenty times as much as is played, for a second.
-        for n in 0..4_000 {
+        let sent = (0..4_000u32).filter(|&n| {
             let now = Duration::from_micros(u64::from(n) * 250);
             let datagram = datagram(1, 240, n, u64::from(n) * 240, one);
-            mixer.handle_audio(1, &datagram, now);
-        }
+            mixer.handle_audio(1, &datagram, now)
+        });
+        let sent = sent.count();
+        assert!(sent.abs_diff(taken) <= 1, "{sent} at {rate:?}");
         let stats = mixer.source_stats(1).expect("is in a mix").stream;
-        let taken = 4_000 - stats.malformed_packets;
-        assert!(taken.abs_diff(decoded) <= 1, "{taken} at {rate:?}");
+        assert_eq!(stats.malformed_packets, refused, "{rate:?}");
     }
+}
+
+#[test]
+fn rooms_that_flood_with_opus_have_so_much_decoded_and_take_it_from_no_class() {
+    const SECONDS: u32 = 2;
+    let one = &datagrams(SHAPES[1])[0][AUDIO_HEADER_BYTES..];
+    let decoding = Decoding::default();
+    let room = |sources: u16| {
+        let mut mixer = Mixer::sharing(RATE, decoding.clone());
+        mixer.set_listener(100, SampleFormat::S16, PACKET);
+        let sources: Vec<_> = (1..=sources.into()).map(source).collect();
+        mixer.set_sources(100, &sources, Duration::ZERO);
+        mixer
+    };
+    // What one address may have, and a class that comes a second later.
+    let mut floods = [room(32), room(32)];
+    let mut class = room(20);
+    let (mut of_floods, mut of_class) = (0, 0);
+    // Packets of 5 ms; floods send four times as many as are played.
+    for n in 0..SECONDS * 800 {
+        let now = Duration::from_micros(u64::from(n) * 1_250);
+        let packet = |n: u32| datagram(1, 240, n, u64::from(n) * 240, one);
+        for flood in &mut floods {
+            for stream in 1..=32 {
+                of_floods += u32::from(flood.handle_audio(stream, &packet(n), now));
+            }
+        }
+        if n >= 800 && n % 4 == 0 {
+            let packet = packet(n / 4);
+            for stream in 1..=20 {
+                of_class += u32::from(class.handle_audio(stream, &packet, now));
+            }
+        }
+    }
+    assert_eq!(of_class, 20 * 200, "it hears everything");
+    // What 84 play, and a fifth of a second of that at once.
+    let most = 84 * 49_000 * SECONDS + 84 * 9_600;
+    let frames = 240 * (of_floods + of_class);
+    assert!(frames <= most, "{frames} of {most}");
+    assert!(of_floods > 64 * 200 * SECONDS, "{of_floods}");
 }
 
 #[test]

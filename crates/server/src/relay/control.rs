@@ -153,7 +153,7 @@ pub struct Statistics {
     pub forwarded: u64,
     /// Dropped for it because no session had room.
     pub aged: u64,
-    /// Its own, dropped because they were over its rate.
+    /// Its own, dropped because they were over its rate, or more Opus than is decoded for mixes.
     pub over_rate: u64,
     /// Packets sent to it and lost, as QUIC counts them.
     pub lost: u64,

@@ -120,7 +120,7 @@ const NAMES: [(&str, &str); 7] = [
     ),
     (
         "over_rate",
-        "From a participant, dropped because they were over its rate",
+        "From a participant, dropped because they were over its rate, or not decoded for mixes because that was too much Opus",
     ),
     ("sent", "To a participant"),
     (

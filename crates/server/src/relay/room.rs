@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     media::{MediaStatus, MixFormat, ParticipantMedia, RoomMedia},
-    mixer::{CHANNELS, Mixer, Source},
+    mixer::{CHANNELS, Decoding, Mixer, Source},
     rate::TokenBucket,
     signalling::{ParticipantId, RoomName, SampleRateHz},
 };
@@ -209,6 +209,7 @@ pub(super) struct AllMixes {
     work: Cell<usize>,
     /// Mixes that were one too many, since the start.
     pub(super) refused: Cell<u64>,
+    decoding: Decoding,
 }
 
 /// A participant's part of all that the server mixes.
@@ -317,7 +318,7 @@ pub(super) struct Counts {
     pub(super) received: u64,
     /// Of these, what matched the protocol in no way.
     pub(super) malformed: u64,
-    /// Of these, what was over its rate.
+    /// Of these, what was over its rate, or more Opus than is decoded for mixes.
     pub(super) over_rate: u64,
     /// Datagrams to it.
     pub(super) sent: u64,
@@ -342,6 +343,7 @@ impl Room {
         encoding: Rc<Encoding>,
     ) -> Self {
         let rate = SampleRate::from_hz(sample_rate_hz.hz()).expect("rooms have the engine's rates");
+        let mixer = Mixer::sharing(rate, all_mixes.decoding.clone());
         Self {
             name,
             start,
@@ -350,7 +352,7 @@ impl Room {
             changed,
             listeners_changed: false,
             participants: BTreeMap::new(),
-            mixer: Mixer::new(rate),
+            mixer,
             has_more_to_mix: false,
             rate,
             encoding,
@@ -839,7 +841,11 @@ impl Room {
         if is_mixed {
             let arrived = connections.arrived();
             let clock = arrived.saturating_duration_since(self.start);
-            self.mixer.handle_audio(from, &sound.datagram()[1..], clock);
+            if !(self.mixer).handle_audio(from, &sound.datagram()[1..], clock)
+                && let Some(sender) = self.participants.get_mut(&from)
+            {
+                sender.counts.over_rate += 1;
+            }
             if !self.has_more_to_mix {
                 self.send_mixes(connections);
             }
@@ -1246,7 +1252,7 @@ fn writable(raw: Bytes) -> BytesMut {
 mod tests {
     use std::{iter, net::Ipv4Addr, time::SystemTime};
 
-    use antiphon_core::wire::{AudioHeader, Probe};
+    use antiphon_core::wire::{AUDIO_HEADER_BYTES, AudioHeader, OpusHeader, Probe};
 
     use super::*;
     use crate::relay::{
@@ -1488,6 +1494,35 @@ mod tests {
         assert_eq!(over_rate(2), u64::from(DATAGRAMS_PER_S - PASSED_ON_PER_S));
         assert_eq!(over_rate(9), u64::from(DATAGRAMS_PER_S / 2), "at once");
         assert_eq!(over_rate(9), u64::from(DATAGRAMS_PER_S));
+    }
+
+    #[tokio::test]
+    async fn opus_that_is_not_decoded_is_counted() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
+        let listen = mix_of(128, iter::once(2));
+        room.handle_listen(1, listen, &mut connections)
+            .expect("allowed");
+        room.connect_listeners(&mut connections);
+        let now = Instant::now();
+        for sequence in 0..300 {
+            let mut datagram = [0; 1 + AUDIO_HEADER_BYTES + 20];
+            datagram[0] = SESSION_PREFIX;
+            OpusHeader {
+                channels: 1,
+                stream: 0,
+                frames: 240,
+                sequence,
+                timestamp: u64::from(sequence) * 240,
+            }
+            .write(&mut datagram[1..]);
+            // One packet of 5 ms.
+            datagram[1 + AUDIO_HEADER_BYTES] = 29 << 3;
+            let raw = Bytes::copy_from_slice(&datagram);
+            room.handle_datagram(2, ConnectionHandle(0), raw, now, &mut connections);
+        }
+        // A second of it is decoded at once.
+        assert_eq!(room.participants[&2].counts.over_rate, 100);
     }
 
     #[tokio::test]
