@@ -54,13 +54,14 @@ const ROOM_DELIVERIES_PER_S: u32 = 500_000;
 /// Work of all mixes of the server together, see [`mixing_work`]: some four fifths of a core, of which twenty who take a mix of everyone need 540. Who asks for more
 /// is not mixed for.
 const MAX_MIXING: usize = 2_048;
-/// The same with that by which running mixes have grown: who has come into a room shall not take away everybody's.
-const MAX_GROWN: usize = MAX_MIXING + MAX_MIXING / 8;
+/// The same for running mixes that grow: who has come into a room shall not take away everybody's.
+const MAX_GROWN: usize = MAX_MIXING + MAX_MIXING / 32;
+/// A room's mixes may take one part in so many of what the other rooms leave for each who is in it, but no more than half. So the 64 connections that an address has by default leave
+/// a quarter, whatever rooms they are in.
+const SEATS_LEFT: usize = 64;
+const MAX_SEATS: usize = SEATS_LEFT / 2;
 /// To make a packet and to send it takes as much as so many sources in it.
 const PACKET_WORK: usize = 8;
-/// A mix is made in the packets that were asked for where it takes no more than one part in so many of what is left, else in longer ones: so that a few leave something
-/// for the others.
-const PARTS_LEFT: usize = 4;
 /// Messages that a participant may send on its control streams per second, and at once.
 const MESSAGES_PER_S: u32 = 20;
 /// Mixes of another shape that a participant may ask for per second in the long run, and at once: making one takes the media thread's
@@ -212,6 +213,14 @@ pub(super) struct AllMixes {
     decoding: Decoding,
 }
 
+/// What the server mixes in one of them.
+struct RoomMixes {
+    /// Who is there, with a mix or without.
+    seats: usize,
+    mixes: usize,
+    work: usize,
+}
+
 /// A participant's part of all that the server mixes.
 #[derive(Debug)]
 struct MixShare {
@@ -225,18 +234,25 @@ impl MixShare {
         self.all.work.get() - self.work + work
     }
 
-    /// In what packets the server would take on a mix of so many: as asked, or longer. `None` if it would mix too much even so.
-    fn packet_frames(&self, sources: usize, asked: usize, rate: SampleRate) -> Option<usize> {
-        let most = if self.work == 0 {
-            MAX_MIXING
-        } else {
-            MAX_GROWN
-        };
-        let left = most.saturating_sub(self.all_with(0));
+    /// In what packets the server would take on a mix of so many: as asked, where that takes no more than an equal part of what is left to those in the room who have none, or longer.
+    /// `None` if it would mix too much even so.
+    fn packet_frames(
+        &self,
+        room: &RoomMixes,
+        sources: usize,
+        asked: usize,
+        rate: SampleRate,
+    ) -> Option<usize> {
+        let has_one = self.work > 0;
+        let most = if has_one { MAX_GROWN } else { MAX_MIXING };
+        let of_others = self.all.work.get() - room.work;
+        let share = most.saturating_sub(of_others) * room.seats.min(MAX_SEATS) / SEATS_LEFT;
+        let left = share.saturating_sub(room.work - self.work);
+        let without = room.seats - room.mixes + usize::from(has_one);
         let mut frames = asked;
         loop {
             let is_longest = frames >= MAX_PACKET_FRAMES;
-            let may_take = if is_longest { left } else { left / PARTS_LEFT };
+            let may_take = if is_longest { left } else { left / without };
             if mixing_work(sources, frames, rate) <= may_take.max(self.work) {
                 return Some(frames);
             }
@@ -505,6 +521,7 @@ impl Room {
     ) -> Result<(), ControlError> {
         let now = self.start.elapsed();
         let mixed = self.mixed(stream, &listen).len();
+        let room = self.mixes();
         let Some(participant) = self.participants.get_mut(&stream) else {
             return Ok(());
         };
@@ -516,7 +533,7 @@ impl Room {
         let other = listen.mix.as_ref().filter(is_other);
         let asked = other.map_or(participant.mix_frames, |mix| mix.packet_frames);
         let share = &participant.mix_share;
-        let packet_frames = share.packet_frames(mixed, asked, self.rate);
+        let packet_frames = share.packet_frames(&room, mixed, asked, self.rate);
         let is_refused = packet_frames.is_none();
         if is_refused {
             // Nor does it keep the one it had: it would take that for the new one, and not hear whom that lacks.
@@ -574,6 +591,16 @@ impl Room {
         let others = named.filter(|source| source.stream != listener);
         let there = others.filter(|source| self.participants.contains_key(&source.stream));
         there.copied().collect()
+    }
+
+    /// A mix of who is silent counts as any: they may begin at any time.
+    fn mixes(&self) -> RoomMixes {
+        let shares = self.participants.values().map(|it| it.mix_share.work);
+        RoomMixes {
+            seats: self.participants.len(),
+            mixes: shares.clone().filter(|work| *work > 0).count(),
+            work: shares.sum(),
+        }
     }
 
     fn handle_listeners_changed(&mut self) {
@@ -647,12 +674,13 @@ impl Room {
             return;
         };
         let mixed = self.mixed(listener, &participant.listen);
+        let room = self.mixes();
         let Some(participant) = self.participants.get_mut(&listener) else {
             return;
         };
         let share = &mut participant.mix_share;
         let had = participant.mix_frames;
-        let Some(packet_frames) = share.packet_frames(mixed.len(), had, self.rate) else {
+        let Some(packet_frames) = share.packet_frames(&room, mixed.len(), had, self.rate) else {
             participant.listen.mix = None;
             participant.refuse_mix();
             self.mixer.remove_listener(listener);
@@ -1286,18 +1314,29 @@ mod tests {
         let config = certificates.server_config(&Arc::new(transport()));
         let socket = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
         let connections = Connections::new(socket, config).expect("a socket");
+        let room = room_beside(&Rc::default(), participants, 48_000, encoding);
+        (room, connections)
+    }
+
+    /// A room with so many, beside all others.
+    fn room_beside(
+        all_mixes: &Rc<AllMixes>,
+        participants: u16,
+        hz: u32,
+        encoding: &Rc<Encoding>,
+    ) -> Room {
         let mut room = Room::new(
             "a-room-that-nobody-guesses".parse().expect("a name"),
-            48_000.try_into().expect("a rate"),
+            hz.try_into().expect("a rate"),
             Instant::now() - Duration::from_secs(2),
             Rc::default(),
-            Rc::default(),
+            Rc::clone(all_mixes),
             Rc::clone(encoding),
         );
         for stream in 1..=participants {
             room.admit(stream, ParticipantId::of_secret(&[stream as u8; 32]));
         }
-        (room, connections)
+        room
     }
 
     #[tokio::test]
@@ -1406,16 +1445,19 @@ mod tests {
         assert_eq!(frames(&room), 256);
 
         say(&mut room, &Listen::default(), &mut connections);
-        all.work.set(MAX_MIXING - 2);
+        all.work.set(MAX_MIXING - SEATS_LEFT + 1);
         say(&mut room, &listen, &mut connections);
-        assert!(refused(&room), "the longest packets take 3");
-        assert_eq!(shared(&room), MAX_MIXING - 2);
-        all.work.set(MAX_MIXING - 3);
+        assert!(
+            refused(&room),
+            "the longest packets take 3, as many as there are"
+        );
+        assert_eq!(shared(&room), MAX_MIXING - SEATS_LEFT + 1);
+        all.work.set(MAX_MIXING - SEATS_LEFT);
         say(&mut room, &listen, &mut connections);
         assert!(!refused(&room));
         assert_eq!(
             (frames(&room), shared(&room)),
-            (MAX_PACKET_FRAMES, MAX_MIXING)
+            (MAX_PACKET_FRAMES, MAX_MIXING - SEATS_LEFT + 3)
         );
         // What is in the mixer.
         let listen = room.participants[&1].listen.mix.as_ref().map(Mix::shape);
@@ -1428,40 +1470,78 @@ mod tests {
         assert_eq!(room.mixer.mixed_frames() - before, MAX_PACKET_FRAMES as u64);
     }
 
+    /// In what packets everybody in a room is mixed for, who all ask for so many frames of everybody else; `None` for who is not.
+    fn mixes_of_all(
+        room: &mut Room,
+        packet_frames: usize,
+        connections: &mut Connections,
+    ) -> Vec<Option<usize>> {
+        for stream in 1..=room.participants.len() as u16 {
+            let listen = mix_of(packet_frames, 1..=64);
+            room.handle_listen(stream, listen, connections)
+                .expect("allowed");
+        }
+        room.connect_listeners(connections);
+        let seats = room.participants.values();
+        seats
+            .map(|seat| (!seat.mix_refused).then_some(seat.mix_frames))
+            .collect()
+    }
+
     #[tokio::test]
-    async fn many_small_packets_are_no_small_mixes_and_leave_something_for_others() {
-        const SEATS: u16 = 64;
+    async fn many_small_packets_are_no_small_mixes() {
         let (encoding, _encoded) = Encoding::start().expect("a thread");
         let encoding = Rc::new(encoding);
-        let ask = |hz, seats: u16, packet_frames, sources: u16| {
-            let (mut room, mut connections) = room_of(seats, &encoding);
-            room.rate = SampleRate::from_hz(hz).expect("a rate");
-            room.mixer = Mixer::new(room.rate);
-            for stream in 1..=seats {
-                let others = (1..=seats).filter(|other| *other != stream);
-                let listen = mix_of(packet_frames, others.take(sources.into()));
-                room.handle_listen(stream, listen, &mut connections)
-                    .expect("allowed");
-            }
-            room.connect_listeners(&mut connections);
-            let seats = room.participants.values();
-            let frames = seats.map(|seat| (!seat.mix_refused).then_some(seat.mix_frames));
-            (room.all_mixes.work.get(), frames.collect::<Vec<_>>())
+        let ask = |hz, seats, packet_frames| {
+            let (_, mut connections) = room_of(0, &encoding);
+            let mut room = room_beside(&Rc::default(), seats, hz, &encoding);
+            let frames = mixes_of_all(&mut room, packet_frames, &mut connections);
+            (room.all_mixes.work.get(), frames)
         };
-        let (work, frames) = ask(96_000, SEATS, 16, 1);
-        assert!(work <= MAX_MIXING, "{work}");
-        assert_eq!(frames[0], Some(16));
-        let longer = frames.iter().flatten().filter(|frames| **frames > 16);
-        assert!(longer.count() > 15, "{frames:?}");
-        assert!(frames.contains(&Some(512)) && frames.contains(&None));
-        // The most that one may ask for.
-        let (work, frames) = ask(96_000, SEATS, 16, SEATS - 1);
-        assert!(work <= MAX_MIXING, "{work}");
-        let mixed = frames.iter().flatten().count();
-        assert!(mixed > 15, "{frames:?}");
+        assert_eq!(ask(48_000, 2, 16), (2 * 18, vec![Some(64); 2]));
         // The room of `docs/operating.md`, and the largest that there is at first.
-        assert_eq!(ask(48_000, 20, 128, 19), (540, vec![Some(128); 20]));
-        assert_eq!(ask(48_000, 32, 128, 31), (32 * 39, vec![Some(128); 32]));
+        assert_eq!(ask(48_000, 20, 128), (540, vec![Some(128); 20]));
+        assert_eq!(ask(48_000, 32, 128), (32 * 20, vec![Some(256); 32]));
+        // The most that one may ask for.
+        let (work, frames) = ask(96_000, 64, 16);
+        assert!(work <= MAX_MIXING / 2, "{work}");
+        let mixed = frames.iter().flatten().count();
+        assert!(mixed > 25, "{frames:?}");
+    }
+
+    #[tokio::test]
+    async fn one_address_leaves_a_class_its_mixes_whatever_rooms_it_makes() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let encoding = Rc::new(encoding);
+        let (_, mut connections) = room_of(0, &encoding);
+        for (seats, count) in [(32, 2), (64, 1), (20, 3), (2, 32)] {
+            // At once, or each when there are few, who then become more.
+            for come_at_first in [seats, 2] {
+                let all_mixes = Rc::default();
+                let rooms = (0..count).map(|_| {
+                    let mut room = room_beside(&all_mixes, come_at_first, 96_000, &encoding);
+                    mixes_of_all(&mut room, 16, &mut connections);
+                    for stream in come_at_first + 1..=seats {
+                        room.admit(stream, ParticipantId::of_secret(&[stream as u8; 32]));
+                        room.connect_listeners(&mut connections);
+                        room.handle_listen(stream, mix_of(16, 1..=64), &mut connections)
+                            .expect("allowed");
+                        room.connect_listeners(&mut connections);
+                    }
+                    room
+                });
+                let _rooms: Vec<_> = rooms.collect();
+                let left = MAX_MIXING - all_mixes.work.get();
+                // Less than a quarter only by that which running mixes may grow.
+                assert!(left + MAX_GROWN - MAX_MIXING >= MAX_MIXING / 4, "{left}");
+                let mut class = room_beside(&all_mixes, 20, 48_000, &encoding);
+                let frames = mixes_of_all(&mut class, 128, &mut connections);
+                assert!(
+                    !frames.contains(&None),
+                    "{count} rooms of {seats} leave {left}: {frames:?}"
+                );
+            }
+        }
     }
 
     #[tokio::test]
@@ -1527,14 +1607,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_room_that_is_behind_mixes_a_part_and_lets_others_have_their_turn() {
-        const LEAST: usize = 16;
+        const PACKET: usize = 64;
         const LONGEST: u64 = 512;
         let (encoding, _encoded) = Encoding::start().expect("a thread");
         let (mut room, mut connections) = room_of(2, &Rc::new(encoding));
         let listen = Listen {
             mix: Some(Mix {
                 format: 16,
-                packet_frames: LEAST,
+                packet_frames: PACKET,
                 sources: vec![Source {
                     stream: 2,
                     gain: 1.0,
@@ -1557,7 +1637,7 @@ mod tests {
             room.changed.mixes.set(false);
             room.send_mixes(&mut connections);
             let mixed = room.mixer.mixed_frames() - before;
-            assert!(mixed <= LONGEST + LEAST as u64, "{mixed}");
+            assert!(mixed <= LONGEST + PACKET as u64, "{mixed}");
             assert!(room.changed.mixes.get(), "it is due at once, or no more");
             if !is_behind(&room) {
                 break;
