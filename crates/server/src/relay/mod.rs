@@ -707,17 +707,26 @@ fn read_again(
         );
         return Ok(None);
     }
-    configured(&certificate, transport).map(Some)
+    configured(&certificate, files, transport).map(Some)
 }
 
 fn read(files: &TlsFiles, transport: &Arc<TransportConfig>) -> io::Result<ServerConfig> {
-    configured(&Certificate::read(files)?, transport)
+    configured(&Certificate::read(files)?, files, transport)
 }
 
+/// Warns of a key that takes long to sign.
 fn configured(
     certificate: &Certificate,
+    files: &TlsFiles,
     transport: &Arc<TransportConfig>,
 ) -> io::Result<ServerConfig> {
+    if certificate.is_slow() {
+        tracing::warn!(
+            key = %files.key.display(),
+            "the key of the relay's certificate is not of the kind ECDSA with P-256: each handshake holds up everybody's sound 20 times as long or more. \
+             Have one issued for such a key, for --relay-cert alone if need be"
+        );
+    }
     let config = certificate.server_config(transport);
     config.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
@@ -784,9 +793,12 @@ impl Relay {
 #[cfg(test)]
 mod tests {
     use std::{
-        fs,
+        fs::{self, File},
         net::UdpSocket,
-        sync::atomic::{AtomicBool, Ordering},
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
     };
 
     use quinn_udp::{Transmit, UdpSocketState};
@@ -909,6 +921,29 @@ mod tests {
         assert_eq!(is_shown(tls::is_public), Ok(false));
         fs::remove_file(&files.key).expect("removed");
         assert_eq!(is_shown(|_| true), Err(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_key_that_takes_long_to_sign_is_warned_of() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = tls::self_signed(folder.path());
+        let transport = Arc::new(transport());
+        let log = folder.path().join("log");
+        let file = Mutex::new(File::create(&log).expect("created"));
+        let _logging =
+            tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(file).finish());
+        let warned = || {
+            read(&files, &transport).expect("a pair");
+            let log = fs::read_to_string(&log).expect("UTF-8");
+            log.contains("P-256")
+        };
+        assert!(!warned());
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("made");
+        let parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("valid");
+        let certificate = parameters.self_signed(&key).expect("signed");
+        fs::write(&files.cert, certificate.pem()).expect("written");
+        fs::write(&files.key, key.serialize_pem()).expect("written");
+        assert!(warned());
     }
 
     #[tokio::test]
