@@ -191,6 +191,8 @@ struct Stream {
     paths: [Path; 2],
     /// Times the sender started anew.
     restarts: u32,
+    /// By the player's clock, since when, while nothing plays, a path brings what the other had overtaken by more than a second.
+    left_behind_since: Option<u64>,
     /// Frames by which its sender slipped together with the output: to both clocks alike nothing happened.
     stood_still: u64,
     jitter: JitterBuffer,
@@ -626,6 +628,7 @@ impl Player {
         stream.leaving_frames = 0;
         stream.paths = Default::default();
         stream.restarts = 0;
+        stream.left_behind_since = None;
         stream.stood_still = 0;
         stream.jitter.reset();
         stream.jitter.set_lead(lead);
@@ -663,6 +666,7 @@ impl Stream {
             leaving_frames: 0,
             paths: Default::default(),
             restarts: 0,
+            left_behind_since: None,
             stood_still: 0,
             jitter: JitterBuffer::new(config.rate, channels, config.buffer_frames),
             concealer: Concealer::new(config.rate, channels, config.concealment),
@@ -694,7 +698,7 @@ impl Stream {
         clock: u64,
         timed: Option<u64>,
     ) -> bool {
-        let Some(arrival) = self.judge(header) else {
+        let Some(arrival) = self.judge(header, clock) else {
             self.jitter.pass_over(usize::from(header.frames));
             return false;
         };
@@ -753,7 +757,7 @@ impl Stream {
 
     /// Judges a datagram by its sequence number on its path, and by what the other path has brought. `None` for what was sent before the sender started
     /// anew, while what was sent after that plays.
-    fn judge(&mut self, header: &AudioHeader) -> Option<Arrival> {
+    fn judge(&mut self, header: &AudioHeader, clock: u64) -> Option<Arrival> {
         let end = header.timestamp.wrapping_add(u64::from(header.frames));
         let [direct, relayed] = &mut self.paths;
         let (path, other) = if header.stream == 0 {
@@ -813,9 +817,12 @@ impl Stream {
         // which may have stood still for seconds, nor if the path is new and the other is heard.
         let is_known = arrival == Arrival::New && before.is_some();
         let is_set_back = is_known && behind(before) > second;
-        // Nor does it say what is overtaken once nothing of it plays: a path that goes on is heard.
-        let is_silent = self.jitter.playing_next().is_none();
-        if (is_set_back || arrival == Arrival::Restart || is_silent) && behind(other_end) > second {
+        // Nor does it say what is overtaken by who goes on while nothing plays. What was held back goes on for a moment only.
+        let is_left_behind = self.jitter.playing_next().is_none() && behind(other_end) > second;
+        self.left_behind_since = is_left_behind.then(|| self.left_behind_since.unwrap_or(clock));
+        let goes_on = (self.left_behind_since)
+            .is_some_and(|since| clock.wrapping_sub(since) as i64 > second / 2);
+        if (is_set_back || arrival == Arrival::Restart || goes_on) && behind(other_end) > second {
             // What the other path brought is of the clock that was.
             (other.newest_end, other_end) = (None, None);
         }
@@ -843,6 +850,9 @@ impl Stream {
         self.is_playing = self.jitter.read(room, taken, |room, at, run| {
             (self.concealer).process(room, taken, at, channels, run, left);
         });
+        if self.is_playing {
+            self.left_behind_since = None;
+        }
         if !self.is_playing {
             self.resampler.reset();
             self.steering = Steering::default();

@@ -386,3 +386,30 @@ fn a_path_is_heard_again_whatever_the_other_told_before_it_fell_silent() {
         }
     }
 }
+
+#[test]
+fn what_a_path_held_back_is_not_heard_after_what_the_other_brought_though_nothing_plays() {
+    for (held, other) in [(0, 9), (9, 0)] {
+        let mut player = added();
+        let mut samples = Vec::new();
+        for n in 0..8_000 {
+            match n {
+                ..3_000 => {
+                    send(&mut player, held, n, n);
+                    send(&mut player, other, n, n);
+                }
+                // A tenth of a second of it is under way for long.
+                3_000..4_500 => send(&mut player, other, n, n),
+                // Then nothing comes, and nothing plays any more, until that arrives.
+                4_500..5_500 => {}
+                5_500..5_540 => send(&mut player, held, n - 2_500, n - 2_500),
+                _ => send(&mut player, other, n - 1_040, n),
+            }
+            samples.extend(quantum(&mut player, PACKET as usize));
+        }
+        assert_order(&samples);
+        let known = stats(&player, ID);
+        let behind = known.playhead.map(|playhead| 8_000 * PACKET - playhead);
+        assert!(behind.is_some_and(|behind| behind < 2_000), "{known:?}");
+    }
+}
