@@ -39,6 +39,8 @@ export class LoopBack {
   readonly #store: Store;
   readonly #setup: () => Setup;
   #found: Calibration | null = null;
+  /** For which it was looked up last. */
+  #lookedUp: Setup | null = null;
   /** Where the recording under way goes. */
   #endRecording: ((recording: Recording) => void) | null = null;
 
@@ -87,8 +89,14 @@ export class LoopBack {
 
   /** Takes what was found for the devices and settings of now, if anything was. */
   recall(): void {
-    this.#found = loadCalibration(this.#setup());
+    this.#lookedUp = this.#setup();
+    this.#found = loadCalibration(this.#lookedUp);
     if (this.#store.state.calibration.phase !== "running") this.#showFound();
+  }
+
+  /** The same where they are others now. */
+  follow(): void {
+    if (this.#lookedUp === null || !isSameSetup(this.#lookedUp, this.#setup())) this.recall();
   }
 
   handleRecording(recording: Recording): void {

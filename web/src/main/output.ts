@@ -12,6 +12,8 @@ export class Output {
   readonly #sound: () => Sound | null;
   /** Since when the chosen one is known not to be there, or not to open, on the page's clock. */
   #missingMs: number | null = null;
+  /** When the chosen one was taken again last. */
+  #retakenMs: number | null = null;
 
   constructor(store: Store, sound: () => Sound | null) {
     this.#store = store;
@@ -52,15 +54,17 @@ export class Output {
     }
     const isMissing = !outputs.some(({ id }) => id === wanted);
     const due = isMissing ? "" : wanted;
-    const missingMs = this.#missingMs;
-    if (this.inUse === due && isMissing === (missingMs !== null)) return;
-    const restsMs = missingMs === null ? 0 : missingMs + RESTS_MS - performance.now();
+    if (this.inUse === due && isMissing === (this.#missingMs !== null)) return;
+    // One that opens and fails again at once is not taken without end.
+    const retakenMs = isMissing ? null : this.#retakenMs;
+    const restsMs = (this.#missingMs ?? retakenMs ?? -Infinity) + RESTS_MS - performance.now();
     if (restsMs > 0) {
       setTimeout(again, restsMs);
       return;
     }
     this.presume();
     if (isMissing) this.#missingMs = performance.now();
+    else this.#retakenMs = performance.now();
     const isSet = await this.#set(due);
     if (isMissing && isSet)
       this.#saySystemPlays("is not there", "Plug it in again, and it is taken again, or choose another.");

@@ -108,14 +108,12 @@ export class OwnDevices {
   /** Lists what is there, and takes what was chosen and is back. */
   async list(): Promise<void> {
     if (!navigator.mediaDevices) return;
-    const outputBefore = this.output.inUse;
     const { inputs, outputs } = await listDevices();
-    const { inputs: inputsBefore, outputs: outputsBefore } = this.#store.state;
+    const { inputs: inputsBefore } = this.#store.state;
     this.#store.set({ inputs, outputs });
     if (this.microphone.follow(inputs, inputsBefore)) void this.#retakeMicrophone();
     await this.output.follow(outputs, () => void this.list());
-    const isChanged = JSON.stringify(outputs) !== JSON.stringify(outputsBefore);
-    if (isChanged || this.output.inUse !== outputBefore) this.loopBack.recall();
+    this.loopBack.follow();
   }
 
   async calibrate(): Promise<void> {

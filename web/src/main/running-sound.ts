@@ -52,6 +52,8 @@ export class RunningSound {
   /** As it was seen last. */
   #standstill = NO_STANDSTILL;
   #heldBackTimer: ReturnType<typeof setTimeout> | undefined;
+  /** The audio graph, since this sound began. */
+  #hasRun = false;
   /** Since the sound ran last. */
   #outputHasFailed = false;
 
@@ -160,6 +162,7 @@ export class RunningSound {
     this.#starting = null;
     this.#stops++;
     this.#standstill = NO_STANDSTILL;
+    this.#hasRun = false;
     this.#outputHasFailed = false;
     if (sound === null) return;
     this.worker.forget();
@@ -216,7 +219,8 @@ export class RunningSound {
   #followCapture(): void {
     const { audio, worker } = this.#standstill;
     const { heldBack, captures: before } = this.#store.state;
-    const captures = !worker && (this.#current?.capturesTrack === true || !(audio || heldBack));
+    const isGraphAlive = this.#hasRun && !audio && !heldBack;
+    const captures = !worker && (this.#current?.capturesTrack === true || isGraphAlive);
     if (captures !== before) this.#store.set({ captures });
   }
 
@@ -239,6 +243,7 @@ export class RunningSound {
 
   #checkContext(context: AudioContext): void {
     clearTimeout(this.#heldBackTimer);
+    if (context.state === "running") this.#hasRun = true;
     if (context.state === "running" || context.state === "closed") {
       this.#store.set({ heldBack: false });
       this.#store.clear("suspended");

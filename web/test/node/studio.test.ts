@@ -641,6 +641,8 @@ it("follows what the browser plays on by itself before it may use the chosen out
   await studio.enableMicrophone();
   expect(outputIs()).toEqual(["usb out", []]);
   await fail();
+  expect(outputIs(), "it failed as soon as it was taken").toEqual(["", []]);
+  await vi.advanceTimersByTimeAsync(6_000);
   expect(outputIs(), "it was there all the time").toEqual(["usb out", []]);
   plugged.mockResolvedValue([{ kind: "audiooutput", deviceId: "built in", label: "" }]);
   await fail();
@@ -1371,9 +1373,9 @@ it("knows a loop-back by the output that plays, not by a chosen one that is not 
   await vi.advanceTimersByTimeAsync(6_000);
   await plug([], ["built in", "usb out"]);
   expect(studio.state.calibration.phase).toBe("done");
-  // The browser falls back by itself.
+  // The browser falls back by itself, with the same devices there.
   sound.context.sinkId = "";
-  await plug([], ["built in"]);
+  await plug([], ["built in", "usb out"]);
   expect(studio.state.calibration.phase).toBe("none");
 });
 
@@ -1857,6 +1859,7 @@ it.each([
   sound.context.state = state;
   const studio = newStudio();
   await studio.enableMicrophone();
+  expect(studio.state.captures, "at first").toBe(sound.capturesTrack || state === "running");
   await vi.advanceTimersByTimeAsync(1_500);
   await standStill(still);
   expect(whyUnheard(studio.state)).toBe(isHeard ? null : "The sound does not run: nobody hears you.");
