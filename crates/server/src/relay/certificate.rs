@@ -88,7 +88,10 @@ impl Certificate {
     pub(crate) fn is_slow(&self) -> bool {
         let key = rustls::crypto::ring::sign::any_supported_type(&self.key);
         key.is_ok_and(|key| {
-            let quick = [SignatureScheme::ECDSA_NISTP256_SHA256];
+            let quick = [
+                SignatureScheme::ECDSA_NISTP256_SHA256,
+                SignatureScheme::ED25519,
+            ];
             key.choose_scheme(&quick).is_none()
         })
     }

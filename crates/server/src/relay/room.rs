@@ -234,7 +234,8 @@ impl MixShare {
         self.all.work.get() - self.work + work
     }
 
-    /// In what packets the server would take on a mix of so many: as asked, where that takes no more than an equal part of what is left to those in the room who have none, or longer.
+    /// In what packets the server would take on a mix of so many: as asked, where that takes no more than an equal part of what is left to those in the room who have none, or a part
+    /// of all that is left, or longer.
     /// `None` if it would mix too much even so.
     fn packet_frames(
         &self,
@@ -248,12 +249,15 @@ impl MixShare {
         let of_others = self.all.work.get() - room.work;
         let share = most.saturating_sub(of_others) * room.seats.min(MAX_SEATS) / SEATS_LEFT;
         let left = share.saturating_sub(room.work - self.work);
+        // Others may have come since, and those in the room keep what they have.
+        let free = MAX_MIXING.saturating_sub(self.all.work.get());
+        let least = if has_one { 0 } else { free / SEATS_LEFT };
         let without = room.seats - room.mixes + usize::from(has_one);
         let mut frames = asked;
         loop {
             let is_longest = frames >= MAX_PACKET_FRAMES;
             let may_take = if is_longest { left } else { left / without };
-            if mixing_work(sources, frames, rate) <= may_take.max(self.work) {
+            if mixing_work(sources, frames, rate) <= may_take.max(least).max(self.work) {
                 return Some(frames);
             }
             if is_longest {
@@ -1507,6 +1511,30 @@ mod tests {
         assert!(work <= MAX_MIXING / 2, "{work}");
         let mixed = frames.iter().flatten().count();
         assert!(mixed > 25, "{frames:?}");
+    }
+
+    #[tokio::test]
+    async fn who_comes_back_into_a_class_has_a_mix_though_other_classes_have_come() {
+        let (encoding, _encoded) = Encoding::start().expect("a thread");
+        let encoding = Rc::new(encoding);
+        let (_, mut connections) = room_of(0, &encoding);
+        let all_mixes = Rc::default();
+        let mut classes = [(); 3].map(|()| {
+            let mut class = room_beside(&all_mixes, 20, 48_000, &encoding);
+            let frames = mixes_of_all(&mut class, 128, &mut connections);
+            assert!(!frames.contains(&None), "{frames:?}");
+            class
+        });
+        let first = &mut classes[0];
+        for listen in [Listen::default(), mix_of(128, 1..=64)] {
+            first
+                .handle_listen(20, listen, &mut connections)
+                .expect("allowed");
+            first.connect_listeners(&mut connections);
+        }
+        let seat = &first.participants[&20];
+        assert!(!seat.mix_refused);
+        assert_eq!(seat.mix_frames, 256);
     }
 
     #[tokio::test]
