@@ -220,7 +220,7 @@ async fn serve(config: Config, log_format: LogFormat) -> Result<(), Failure> {
         }
         if no_ice {
             tracing::warn!(
-                "no --ice-server: people in the same network can play, most of those elsewhere cannot reach each other"
+                "no --ice-server: people in the same network reach each other, most of those elsewhere find no straight path, and need the relay"
             );
         }
     }
