@@ -1,12 +1,15 @@
 //! Sequence numbers of one way, without the gaps of what was not to come.
 
+/// What is older than the newest by more was not overtaken: for the engine it is too old. Its number may also have begun anew, or gone round.
+const WINDOW: i32 = 1_024;
+
 /// A sender counts what it sends to the relay, whoever takes it there, and whether the relay passes it on. Such a gap is no loss.
 #[derive(Debug, Default)]
 pub(crate) struct Numbering {
     offset: u32,
     newest: Option<u32>,
     is_interrupted: bool,
-    /// The first number after the last interruption.
+    /// The first number after the last interruption, while what it overtook may still come.
     first: Option<u32>,
 }
 
@@ -36,6 +39,13 @@ impl Numbering {
         let is_newer = |newest: u32| number.wrapping_sub(newest).cast_signed() > 0;
         if self.newest.is_none_or(is_newer) {
             self.newest = Some(number);
+        }
+        let is_past = |first: &u32| {
+            self.newest
+                .is_some_and(|newest| newest.wrapping_sub(*first).cast_signed() > WINDOW)
+        };
+        if self.first.as_ref().is_some_and(is_past) {
+            self.first = None;
         }
         number
     }
@@ -74,5 +84,24 @@ mod tests {
         numbering.interrupt();
         seen.extend([31, 30, 32, 34, 33].map(|sequence| numbering.apply(sequence)));
         assert_eq!(seen, [7, 8, 9, 10, 11, 13, 12]);
+    }
+
+    #[test]
+    fn leaves_numbers_alone_that_begin_anew_or_go_round_long_after_an_interruption() {
+        let mut numbering = Numbering::default();
+        numbering.apply(9);
+        numbering.interrupt();
+        for sequence in (10..=5_000).chain(0..3_000) {
+            assert_eq!(numbering.apply(sequence), sequence);
+        }
+        let mut going = Numbering::default();
+        going.apply(9);
+        going.interrupt();
+        for part in 0..6 {
+            for sequence in [10, 11, 13] {
+                let sequence = (1u32 << 30).wrapping_mul(part).wrapping_add(sequence);
+                assert_eq!(going.apply(sequence), sequence);
+            }
+        }
     }
 }

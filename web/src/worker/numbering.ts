@@ -1,5 +1,8 @@
 import { readAudioHeader, writeSequence } from "../shared/wire";
 
+/** What is older than the newest by more was not overtaken: for the engine it is too old. Its number may also have begun anew, or gone round. */
+const WINDOW = 1_024;
+
 /**
  * Sequence numbers of one way, without the gaps of what was not to come: a sender counts what it sends to the relay, whoever takes it there,
  * and whether the relay passes it on. Such a gap is no loss.
@@ -10,7 +13,7 @@ export class Numbering {
   /** Before the last datagram. */
   #before: number | null = null;
   #isInterrupted = false;
-  /** The first number after the last interruption. */
+  /** The first number after the last interruption, while what it overtook may still come. */
   #first: number | null = null;
 
   /** What came since the last datagram, if anything did, was not to be heard. */
@@ -41,6 +44,7 @@ export class Numbering {
     this.#before = this.#newest;
     // RFC 1982: newer, if the difference is positive in 32 bits.
     if (this.#newest === null || (number - this.#newest) >> 0 > 0) this.#newest = number;
+    if (this.#first !== null && (this.#newest - this.#first) >> 0 > WINDOW) this.#first = null;
     writeSequence(bytes, number);
   }
 }

@@ -43,3 +43,21 @@ it("forgets what was numbered last where nobody took it, and goes on by one", ()
   seen.push(...[12, 14].map((sequence) => through(numbering, sequence)));
   expect(seen).toEqual([7, 8, 9, 11]);
 });
+
+it("leaves numbers alone that begin anew or go round, long after an interruption", () => {
+  const numbering = new Numbering();
+  through(numbering, 9);
+  numbering.interrupt();
+  for (let sequence = 10; sequence <= 5_000; sequence++) through(numbering, sequence);
+  for (let sequence = 0; sequence < 3_000; sequence++) expect(through(numbering, sequence)).toBe(sequence);
+
+  const going = new Numbering();
+  through(going, 9);
+  going.interrupt();
+  for (const sequence of [10, 2 ** 30, 2 ** 31 - 1, 3 * 2 ** 30, 2 ** 32 - 1, 2 ** 30])
+    expect(through(going, sequence)).toBe(sequence);
+  expect([2 ** 30 + 1, 2 ** 30 + 3].map((sequence) => through(going, sequence))).toEqual([
+    2 ** 30 + 1,
+    2 ** 30 + 3,
+  ]);
+});
