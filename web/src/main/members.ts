@@ -64,6 +64,7 @@ export class Members {
       negotiations: Negotiations.ofPage(),
       addLane: (...lane) => this.#addLane(...lane),
       closeLane: (stream, lane) => sound.current?.closeLane(stream, lane),
+      retireLane: (stream, lane) => sound.current?.retireLane(stream, lane),
       signal: (to, data) => host.signal(to, data),
       canSignal: () => store.state.signalling === "online",
       changed: () => {

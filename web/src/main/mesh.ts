@@ -1,7 +1,7 @@
 /** Every participant connected with every other, by lanes. */
 
 import type { WayName } from "../shared/messages";
-import { spareOf } from "../shared/spare";
+import { RETIRED_MS, spareOf } from "../shared/spare";
 import { Lane } from "./lane";
 import type { Participant } from "./model";
 import type { Negotiations } from "./negotiations";
@@ -11,6 +11,8 @@ import { type LaneSignal, MAX_LANES, type PeerSignal, parsePeerSignal } from "./
 export interface MeshHost {
   addLane(stream: number, lane: number, epoch: number, sends: boolean, channel: RTCDataChannel): void;
   closeLane(stream: number, lane: number): void;
+  /** The same, once what is under way on it has come. */
+  retireLane(stream: number, lane: number): void;
   /** False if it could not be sent now. */
   signal(to: string, data: PeerSignal): boolean;
   canSignal(): boolean;
@@ -114,6 +116,8 @@ export class Peer {
   /** One side makes all offers, so that they never cross. */
   readonly #offers: boolean;
   readonly #slots = new Map<number, Slot>();
+  /** What is still under way on these comes to this end, and is the last. */
+  readonly #retired = new Set<Lane>();
   /** Until lanes that could not be made are tried again. */
   #again: ReturnType<typeof setTimeout> | undefined;
   readonly #negotiations: Negotiations;
@@ -182,7 +186,7 @@ export class Peer {
         if (this.#offers) this.#handleRestart(signal.lane);
         break;
       case "close":
-        if (!this.#offers) this.#closeLane(signal.lane);
+        if (!this.#offers) this.#retireLane(signal.lane);
         break;
       case "direct":
       case "relayed":
@@ -241,6 +245,7 @@ export class Peer {
 
   close(): void {
     for (const number of Array.from(this.#slots.keys())) this.#closeLane(number);
+    for (const lane of this.#retired) lane.close();
     clearTimeout(this.#again);
     clearTimeout(this.#wantsTimer);
     this.#reach.close();
@@ -270,7 +275,7 @@ export class Peer {
     const look = (number: number) => ({ number, isOpen: this.#slots.get(number)!.lane.connected });
     for (const number of spareOf(this.#slots.keys(), this.#count, look)) {
       this.#host.signal(this.id, { kind: "close", lane: number });
-      this.#closeLane(number);
+      this.#retireLane(number);
     }
   }
 
@@ -413,13 +418,36 @@ export class Peer {
   }
 
   #closeLane(number: number): void {
+    const lane = this.#takeLane(number);
+    if (lane === undefined) return;
+    lane.close();
+    this.#host.closeLane(this.stream, number);
+  }
+
+  /** The other end goes on sending on it until it hears of it, and that shall still come. */
+  #retireLane(number: number): void {
+    const lane = this.#slots.get(number)?.lane;
+    if (!lane?.connected) {
+      this.#closeLane(number);
+      return;
+    }
+    this.#takeLane(number);
+    this.#host.retireLane(this.stream, number);
+    this.#retired.add(lane);
+    setTimeout(() => {
+      lane.close();
+      this.#retired.delete(lane);
+    }, RETIRED_MS);
+  }
+
+  /** It is none of the peer's lanes any more. */
+  #takeLane(number: number): Lane | undefined {
     const slot = this.#slots.get(number);
-    if (slot === undefined) return;
+    if (slot === undefined) return undefined;
     clearTimeout(slot.timer);
-    slot.lane.close();
     this.#slots.delete(number);
     this.#reach.look();
-    this.#host.closeLane(this.stream, number);
+    return slot.lane;
   }
 }
 

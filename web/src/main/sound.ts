@@ -382,6 +382,10 @@ export class Sound {
     this.#tell({ type: "close-lane", stream, lane });
   }
 
+  retireLane(stream: number, lane: number): void {
+    this.#tell({ type: "retire-lane", stream, lane });
+  }
+
   /** The audio thread's numbers: `WORKLET_STATS` first, then the streams. Valid until the next call. */
   numbers(): Float64Array {
     // The writer is at it for microseconds every 50 ms: should it happen, the numbers of last time serve.

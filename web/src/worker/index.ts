@@ -79,6 +79,9 @@ scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
     case "close-lane":
       peers?.closeLane(data.stream, data.lane);
       break;
+    case "retire-lane":
+      peers?.retireLane(data.stream, data.lane);
+      break;
     case "close-stream":
       peers?.close(data.stream);
       break;

@@ -1,4 +1,5 @@
 import type { WorkerPeerStats } from "../shared/messages";
+import { RETIRED_MS } from "../shared/spare";
 import { type Lane, MAX_WAIT_MS } from "./lane";
 
 /** A wait that says more lanes are needed. */
@@ -16,6 +17,8 @@ interface Carried {
 /** One listener's lanes: each datagram goes on the one with the least backlog. */
 export class Lanes {
   #all: Lane[] = [];
+  /** What is still under way on these comes, and is the last. */
+  readonly #retired = new Set<Lane>();
   /** Datagrams sent, or dropped: whose turn it is. */
   #turn = 0;
   /** The next datagram's number: each listener's are counted on their own, so that a change of format is no loss. */
@@ -57,8 +60,21 @@ export class Lanes {
     this.#close((lane) => lane.number === number);
   }
 
+  /** Nothing more goes by it, and it is closed once what is under way has come. */
+  retire(number: number): void {
+    const lane = this.get(number);
+    if (lane === undefined) return;
+    this.#all = this.#all.filter((other) => other !== lane);
+    this.#retired.add(lane);
+    setTimeout(() => {
+      lane.close();
+      this.#retired.delete(lane);
+    }, RETIRED_MS);
+  }
+
   closeAll(): void {
     this.#close(() => true);
+    for (const lane of this.#retired) lane.close();
   }
 
   #close(which: (lane: Lane) => boolean): void {

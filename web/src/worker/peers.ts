@@ -165,6 +165,11 @@ export class Peers {
     this.#spread();
   }
 
+  retireLane(stream: number, number: number): void {
+    this.#listeners.get(stream)?.lanes.retire(number);
+    this.#spread();
+  }
+
   close(stream: number): void {
     const peer = this.#peers.get(stream);
     if (peer === undefined) return;

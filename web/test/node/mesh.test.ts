@@ -83,6 +83,7 @@ function end(
 ) {
   const made: number[] = [];
   const said: PeerSignal[] = [];
+  const retired: number[] = [];
   const changed = vi.fn();
   const host: MeshHost = {
     addLane(...lane) {
@@ -90,12 +91,13 @@ function end(
       made.push(lane[2]);
     },
     closeLane() {},
+    retireLane: (_stream, lane) => retired.push(lane),
     signal: (_to, signal) => said.push(signal) > 0,
     canSignal,
     changed,
     negotiations,
   };
-  return { peer: new Peer(own, other, 1, lanes, [], host), made, said, changed };
+  return { peer: new Peer(own, other, 1, lanes, [], host), made, said, retired, changed };
 }
 
 /** Until neither has anything more to say. */
@@ -107,6 +109,27 @@ async function converse(ends: ReturnType<typeof end>[]) {
     for (const signal of said[1]!) ends[0]!.peer.handle(signal);
   }
 }
+
+it("closes a lane that is not needed any more once what is under way on it has come, at both ends", async () => {
+  const [answers, offers] = [end("a", "b", 1), end("b", "a", "auto")];
+  offers.peer.handle({ kind: "lanes", count: 3 });
+  answers.said.splice(0);
+  await converse([answers, offers]);
+  const all = [...Connection.made];
+  for (const lane of all) lane.becomes("connected");
+  offers.peer.handle({ kind: "lanes", count: 1 });
+  await converse([answers, offers]);
+  expect([answers.retired, offers.retired]).toEqual([[2], [2]]);
+  const closed = () => all.filter(({ connectionState }) => connectionState === "closed").length;
+  await vi.advanceTimersByTimeAsync(999);
+  expect(closed()).toBe(0);
+  await vi.advanceTimersByTimeAsync(1);
+  expect(closed()).toBe(2);
+  offers.peer.handle({ kind: "lanes", count: 3 });
+  await converse([answers, offers]);
+  expect(Connection.made).toHaveLength(8);
+  for (const { peer } of [answers, offers]) peer.close();
+});
 
 it.each([
   ["a", "b"],
@@ -647,6 +670,7 @@ it("offers the lanes to oneself again while they are not connected, and says whe
   const host: MeshHost = {
     addLane() {},
     closeLane() {},
+    retireLane() {},
     signal: yes,
     canSignal: yes,
     changed: vi.fn(),

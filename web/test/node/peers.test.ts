@@ -192,6 +192,26 @@ it("lanes take nothing any more once they are closed or replaced", () => {
   expect(passed).toBe(4);
 });
 
+it("a lane that is retired takes what is under way for a second, and nothing is sent on it", () => {
+  vi.useFakeTimers();
+  const lanes = [channel(), channel()];
+  let passed = 0;
+  const peers = new Peers({ ...anySink, push2: () => ++passed > 0 }, () => {});
+  for (const [number, lane] of lanes.entries()) peers.addLane(1, number, 1, true, lane);
+  peers.retireLane(1, 1);
+  // Another in its place is none of its business.
+  const next = channel();
+  peers.addLane(1, 1, 2, true, next);
+  for (let n = 0; n < 6; n++) peers.send("main", packet(n));
+  expect(counts([...lanes, next])).toEqual([3, 0, 3]);
+  lanes[1].onmessage?.({ data: packet(0).buffer });
+  vi.advanceTimersByTime(1_000);
+  lanes[1].onmessage?.({ data: packet(1).buffer });
+  next.onmessage?.({ data: packet(2).buffer });
+  expect(passed).toBe(2);
+  vi.useRealTimers();
+});
+
 it.each([
   ["samples", packet],
   ["Opus, some of which is in the decoder", (n: number) => opusDatagram(120, 120 * n)],
