@@ -64,7 +64,9 @@ export class OpusSender {
   #readiness: Readiness = "new";
   /** Blocks that did not go in since the last that did. */
   #passedOver = 0;
-  /** The blocks in the encoder: media time, and whether the one before it did not go in. One goes in, one comes out. */
+  /** Whether media time has jumped since then. */
+  #isBehindJump = false;
+  /** The blocks in the encoder: media time, and whether the sound before it did not go in. One goes in, one comes out. */
   readonly #encoding: { time: bigint; isBehindGap: boolean }[] = [];
   #lookaheadFrames: bigint | null = null;
 
@@ -96,7 +98,10 @@ export class OpusSender {
     const { timestamp, channels, frames } = readAudioHeader(datagram);
     if (this.#encoder.state !== "configured" || channels !== this.#channels) return;
     // After an overrun the frames before it have no continuation.
-    if (timestamp !== this.#blockTime + BigInt(this.#blockFrames)) this.#blockFrames = 0;
+    if (timestamp !== this.#blockTime + BigInt(this.#blockFrames)) {
+      this.#blockFrames = 0;
+      this.#isBehindJump = true;
+    }
     if (this.#blockFrames === 0) {
       if (!isBoundary(timestamp, this.#rung.frames)) return;
       this.#blockTime = timestamp;
@@ -136,8 +141,9 @@ export class OpusSender {
       timestamp: this.#blocks++ * durationUs(frames),
       data: this.#block,
     });
-    this.#encoding.push({ time: timestamp, isBehindGap: this.#passedOver > 0 });
+    this.#encoding.push({ time: timestamp, isBehindGap: this.#passedOver > 0 || this.#isBehindJump });
     this.#passedOver = 0;
+    this.#isBehindJump = false;
     this.#encoder.encode(data);
     data.close();
   }

@@ -20,7 +20,7 @@ export function opusDatagram(
   return datagram;
 }
 
-/** As much of WebCodecs as is used, with a "codec" that keeps the first sample of each packet. One in, one out, at once. */
+/** As much of WebCodecs as is used, with a "codec" of this lookahead that keeps the first sample of each packet. One in, one out, at once. */
 export const LOOKAHEAD_FRAMES = 120;
 
 export class FakeData {
@@ -66,6 +66,8 @@ export class FakeEncoder {
   static timestampsUs: number[] = [];
   state = "unconfigured";
   encodeQueueSize = 0;
+  /** The sample that the next packet begins with. */
+  #past = 0;
   readonly #output: (chunk: FakeChunk, metadata: unknown) => void;
   readonly #error: (error: Error) => void;
   constructor({
@@ -85,7 +87,8 @@ export class FakeEncoder {
     FakeEncoder.timestampsUs.push(data.timestamp);
     const description = new Uint8Array(19);
     description[10] = LOOKAHEAD_FRAMES;
-    const packet = new Uint8Array(40).fill(data.data[0]);
+    const packet = new Uint8Array(40).fill(this.#past);
+    this.#past = data.data[(data.numberOfFrames - LOOKAHEAD_FRAMES) * data.numberOfChannels];
     packet[0] = toc(data.numberOfFrames, data.numberOfChannels);
     this.#output(new FakeChunk({ timestamp: 0, data: packet }), { decoderConfig: { description } });
   }
