@@ -104,9 +104,7 @@ export class Capture {
     if (this.#sendsNarrow) this.#engine.setRendition(NARROW, { ...config, bits: 16 });
     const { copies, addsLanes } = config;
     this.#peers.setSending({ rungs: this.#rungs(), copies, addsLanes });
-    if (config.channels === channels) return;
-    this.#stopOpus();
-    this.#peers.bridge();
+    if (config.channels !== channels) this.#stopOpus();
   }
 
   /** What can be sent: in place of Opus that cannot be, samples. */
@@ -402,8 +400,11 @@ export class Capture {
     // What ends may be Opus of other channels than there are now.
     const canOpus = opusRefusal(this.#config) === null;
     for (const rung of used) {
-      if (rung.format === "opus" && canOpus && !this.#opus.has(rung.key) && this.#mayBegin(rung.key))
-        this.#opus.set(rung.key, { encoder: this.#encoderFor(rung), usedAtMs: nowMs });
+      if (rung.format !== "opus" || !canOpus) continue;
+      const { key } = rung;
+      if (!this.#opus.has(key) && this.#mayBegin(key))
+        this.#opus.set(key, { encoder: this.#encoderFor(rung), usedAtMs: nowMs });
+      if (!this.#opus.get(key)?.encoder.isReady) this.#peers.bridge(key);
     }
     this.#engine.setCopies(0, this.#peers.wantsCopies("main"));
     this.#engine.setCopies(NARROW, this.#peers.wantsCopies("s16"));

@@ -93,6 +93,11 @@ export class OpusSender {
     }
   }
 
+  /** Whether packets come of it. */
+  get isReady(): boolean {
+    return this.#readiness === "ready" && this.#passedOver === 0 && this.#encoder.state === "configured";
+  }
+
   /** Takes a datagram of the feed: `FEED_FRAMES` frames of floats. */
   push(datagram: Uint8Array): void {
     const { timestamp, channels, frames } = readAudioHeader(datagram);

@@ -79,8 +79,8 @@ export class Peers {
   }
 
   /** See {@link Renditions.bridge}. */
-  bridge(): void {
-    for (const { renditions } of this.#listeners.values()) renditions.bridge();
+  bridge(key: string): void {
+    for (const { renditions } of this.#listeners.values()) renditions.bridge(key);
   }
 
   /** Every format that someone listens to, each once. */

@@ -65,10 +65,10 @@ export class Renditions {
     this.#from = null;
   }
 
-  /** All encoders begin anew: until the one that is listened to has something, samples are sent. */
-  bridge(): void {
-    if (this.rung.format !== "opus") return;
-    this.leaving = SAMPLES;
+  /** The encoder of `key` has nothing yet: until it has, who is sent nothing else is sent samples. */
+  bridge(key: string): void {
+    if (this.rung.format !== "opus" || !this.includes(key)) return;
+    if (this.leaving === null || this.leaving.key === key) this.leaving = SAMPLES;
     this.#from = null;
   }
 

@@ -24,21 +24,20 @@ function span(datagram: Uint8Array) {
   return { sequence, from: Number(timestamp), to: Number(timestamp) + frames, bits };
 }
 
-/** A capture that is fed by hand, and one listener's lane. */
+/** A capture that is fed by hand, and listeners with a lane each: what they are sent. */
 function studio(config: SendConfig) {
-  const sent: ReturnType<typeof span>[] = [];
-  const lane = {
-    readyState: "open",
-    bufferedAmount: 0,
-    send: (bytes: Uint8Array) => sent.push(span(bytes)),
-    close() {},
-  };
   const port = { postMessage() {}, onmessage: null as ((event: { data: unknown }) => void) | null };
   const peers = new Peers({ push: () => true, push2: () => true }, () => {});
   const said: FromWorker[] = [];
   const capture = new Capture(module, { port }, config, peers, (message) => said.push(message));
   capture.fromWorklet();
-  peers.addLane(1, 0, 0, true, lane as unknown as LaneChannel);
+  const join = (stream: number, epoch = 0, sent: ReturnType<typeof span>[] = []) => {
+    const send = (bytes: Uint8Array) => sent.push(span(bytes));
+    const lane = { readyState: "open", bufferedAmount: 0, send, close() {} };
+    peers.addLane(stream, 0, epoch, true, lane as unknown as LaneChannel);
+    return sent;
+  };
+  const sent = join(1);
   /** Quanta of 128 frames of stereo. */
   const play = (quanta: number) => {
     const bytes = new Uint8Array(2 * 128 * 4);
@@ -47,7 +46,7 @@ function studio(config: SendConfig) {
   /** The audio thread had no room for so many frames. */
   const lose = (frames: number) =>
     port.onmessage?.({ data: { tag: captureTag(0, frames), bytes: new Uint8Array(0) } });
-  return { capture, peers, play, lose, said, sent };
+  return { capture, peers, join, play, lose, said, sent };
 }
 
 function expectWhole(sent: { sequence: number; from: number; to: number }[]): void {
@@ -81,7 +80,7 @@ it("changes to Opus and back without a hole, each format at its media time", () 
 it("encodes as many channels as there are now, whatever there were when the format was begun", () => {
   const opus = { ...SENDING, bits: "opus" } as const;
   const { capture, play, sent } = studio(opus);
-  play(300);
+  play(600);
   const encodes = (config: SendConfig) => {
     capture.configure(config);
     const before = sent.length;
@@ -96,15 +95,8 @@ it("encodes as many channels as there are now, whatever there were when the form
 
 it("goes on in Opus at once when the lane is made anew, and sets no encoder up for nobody", () => {
   vi.useFakeTimers({ toFake: ["performance"] });
-  const { peers, play, sent } = studio({ ...SENDING, bits: "opus" });
+  const { peers, join, play, sent } = studio({ ...SENDING, bits: "opus" });
   play(600);
-  const lane = {
-    readyState: "open",
-    bufferedAmount: 0,
-    send: (bytes: Uint8Array) => sent.push(span(bytes)),
-    close() {},
-  };
-  const anew = (epoch: number) => peers.addLane(1, 0, epoch, true, lane as unknown as LaneChannel);
   peers.closeLane(1, 0);
   play(10);
   // One that would be set up now takes for ever.
@@ -113,17 +105,19 @@ it("goes on in Opus at once when the lane is made anew, and sets no encoder up f
       override encode(): void {}
     },
   });
-  const before = sent.length;
-  anew(1);
-  play(75);
-  expect(sent.length - before).toBe(80);
+  const formats = () => {
+    const before = sent.length;
+    play(75);
+    return sent.slice(before).map(({ bits }) => bits);
+  };
+  join(1, 1, sent);
+  expect(formats()).toEqual(Array(80).fill(null));
   peers.closeLane(1, 0);
   play(1);
   vi.advanceTimersByTime(10_000);
   play(1);
-  anew(2);
-  play(75);
-  expect(sent.length - before).toBe(80);
+  join(1, 2, sent);
+  expect(formats()).toEqual(Array(75).fill(16));
 });
 
 it("sends samples until an encoder for other channels has begun", () => {
@@ -150,6 +144,65 @@ it("sends samples until an encoder for other channels has begun", () => {
   play(900);
   expectWhole(sent.slice(before).map((one, n) => ({ ...one, sequence: n })));
   expect(sent.at(-1)?.bits).toBe(null);
+});
+
+it("sends samples until an encoder has begun, also to who comes while it is set up", () => {
+  const late: (() => void)[] = [];
+  Object.assign(globalThis, {
+    AudioEncoder: class extends FakeEncoder {
+      override encode(data: FakeData): void {
+        late.push(() => super.encode(data));
+      }
+    },
+  });
+  const { join, play, sent } = studio({ ...SENDING, bits: "opus" });
+  play(10);
+  const second = join(2);
+  play(10);
+  for (let n = 0; n < 900; n++) {
+    for (const encode of late.splice(0)) encode();
+    play(1);
+  }
+  for (const [one, first] of [
+    [sent, 0],
+    [second, 10 * 128],
+  ] as const) {
+    expect(one[0]).toMatchObject({ from: first, bits: 16 });
+    expectWhole(one);
+    expect(one.at(-1)?.bits).toBe(null);
+  }
+});
+
+it("sends samples while an encoder stands still", () => {
+  const late: (() => void)[] = [];
+  let isStill = false;
+  Object.assign(globalThis, {
+    AudioEncoder: class extends FakeEncoder {
+      override encode(data: FakeData): void {
+        this.encodeQueueSize++;
+        late.push(() => {
+          this.encodeQueueSize--;
+          super.encode(data);
+        });
+        if (!isStill) late.shift()!();
+      }
+    },
+  });
+  const { play, sent } = studio({ ...SENDING, bits: "opus" });
+  play(600);
+  isStill = true;
+  play(400);
+  // Not before its queue is full.
+  const still = sent.filter(({ from }) => from >= 750 * 128);
+  expect(still.map(({ from, bits }) => [from, bits])).toEqual(
+    Array.from({ length: 250 }, (_, n) => [(750 + n) * 128, 16]),
+  );
+  isStill = false;
+  for (const encode of late.splice(0)) encode();
+  play(900);
+  expect(sent.at(-1)?.bits).toBe(null);
+  const after = sent.slice(sent.indexOf(still[0]));
+  expectWhole(after.filter(({ from }) => from >= still[0].from).map((one, n) => ({ ...one, sequence: n })));
 });
 
 it.each(["16 bit", "Opus"])(
@@ -291,36 +344,40 @@ it("sends samples where Opus cannot be, and goes on with them when an encoder fa
   expect(sent.at(-1)).toMatchObject({ bits: 16, to: 21 * 128 });
 });
 
-it("makes an encoder that fails anew, no sooner than a second after the last", async () => {
+it("makes an encoder that fails anew, no sooner than a second after the last, and sends samples until that has begun", async () => {
   vi.useFakeTimers({ toFake: ["performance"] });
+  const FAILS = 600;
   let encoded = 0;
   class Failing extends FakeEncoder {
     override encode(data: FakeData): void {
-      if (++encoded === 300 || encoded === 301) this.fail();
+      if (++encoded === FAILS || encoded === FAILS + 1) this.fail();
       else super.encode(data);
     }
   }
   Object.assign(globalThis, { AudioEncoder: Failing });
   const { play, said, sent } = studio({ ...SENDING, bits: "opus" });
-  const sends = async (ms: number) => {
+  const sendsOpus = async (ms: number) => {
     vi.advanceTimersByTime(ms);
     const before = sent.length;
-    play(200);
+    play(400);
     await Promise.resolve();
-    return sent.length > before;
+    return sent.slice(before).some(({ bits }) => bits === null);
   };
-  expect(await sends(0)).toBe(true);
-  expect(await sends(1_000)).toBe(true);
-  expect(encoded).toBe(300);
-  expect(await sends(0), "the next, made at once, fails as well").toBe(false);
-  expect(encoded).toBe(301);
-  expect(await sends(900)).toBe(false);
-  expect(await sends(100)).toBe(true);
-  expect(sent.every(({ bits }) => bits === null)).toBe(true);
+  expect(await sendsOpus(0)).toBe(true);
+  expect(await sendsOpus(1_000)).toBe(true);
+  expect(encoded).toBe(FAILS);
+  const failed = sent.findLastIndex(({ bits }) => bits === null);
+  expect(await sendsOpus(0), "the next, made at once, fails as well").toBe(false);
+  expect(encoded).toBe(FAILS + 1);
+  expect(await sendsOpus(900)).toBe(false);
+  expect(await sendsOpus(100)).toBe(true);
+  expectWhole(sent.slice(failed + 1).map((one, n) => ({ ...one, sequence: n })));
+  // What was in the encoder, and the quantum at hand.
+  expect(sent[failed + 1].from - sent[failed].to).toBeLessThan(LOOKAHEAD_FRAMES + 120 + 128);
   expect(said).toEqual([]);
 });
 
-it("gives up a format whose encoders never give anything, and sends what is left", async () => {
+it("gives up a format whose encoders never give anything, and sends samples, as until then", async () => {
   vi.useFakeTimers({ toFake: ["performance"] });
   class Mute extends FakeEncoder {
     #isMute = false;
@@ -342,9 +399,10 @@ it("gives up a format whose encoders never give anything, and sends what is left
     await Promise.resolve();
   }
   expect(said).toEqual([{ type: "opus-failed", reason: "No packet came of it." }]);
-  expect(sent).toEqual([]);
   play(1);
-  expect(sent).toMatchObject([{ bits: 16 }]);
+  expect(sent.map(({ from, bits }) => [from, bits])).toEqual(
+    Array.from({ length: 3_001 }, (_, n) => [n * 128, 16]),
+  );
   // Another one is as good as ever.
   capture.configure({ ...config, opusKbps: 128 });
   play(500);

@@ -712,6 +712,20 @@ describe("a change of format", () => {
     expect(keys()).toEqual(["main"]);
   });
 
+  it("goes on with what there is while an encoder begins anew, and with samples if that is nothing", () => {
+    const opus = (opusKbps: 128 | 256) => sendingOf({ bits: "opus", packetFrames: 240, opusKbps });
+    const [[{ key: old }], [{ key }]] = [opus(128).rungs, opus(256).rungs];
+    const peers = peersWith([channel()], opus(128));
+    const keys = () => peers.rungsInUse().map((rung) => rung.key);
+    peers.setSending(opus(256));
+    peers.send(key, opusPacket(0));
+    peers.bridge(key);
+    for (let n = 0; n < 600; n++) peers.send(old, opusPacket(n));
+    expect(keys()).toEqual([key, old]);
+    peers.bridge(old);
+    expect(keys()).toEqual([key, "main"]);
+  });
+
   it("ends though the old format stopped by itself, as with an encoder that failed", () => {
     const peers = peersWith([channel()], sendingOf({ bits: "opus" }));
     peers.setSending(sendingOf());
