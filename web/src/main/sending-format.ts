@@ -6,9 +6,8 @@ import type { Store } from "./store";
 export class SendingFormat {
   readonly #store: Store;
   readonly #rateHz: () => number;
-  /** Why the browser cannot encode Opus; null as long as it can. */
-  #opusFailure: string | null =
-    typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : null;
+  /** Why the Opus that is chosen cannot be encoded, by the worker's word; null as long as it can. */
+  #opusFailure: string | null = null;
 
   /** `rateHz`: of now. */
   constructor(store: Store, rateHz: () => number) {
@@ -24,11 +23,16 @@ export class SendingFormat {
 
   /** What who is not stepped down gets. */
   get chosen(): Rung {
-    return rungsFor(this.config, this.#opusFailure === null)[0];
+    return rungsFor(this.config, this.#failure === null)[0];
   }
 
-  /** The browser cannot encode it after all. */
-  opusFailed(reason: string): void {
+  /** The same, where the worker need not be asked, too. */
+  get #failure(): string | null {
+    return typeof AudioEncoder === "undefined" ? "It has no encoder that pages may use." : this.#opusFailure;
+  }
+
+  /** The worker's word; null: what is chosen has not failed. */
+  opusFailed(reason: string | null): void {
     this.#opusFailure = reason;
     this.advise();
   }
@@ -37,7 +41,7 @@ export class SendingFormat {
   advise(): void {
     const { bits, channels } = this.#store.state.settings;
     const refusal = opusRefusal({ rateHz: this.#rateHz(), channels });
-    const failure = this.#opusFailure === null ? null : `This browser cannot encode it. ${this.#opusFailure}`;
+    const failure = this.#failure === null ? null : `This browser cannot encode it. ${this.#failure}`;
     if (bits !== "opus" || (refusal ?? failure) === null) {
       this.#store.end("opus");
       return;

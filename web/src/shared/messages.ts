@@ -182,8 +182,8 @@ export type FromWorker =
   | ({ type: "capture-wanted" } & CaptureTime)
   /** One beside the first. */
   | { type: "capture-unneeded"; capture: number }
-  /** The browser cannot encode Opus after all: samples are sent instead. */
-  | { type: "opus-failed"; reason: string }
+  /** Why the browser cannot encode the Opus that was chosen after all, and samples are sent instead; null as long as it can. */
+  | { type: "opus-failed"; reason: string | null }
   | { type: "trace"; rows: TraceRows }
   /** What was captured, mono; when its first frame was by the browser's word; and how long a block takes until the engine has it. */
   | { type: "recording"; samples: Float32Array; startMs: number; blockMs: number };

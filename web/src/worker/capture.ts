@@ -55,8 +55,8 @@ export class Capture {
   #feeds = false;
   /** By the rung's key. */
   readonly #opus = new Map<string, { encoder: OpusSender; usedAtMs: number }>();
-  /** By the rung's key, until another has sent something: when there may be one after those that failed, and how many these were. */
-  readonly #failed = new Map<string, { againMs: number; inVain: number }>();
+  /** By the rung's key, until another has sent something: when there may be one after those that failed, how many these were, and why the last did. */
+  readonly #failed = new Map<string, { againMs: number; inVain: number; reason: string }>();
   #path: SenderStats["capturePath"] = "none";
   /** Changes when the source changes; whoever reads for an older one stops. */
   #generation = 0;
@@ -104,19 +104,23 @@ export class Capture {
     if (this.#sendsNarrow) this.#engine.setRendition(NARROW, { ...config, bits: 16 });
     const { copies, addsLanes } = config;
     this.#peers.setSending({ rungs: this.#rungs(), copies, addsLanes });
+    const [chosen] = rungsFor(config, hasOpus());
+    this.#say({ type: "opus-failed", reason: this.#failureOf(chosen.key) });
     if (config.channels !== channels) this.#stopOpus();
   }
 
   /** What can be sent: in place of Opus that cannot be, samples. */
   #rungs(): [Rung, ...Rung[]] {
-    const can = ({ key }: Rung) => !this.#isGivenUp(key);
+    const can = ({ key }: Rung) => this.#failureOf(key) === null;
     const wanted = rungsFor(this.#config, hasOpus());
     const [chosen, ...cheaper] = can(wanted[0]) ? wanted : rungsFor({ ...this.#config, bits: 16 }, hasOpus());
     return [chosen, ...cheaper.filter(can)];
   }
 
-  #isGivenUp(key: string): boolean {
-    return (this.#failed.get(key)?.inVain ?? 0) >= MAX_IN_VAIN;
+  /** Why a rung is given up; null if it is not. */
+  #failureOf(key: string): string | null {
+    const { inVain, reason } = this.#failed.get(key) ?? { inVain: 0, reason: null };
+    return inVain < MAX_IN_VAIN ? null : reason;
   }
 
   setMuted(muted: boolean): void {
@@ -422,7 +426,7 @@ export class Capture {
 
   #mayBegin(key: string): boolean {
     const { againMs } = this.#failed.get(key) ?? { againMs: 0 };
-    return !this.#isGivenUp(key) && performance.now() >= againMs;
+    return this.#failureOf(key) === null && performance.now() >= againMs;
   }
 
   #encoderFor(rung: OpusRung): OpusSender {
@@ -434,21 +438,14 @@ export class Capture {
     const againMs = performance.now() + RETRY_MS;
     const encoder = new OpusSender(rung, this.#config.channels, send, (reason) => {
       const inVain = 1 + (this.#failed.get(rung.key)?.inVain ?? 0);
-      this.#failed.set(rung.key, { againMs, inVain });
+      this.#failed.set(rung.key, { againMs, inVain, reason });
       // Not from within its own construction.
       queueMicrotask(() => {
         if (this.#opus.get(rung.key)?.encoder === encoder) this.#opus.delete(rung.key);
-        if (this.#isGivenUp(rung.key)) this.#giveUp(rung.key, reason);
+        if (this.#failureOf(rung.key) !== null) this.configure(this.#config);
       });
     });
     return encoder;
-  }
-
-  /** Main is told if it is what the musician chose. */
-  #giveUp(key: string, reason: string): void {
-    const [chosen] = rungsFor(this.#config, hasOpus());
-    if (chosen.key === key) this.#say({ type: "opus-failed", reason });
-    this.configure(this.#config);
   }
 
   /**

@@ -30,6 +30,8 @@ function studio(config: SendConfig) {
   const peers = new Peers({ push: () => true, push2: () => true }, () => {});
   const said: FromWorker[] = [];
   const capture = new Capture(module, { port }, config, peers, (message) => said.push(message));
+  // Nothing has failed yet.
+  expect(said.splice(0)).toEqual([{ type: "opus-failed", reason: null }]);
   capture.fromWorklet();
   const join = (stream: number, epoch = 0, sent: ReturnType<typeof span>[] = []) => {
     const send = (bytes: Uint8Array) => sent.push(span(bytes));
@@ -377,18 +379,20 @@ it("makes an encoder that fails anew, no sooner than a second after the last, an
   expect(said).toEqual([]);
 });
 
+/** Gives nothing at 256 kbit/s. */
+class Mute extends FakeEncoder {
+  #isMute = false;
+  override configure(config?: { bitrate: number }): void {
+    super.configure();
+    this.#isMute = config?.bitrate === 256_000;
+  }
+  override encode(data: FakeData): void {
+    if (!this.#isMute) super.encode(data);
+  }
+}
+
 it("gives up a format whose encoders never give anything, and sends samples, as until then", async () => {
   vi.useFakeTimers({ toFake: ["performance"] });
-  class Mute extends FakeEncoder {
-    #isMute = false;
-    override configure(config?: { bitrate: number }): void {
-      super.configure();
-      this.#isMute = config?.bitrate === 256_000;
-    }
-    override encode(data: FakeData): void {
-      if (!this.#isMute) super.encode(data);
-    }
-  }
   Object.assign(globalThis, { AudioEncoder: Mute });
   const config = { ...SENDING, bits: "opus", opusKbps: 256, adapts: true } as const;
   const { capture, peers, play, said, sent } = studio(config);
@@ -398,16 +402,38 @@ it("gives up a format whose encoders never give anything, and sends samples, as 
     play(1_000);
     await Promise.resolve();
   }
-  expect(said).toEqual([{ type: "opus-failed", reason: "No packet came of it." }]);
+  const failed = { type: "opus-failed", reason: "No packet came of it." };
+  expect(said.splice(0)).toEqual([failed]);
   play(1);
   expect(sent.map(({ from, bits }) => [from, bits])).toEqual(
     Array.from({ length: 3_001 }, (_, n) => [n * 128, 16]),
   );
   // Another one is as good as ever.
   capture.configure({ ...config, opusKbps: 128 });
+  expect(said.splice(0)).toEqual([{ ...failed, reason: null }]);
   play(500);
   expect(peers.rungsInUse()).toMatchObject([{ opusBps: 128_000 }]);
   expect(sent.at(-1)).toMatchObject({ bits: null });
+  capture.configure(config);
+  expect(said).toEqual([failed]);
+});
+
+it("says of Opus that it cannot be once that is chosen, though it failed while something else was", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  Object.assign(globalThis, { AudioEncoder: Mute });
+  const config = { ...SENDING, bits: "opus", opusKbps: 256 } as const;
+  const { capture, play, said } = studio(config);
+  for (let n = 0; n < 3; n++) {
+    vi.advanceTimersByTime(1_000);
+    play(1);
+    if (n === 2) capture.configure(SENDING);
+    play(1_000);
+    await Promise.resolve();
+  }
+  const [fine, failed] = [null, "No packet came of it."].map((reason) => ({ type: "opus-failed", reason }));
+  expect(said.splice(0)).toEqual([fine, fine]);
+  capture.configure(config);
+  expect(said).toEqual([failed]);
 });
 
 /** Blocks of a track: 480 frames each; the one that is told to cannot be read. */

@@ -6,6 +6,7 @@ import { Studio } from "../../src/main/studio";
 import { microphoneAction } from "../../src/main/ui/ask-for-microphone";
 import { ownChanges, whyUnheard } from "../../src/main/ui/own-words";
 import { COMMAND, STREAM_STATS } from "../../src/shared/engine";
+import type { FromWorker } from "../../src/shared/messages";
 import { WORKLET_STATS } from "../../src/shared/snapshot";
 
 /** No more of the sound than coming in and leaving need. */
@@ -398,6 +399,21 @@ it("says each time that Opus was chosen and cannot be", async () => {
   await studio.change({ bits: 24 });
   await studio.change({ bits: "opus" });
   expect(problems(studio)).toContain("opus");
+});
+
+it("says that Opus cannot be encoded as long as the worker does, or where the browser has no encoder", async () => {
+  const studio = newStudio();
+  await enter(studio, []);
+  await studio.change({ bits: "opus" });
+  const [, receive] = startSound.mock.lastCall as unknown as [object, (message: FromWorker) => void];
+  const workerSays = (reason: string | null) => {
+    receive({ type: "opus-failed", reason });
+    return [problems(studio).includes("opus"), studio.stats().format];
+  };
+  expect(workerSays(null)).toEqual([true, "s16"]);
+  vi.stubGlobal("AudioEncoder", class {});
+  expect(workerSays("No packet came of it.")).toEqual([true, "s16"]);
+  expect(workerSays(null)).toEqual([false, "opus"]);
 });
 
 it("opens a microphone anew that comes late, the same one, and without a word", async () => {
