@@ -69,7 +69,7 @@ export class LoopBack {
       const found = await this.#measure(sound, isCurrent);
       if (!isSameSetup(setup, this.#setup()))
         throw new Error("The devices or settings were changed meanwhile. Measure again.");
-      this.#found = found;
+      [this.#lookedUp, this.#found] = [setup, found];
       storeCalibration(setup, found);
       this.#showFound();
     } catch (error) {

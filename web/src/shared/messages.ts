@@ -79,7 +79,7 @@ export type ToWorker =
   /** A lane's data channel, to send on unless it is the far end of the loop. */
   | { type: "lane"; stream: number; lane: number; epoch: number; sends: boolean; channel: unknown }
   | { type: "close-lane"; stream: number; lane: number }
-  /** Sends nothing more on it, and closes it once what is under way has come. */
+  /** Sends no more audio on it, and closes it once what is under way has come. */
   | { type: "retire-lane"; stream: number; lane: number }
   | { type: "close-stream"; stream: number }
   /** Which relay to use; `host` is the page's own. */

@@ -60,7 +60,7 @@ export class Lanes {
     this.#close((lane) => lane.number === number);
   }
 
-  /** Nothing more goes by it, and it is closed once what is under way has come. */
+  /** No more audio goes by it, and it is closed once what is under way has come. */
   retire(number: number): void {
     const lane = this.get(number);
     if (lane === undefined) return;

@@ -93,7 +93,7 @@ export class OpusSender {
     }
   }
 
-  /** Whether packets come of it. */
+  /** Whether packets come of it: of one that stands still, as far as its queue tells. */
   get isReady(): boolean {
     return this.#readiness === "ready" && this.#passedOver === 0 && this.#encoder.state === "configured";
   }

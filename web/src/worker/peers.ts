@@ -80,7 +80,8 @@ export class Peers {
 
   /** See {@link Renditions.bridge}. */
   bridge(key: string): void {
-    for (const { renditions } of this.#listeners.values()) renditions.bridge(key);
+    // Who is sent nothing would keep it until then.
+    for (const { isSent, renditions } of this.#listeners.values()) if (isSent) renditions.bridge(key);
   }
 
   /** Every format that someone listens to, each once. */

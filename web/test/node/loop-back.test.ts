@@ -3,6 +3,7 @@ import { LoopBack, NO_CALIBRATION } from "../../src/main/loop-back";
 import type { StudioState } from "../../src/main/model";
 import type { Sound } from "../../src/main/sound";
 import { Store } from "../../src/main/store";
+import { storage } from "./storage";
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -35,4 +36,41 @@ it("plays no more hisses once the room is joined: everybody would hear them", as
   expect(stop).toHaveBeenCalledTimes(play.mock.calls.length);
   await measured;
   expect(store.state.calibration.phase).toBe("failed");
+});
+
+it("does not keep what was measured of one set-up for the one that was looked up before", async () => {
+  vi.stubGlobal("localStorage", storage()());
+  const state = { phase: "lobby", calibration: NO_CALIBRATION } as Partial<StudioState> as StudioState;
+  const store = new Store(state);
+  const chosen = { input: "in", output: "usb out", rateHz: 48_000, quantum: 128, capturePath: "track" };
+  let setup = chosen;
+  const loopBack = new LoopBack(store, () => setup);
+  loopBack.recall();
+  setup = { ...chosen, output: "" };
+  const samples = new Float32Array(10 * 48_000);
+  const sound = {
+    context: { sampleRate: 48_000, currentTime: 0 },
+    outputClock: () => ({ playedLine: { ms: 0, errorMs: 0 }, renderedLineMs: 0, device: null }),
+    record: () => {},
+    play: (shape: Float32Array, frame: number) => {
+      // 10 ms later it is heard.
+      samples.set(shape, frame + 480);
+      return { stop: () => {} };
+    },
+  } as unknown as Sound;
+  const measured = loopBack.run(
+    sound,
+    () => true,
+    async () => {},
+  );
+  for (let n = 0; n < 20; n++) {
+    await vi.advanceTimersByTimeAsync(500);
+    loopBack.handleRecording({ type: "recording", samples, startMs: 0, blockMs: 0 });
+  }
+  await measured;
+  expect(store.state.calibration).toMatchObject({ phase: "done", roundTripMs: 10 });
+  setup = chosen;
+  loopBack.follow();
+  expect(store.state.calibration.phase).toBe("none");
+  vi.unstubAllGlobals();
 });

@@ -1057,6 +1057,24 @@ describe("through the relay", () => {
     expect(session.sent.map(({ timestamp }) => timestamp)).toEqual([0, 128 * 4]);
   });
 
+  it("is bridged by no samples that its encoder needed while nothing was sent there", () => {
+    const opus = sendingOf({ bits: "opus" });
+    const peers = peersWith([channel()], opus);
+    const [{ key }] = opus.rungs;
+    peers.addLane(RELAY_STREAM, 0, 0, true, channel());
+    peers.bridge(key);
+    const keys = () => peers.rungsInUse().map((rung) => rung.key);
+    expect(keys()).toEqual([key, "main"]);
+    for (let n = 0; n < 400; n++) {
+      peers.send(key, opusDatagram(120, 120 * n));
+      peers.send("main", packet(n));
+    }
+    expect(keys()).toEqual([key]);
+    peers.setPeer(2, 9, "auto", BOTH);
+    peers.setRelay({ listeners: 1, opus: true }, null);
+    expect(keys()).toEqual([key]);
+  });
+
   it("needs a format for as long as somebody takes it there", () => {
     const { peers, direct } = room();
     direct.readyState = "closed";
