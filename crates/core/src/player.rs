@@ -191,8 +191,8 @@ struct Stream {
     paths: [Path; 2],
     /// Times the sender started anew.
     restarts: u32,
-    /// By the player's clock, since when, while nothing plays, a path brings what the other had overtaken by more than a second.
-    left_behind_since: Option<u64>,
+    /// While nothing plays: by the player's clock, since when without a break a path brings what the other had overtaken by more than a second, and when it did so last.
+    left_behind: Option<(u64, u64)>,
     /// Frames by which its sender slipped together with the output: to both clocks alike nothing happened.
     stood_still: u64,
     jitter: JitterBuffer,
@@ -628,7 +628,7 @@ impl Player {
         stream.leaving_frames = 0;
         stream.paths = Default::default();
         stream.restarts = 0;
-        stream.left_behind_since = None;
+        stream.left_behind = None;
         stream.stood_still = 0;
         stream.jitter.reset();
         stream.jitter.set_lead(lead);
@@ -666,7 +666,7 @@ impl Stream {
             leaving_frames: 0,
             paths: Default::default(),
             restarts: 0,
-            left_behind_since: None,
+            left_behind: None,
             stood_still: 0,
             jitter: JitterBuffer::new(config.rate, channels, config.buffer_frames),
             concealer: Concealer::new(config.rate, channels, config.concealment),
@@ -819,9 +819,10 @@ impl Stream {
         let is_set_back = is_known && behind(before) > second;
         // Nor does it say what is overtaken by who goes on while nothing plays. What was held back goes on for a moment only.
         let is_left_behind = self.jitter.playing_next().is_none() && behind(other_end) > second;
-        self.left_behind_since = is_left_behind.then(|| self.left_behind_since.unwrap_or(clock));
-        let goes_on = (self.left_behind_since)
-            .is_some_and(|since| clock.wrapping_sub(since) as i64 > second / 2);
+        let is_soon = |&(_, last): &(u64, u64)| clock.wrapping_sub(last) as i64 <= second / 10;
+        let since = (self.left_behind.filter(is_soon)).map_or(clock, |(since, _)| since);
+        self.left_behind = is_left_behind.then_some((since, clock));
+        let goes_on = clock.wrapping_sub(since) as i64 > second / 2;
         if (is_set_back || arrival == Arrival::Restart || goes_on) && behind(other_end) > second {
             // What the other path brought is of the clock that was.
             (other.newest_end, other_end) = (None, None);
@@ -851,7 +852,7 @@ impl Stream {
             (self.concealer).process(room, taken, at, channels, run, left);
         });
         if self.is_playing {
-            self.left_behind_since = None;
+            self.left_behind = None;
         }
         if !self.is_playing {
             self.resampler.reset();

@@ -400,10 +400,11 @@ fn what_a_path_held_back_is_not_heard_after_what_the_other_brought_though_nothin
                 }
                 // A tenth of a second of it is under way for long.
                 3_000..4_500 => send(&mut player, other, n, n),
-                // Then nothing comes, and nothing plays any more, until that arrives.
-                4_500..5_500 => {}
-                5_500..5_540 => send(&mut player, held, n - 2_500, n - 2_500),
-                _ => send(&mut player, other, n - 1_040, n),
+                // Then nothing comes, and nothing plays any more, until that arrives, in two bursts.
+                5_500..5_520 => send(&mut player, held, n - 2_500, n - 2_500),
+                5_820..5_840 => send(&mut player, held, n - 2_800, n - 2_800),
+                4_500..5_840 => {}
+                _ => send(&mut player, other, n - 1_340, n),
             }
             samples.extend(quantum(&mut player, PACKET as usize));
         }
