@@ -145,7 +145,7 @@ pub fn run(
             turn_ns,
             played: 0,
         };
-        while !stop.load(Ordering::Acquire) && band.rooms() > 0 {
+        while !stop.load(Ordering::Acquire) && band.bots.iter().any(Bot::is_left) {
             tokio::select! {
                 biased;
                 () = listener.woken() => {
@@ -275,6 +275,10 @@ struct Bot {
 }
 
 impl Bot {
+    fn is_left(&self) -> bool {
+        !self.is_refused.get()
+    }
+
     /// When it sent that one, ns; of one that is not remembered any more when it sent the oldest that is, which was later.
     fn sent_ns(&self, sequence: u32) -> u64 {
         let sent = self.sent.borrow();
@@ -472,12 +476,12 @@ impl Band {
 
     /// Rooms in which bots are left.
     fn rooms(&self) -> usize {
-        let is_left = |room: &&[Bot]| room.iter().any(|bot| !bot.is_refused.get());
-        self.bots.chunks(self.config.bots).filter(is_left).count()
+        let rooms = self.bots.chunks(self.config.bots);
+        rooms.filter(|room| room.iter().any(Bot::is_left)).count()
     }
 
     fn refused(&self) -> usize {
-        self.bots.iter().filter(|bot| bot.is_refused.get()).count()
+        self.bots.iter().filter(|bot| !bot.is_left()).count()
     }
 
     /// A bot will never be in again.

@@ -40,13 +40,9 @@ impl Numbering {
         if self.newest.is_none_or(is_newer) {
             self.newest = Some(number);
         }
-        let is_past = |first: &u32| {
-            self.newest
-                .is_some_and(|newest| newest.wrapping_sub(*first).cast_signed() > WINDOW)
-        };
-        if self.first.as_ref().is_some_and(is_past) {
-            self.first = None;
-        }
+        let newest = self.newest.unwrap_or(number);
+        let is_near = |first: &u32| newest.wrapping_sub(*first).cast_signed() <= WINDOW;
+        self.first = self.first.filter(is_near);
         number
     }
 }

@@ -229,11 +229,6 @@ struct MixShare {
 }
 
 impl MixShare {
-    /// Of all, if this one took so much.
-    fn all_with(&self, work: usize) -> usize {
-        self.all.work.get() - self.work + work
-    }
-
     /// In what packets the server would take on a mix of so many: as asked, where that takes no more than an equal part of what is left to those in the room who have none, or a part
     /// of all that is left, or longer.
     /// `None` if it would mix too much even so.
@@ -268,7 +263,7 @@ impl MixShare {
     }
 
     fn set(&mut self, work: usize) {
-        self.all.work.set(self.all_with(work));
+        self.all.work.set(self.all.work.get() - self.work + work);
         self.work = work;
     }
 }
