@@ -36,6 +36,9 @@ const INBOX: usize = 512;
 /// that. All lanes four times are within it; more would hold up the sound of others, which the same thread carries.
 const MAX_NEGOTIATIONS: u64 = 4 * MAX_LANES as u64;
 const NEGOTIATION_NS: u64 = 500_000_000;
+/// So long after nothing more was sent on a lane it is closed: what the peer had sent before it heard of that has come, as far as it would be
+/// played. As in the page.
+const RETIRED_NS: u64 = 1_000_000_000;
 /// A lane by which nothing came while so many probes were sent is silent: the peer sends as many. ICE takes half a minute to find out.
 const SILENT_PROBES: u32 = 6;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -114,6 +117,8 @@ pub struct Direct {
     wanted: usize,
     wanted_by_peer: usize,
     lanes: BTreeMap<usize, Lane>,
+    /// Lanes on which nothing more is sent, and until when they are kept, ns of the local clock.
+    retired: Vec<(u64, Lane)>,
     /// The greatest of any lane so far.
     last_epoch: u64,
     turn: usize,
@@ -165,6 +170,7 @@ impl Direct {
             wanted: lanes.clamp(1, MAX_LANES),
             wanted_by_peer: 1,
             lanes: BTreeMap::new(),
+            retired: Vec::new(),
             last_epoch: 0,
             turn: 0,
             negotiated_ns: 0,
@@ -233,11 +239,32 @@ impl Direct {
                 self.offer_anew(number);
             }
         }
-        while let Some((&number, _)) = self.lanes.last_key_value()
-            && number >= count
-        {
-            self.lanes.remove(&number);
+        for number in self.spare_lanes(count) {
             self.signal(json!({"kind": "close", "lane": number}));
+            self.retire(number, now_ns);
+        }
+    }
+
+    /// The lanes that are too many, where there shall be `count`. One that is open stays in place of one with a lower number that is not: it may
+    /// be all that carries the sound.
+    fn spare_lanes(&self, count: usize) -> Vec<usize> {
+        let mut open = 0;
+        let is_spare = |(&number, lane): (&usize, &Lane)| {
+            let is_open = lane.shared.is_open.get();
+            let is_spare = number >= count && (!is_open || open >= count);
+            open += usize::from(is_open && !is_spare);
+            is_spare.then_some(number)
+        };
+        self.lanes.iter().filter_map(is_spare).collect()
+    }
+
+    /// Nothing more is sent on that lane. The other end goes on sending on it until it hears of it, and that shall still come.
+    fn retire(&mut self, number: usize, now_ns: u64) {
+        if let Some(mut lane) = self.lanes.remove(&number)
+            && lane.shared.is_open.get()
+        {
+            lane.successor = None;
+            self.retired.push((now_ns + RETIRED_NS, lane));
         }
     }
 
@@ -351,9 +378,7 @@ impl Direct {
             {
                 self.offer_anew(lane);
             }
-            (Some("close"), Some(lane)) if !self.offers => {
-                self.lanes.remove(&lane);
-            }
+            (Some("close"), Some(lane)) if !self.offers => self.retire(lane, now_ns),
             (Some("lanes"), _) if self.offers => {
                 let count = number("count").unwrap_or(1).clamp(1, MAX_LANES as u64) as usize;
                 self.wanted_by_peer = count;
@@ -482,9 +507,10 @@ impl Direct {
         }
     }
 
-    /// Sends a probe on each open lane, sees to those that are silent, and makes those that were too many at once before.
-    /// To be called twice a second.
+    /// Sends a probe on each open lane, sees to those that are silent, makes those that were too many at once before, and closes those that have
+    /// been retired. To be called twice a second.
     pub fn probe(&mut self, probe: &Bytes, now_ns: u64) {
+        self.retired.retain(|&(until_ns, _)| now_ns < until_ns);
         self.adjust(now_ns);
         for number in self.open_lanes() {
             let lane = &self.lanes[&number];
@@ -1171,6 +1197,80 @@ mod tests {
             assert_eq!(granted(&mut offering, &mut other), 4);
         };
         LocalSet::new().run_until(wish).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_on_a_lane_that_is_taken_away_still_comes() {
+        let talking = async {
+            let mut ends =
+                [("b", "a"), ("a", "b")].map(|(own, peer)| End::new(own, peer, &[], false));
+            ends[0].direct.want_lanes(2, now_ns());
+            let (mut heard, mut is_taken) = ([0; 2], false);
+            let mut beat = tokio::time::interval(Duration::from_millis(20));
+            while heard != [1, 1] {
+                let [first, second] = &mut ends;
+                let (at, event) = tokio::select! {
+                    event = first.told.recv() => (0, event.expect("it goes on")),
+                    event = second.told.recv() => (1, event.expect("it goes on")),
+                    _ = beat.tick() => {
+                        let are_open = ends.iter().all(|end| end.direct.open_lanes() == [0, 1]);
+                        if are_open && !is_taken {
+                            let [first, second] = &mut ends;
+                            first.direct.send_on(1, Bytes::from_static(b"before"));
+                            first.direct.want_lanes(1, now_ns());
+                            assert_eq!(first.direct.open_lanes(), [0]);
+                            // It has not heard of that.
+                            second.direct.send_on(1, Bytes::from_static(b"after"));
+                            is_taken = true;
+                        }
+                        continue;
+                    }
+                };
+                match event {
+                    DirectEvent::Signal { data, .. } => {
+                        ends[1 - at].direct.handle_signal(&data, now_ns());
+                    }
+                    DirectEvent::Datagram { lane, bytes, .. } => {
+                        assert_eq!((lane, &bytes[..]), (1, [&b"after"[..], b"before"][at]));
+                        heard[at] += 1;
+                    }
+                    event => panic!("{event:?}"),
+                }
+            }
+            let now = now_ns();
+            for end in &mut ends {
+                let retired = end.direct.retired.len();
+                end.direct.probe(&Bytes::new(), now);
+                assert_eq!((retired, end.direct.retired.len()), (1, 1));
+                end.direct.probe(&Bytes::new(), now + RETIRED_NS);
+                assert_eq!(end.direct.retired.len(), 0);
+            }
+        };
+        let talking = tokio::time::timeout(Duration::from_secs(20), talking);
+        let talked = LocalSet::new().run_until(talking).await;
+        talked.expect("what was sent on it");
+    }
+
+    #[tokio::test]
+    async fn the_only_lane_that_is_open_stays_whatever_its_number() {
+        // None of them is run.
+        let choosing = async {
+            let (events, _told) = mpsc::channel(64);
+            let mut offerer = Direct::new("b", "a", 4, &[], events);
+            let open = |offerer: &Direct, lane| offerer.lanes[&lane].shared.is_open.set(true);
+            open(&offerer, 2);
+            open(&offerer, 3);
+            offerer.want_lanes(1, now_ns());
+            assert!(
+                offerer.lanes.keys().eq(&[0, 2]),
+                "{:?}",
+                offerer.lanes.keys()
+            );
+            open(&offerer, 0);
+            offerer.probe(&Bytes::new(), now_ns());
+            assert!(offerer.lanes.keys().eq(&[0]), "{:?}", offerer.lanes.keys());
+        };
+        LocalSet::new().run_until(choosing).await;
     }
 
     #[tokio::test]
