@@ -1,7 +1,9 @@
 //! Sequence numbers of one way, without the gaps of what was not to come.
 
+use antiphon_core::sequence;
+
 /// What is older than the newest by more was not overtaken: for the engine it is too old. Its number may also have begun anew, or gone round.
-const WINDOW: i32 = 1_024;
+const WINDOW: i32 = sequence::WINDOW as i32;
 
 /// A sender counts what it sends to the relay, whoever takes it there, and whether the relay passes it on. Such a gap is no loss.
 #[derive(Debug, Default)]

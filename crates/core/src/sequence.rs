@@ -10,7 +10,7 @@ const RESTART_RUN: u32 = 16;
 /// Duplicates of so many of the first numbers, and of no others, tell of a sender that started anew: a held-up lane has brought the first ones long ago.
 const FIRST_NUMBERS: u64 = 64;
 /// How far behind the newest a duplicate can be told from a straggler, in datagrams. Longer than any buffer holds.
-const WINDOW: u64 = 1_024;
+pub const WINDOW: u64 = 1_024;
 
 /// What a sequence number says about its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
