@@ -785,6 +785,38 @@ fn http3(certificate: &rcgen::Certificate) -> quinn::ClientConfig {
 }
 
 #[tokio::test]
+async fn a_session_that_is_about_to_end_gets_no_more_sound_and_what_comes_by_it_is_taken() {
+    let relay = Relay::start();
+    let a = relay.join(1).await;
+    let b = relay.join(2).await;
+    let (mut a_control, mut b_control) = (a.listen(&[2]).await, b.listen(&[1]).await);
+    a_control.wanted(1).await;
+    b_control.wanted(1).await;
+    let other = relay.connect(b.token).await;
+    relay.expect(2, |b| b.sessions == 2).await;
+    let mut retiring = Control::open(&other).await;
+    retiring.say(json!({"type": "retire"})).await;
+    relay.expect(2, |b| b.sessions == 1).await;
+    for sequence in 0..20 {
+        a.send(&audio(sequence));
+        assert_eq!(b.receive().await, audio_from(1, sequence));
+        let datagram = Bytes::from(audio(sequence));
+        other.send_datagram(datagram).expect("it is open");
+        assert_eq!(a.receive().await, audio_from(2, sequence));
+    }
+    other.close(0, b"");
+    // The only one goes on.
+    b_control.say(json!({"type": "retire"})).await;
+    b_control.listen(&[1, 3]).await;
+    let _c = relay.join(3).await;
+    relay
+        .expect(2, |b| b.sessions == 1 && b.forwarded == 2)
+        .await;
+    a.send(&audio(20));
+    assert_eq!(b.receive().await, audio_from(1, 20));
+}
+
+#[tokio::test]
 async fn who_breaks_http3_or_asks_for_nothing_is_closed_and_nobody_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let (files, certificate) = certificate_files(folder.path());

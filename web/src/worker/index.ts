@@ -108,6 +108,7 @@ function newRelay(host: string, lanes: Peers): Relay {
   return new Relay(host, {
     addLane: (number, channel) => lanes.addLane(RELAY_STREAM, number, 0, true, channel),
     closeLane: (number) => lanes.closeLane(RELAY_STREAM, number),
+    retireLane: (number) => lanes.retireLane(RELAY_STREAM, number),
     answeredAtMs: (number) => lanes.answeredAtMs(RELAY_STREAM, number),
     changed: () => lanes.setRelay(relay?.wanted ?? NOBODY, relay?.statistics ?? null),
   });

@@ -48,6 +48,8 @@ const REFUSED = new Set([1, 4]);
 export interface RelayHost {
   addLane(number: number, channel: LaneChannel): void;
   closeLane(number: number): void;
+  /** Closes it once what is under way on it has come. */
+  retireLane(number: number): void;
   /** When the lane last answered a probe, ms of `performance.now()`; null before it has. */
   answeredAtMs(number: number): number | null;
   /** `wanted` or `statistics` came, or the last session is gone. */
@@ -153,7 +155,10 @@ export class Relay {
 
   #endSpare(): void {
     const look = ({ number, readyState }: Session) => ({ number, isOpen: readyState === "open" });
-    for (const session of spareOf(this.#sessions, this.#count, look)) this.#end(session);
+    for (const session of spareOf(this.#sessions, this.#count, look)) {
+      if (session.readyState === "open") this.#retire(session);
+      else this.#end(session);
+    }
   }
 
   #make(number: number, { port, token, certificate_hashes }: RelayOffer): void {
@@ -222,9 +227,21 @@ export class Relay {
   }
 
   #end(session: Session): void {
-    this.#sessions = this.#sessions.filter((other) => other !== session);
     session.close();
     this.#lanes.closeLane(session.number);
+    this.#forget(session);
+  }
+
+  /** What the relay sends on it until it hears of that shall still come. */
+  #retire(session: Session): void {
+    session.control ??= new Control(session.transport, () => undefined);
+    session.control.retire();
+    this.#lanes.retireLane(session.number);
+    this.#forget(session);
+  }
+
+  #forget(session: Session): void {
+    this.#sessions = this.#sessions.filter((other) => other !== session);
     if (session.control === null || session.control !== this.#control) return;
     this.#control = null;
     this.statistics = null;
@@ -339,6 +356,7 @@ class Control {
   #shape: string | null = null;
   #shapedAtMs = Number.NEGATIVE_INFINITY;
   #isSaying = false;
+  #isRetired = false;
   #isClosed = false;
 
   constructor(transport: WebTransport, receive: (message: FromRelay) => void) {
@@ -352,6 +370,12 @@ class Control {
     if (!this.#isSaying) void this.#say().catch(() => undefined);
   }
 
+  /** Nothing more is to be sent on this session. */
+  retire(): void {
+    this.#isRetired = true;
+    if (!this.#isSaying) void this.#say().catch(() => undefined);
+  }
+
   close(): void {
     this.#isClosed = true;
   }
@@ -362,11 +386,15 @@ class Control {
       const { writable } = await this.#stream;
       const writer = writable.getWriter();
       try {
-        while (this.#next !== null && !this.#isClosed) {
-          if (this.#mayShape(this.#next)) {
-            const line = `${JSON.stringify({ type: "listen", ...this.#next })}\n`;
+        while ((this.#isRetired || this.#next !== null) && !this.#isClosed) {
+          if (this.#isRetired) {
+            await writer.write(toLine({ type: "retire" }));
+            return;
+          }
+          if (this.#next !== null && this.#mayShape(this.#next)) {
+            const listen = this.#next;
             this.#next = null;
-            await writer.write(new TextEncoder().encode(line));
+            await writer.write(toLine({ type: "listen", ...listen }));
           }
           await new Promise((resolve) => setTimeout(resolve, CONTROL_INTERVAL_MS));
         }
@@ -410,6 +438,10 @@ class Control {
       if (text.length > MAX_CONTROL_BYTES) return;
     }
   }
+}
+
+function toLine(message: { type: "retire" } | ({ type: "listen" } & Listen)): Uint8Array<ArrayBuffer> {
+  return new TextEncoder().encode(`${JSON.stringify(message)}\n`);
 }
 
 function fromHex(hex: string): Uint8Array<ArrayBuffer> {

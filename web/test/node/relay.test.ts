@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { type Listen, parseControl, type RelayOffer } from "../../src/shared/relay";
+import { RETIRED_MS } from "../../src/shared/spare";
 import type { LaneChannel } from "../../src/worker/lane";
 import { Relay } from "../../src/worker/relay";
 
@@ -94,6 +95,7 @@ const OFFER: RelayOffer = {
   token: "0123456789abcdef0123456789abcdef",
   certificate_hashes: ["00ff".repeat(16)],
 };
+const RETIRE = JSON.stringify({ type: "retire" });
 const NOTHING: Listen = { forward: [], mix: null, opus: true };
 
 const COUNTS = {
@@ -118,6 +120,11 @@ function world(writableBy: WritableBy = "writable") {
     {
       addLane: (number, channel) => lanes.set(number, channel),
       closeLane: (number) => lanes.delete(number),
+      retireLane: (number) => {
+        const lane = lanes.get(number);
+        lanes.delete(number);
+        setTimeout(() => lane?.close(), RETIRED_MS);
+      },
       answeredAtMs: (number) => answered.get(number) ?? null,
       changed: () => changes++,
     },
@@ -309,11 +316,12 @@ it("opens as many sessions as are asked for, up to four, and its control stream 
   transports[4].open();
   await settle();
   expect(Array.from(lanes.keys()).sort()).toEqual([0, 1]);
-  expect(transports.slice(1, 4).map(({ closeInfo }) => closeInfo)).toEqual([
-    null,
-    { closeCode: 0 },
-    { closeCode: 0 },
-  ]);
+  // What the relay had sent by the others still comes.
+  const closed = () => transports.slice(1, 4).map(({ closeInfo }) => closeInfo);
+  expect(transports.slice(2, 4).map(({ control }) => control?.lines)).toEqual([[RETIRE], [RETIRE]]);
+  expect(closed()).toEqual([null, null, null]);
+  await vi.advanceTimersByTimeAsync(RETIRED_MS);
+  expect(closed()).toEqual([null, { closeCode: 0 }, { closeCode: 0 }]);
 });
 
 it("goes on by the sessions there are, though they are too many, until those in their place are open", async () => {
@@ -329,7 +337,19 @@ it("goes on by the sessions there are, though they are too many, until those in 
   for (const transport of transports.slice(4)) transport.open();
   await settle();
   expect(Array.from(lanes.keys()).sort()).toEqual([0, 1]);
-  expect(transports[2].closeInfo).toEqual({ closeCode: 0 });
+  // The control stream goes over to one that stays.
+  await vi.advanceTimersByTimeAsync(RETIRED_MS);
+  const listen = JSON.stringify({ type: "listen", ...NOTHING });
+  expect(transports.slice(2).map(({ control }) => control?.lines ?? [])).toEqual([
+    [listen, RETIRE],
+    [RETIRE],
+    [listen],
+    [],
+  ]);
+  expect(transports.slice(2, 4).map(({ closeInfo }) => closeInfo)).toEqual([
+    { closeCode: 0 },
+    { closeCode: 0 },
+  ]);
 });
 
 it("takes several sessions that fail together for one failure", async () => {

@@ -16,6 +16,8 @@ pub const MAX_LINE_BYTES: usize = 16_384;
 pub enum PageMessage {
     /// From now on it takes this, and nothing else.
     Listen(Listen),
+    /// It is about to end this session: nothing more is to be sent on it, if there is another.
+    Retire {},
 }
 
 /// All that a participant takes from the relay.
@@ -77,7 +79,9 @@ pub fn parse(line: &[u8]) -> Result<PageMessage, ControlError> {
         return Err(ControlError::TooLong);
     }
     let mut message = serde_json::from_slice(line)?;
-    let PageMessage::Listen(listen) = &mut message;
+    let PageMessage::Listen(listen) = &mut message else {
+        return Ok(message);
+    };
     let mixed = listen.mix.as_ref().map_or(0, |mix| mix.sources.len());
     if listen.forward.len().max(mixed) > MAX_PARTICIPANTS_PER_ROOM {
         return Err(ControlError::Range("a list names at most 64 streams"));
@@ -224,7 +228,9 @@ mod tests {
     fn listen_is_read_sorted_and_once_each() {
         let line = br#"{"type":"listen","forward":[7,2,7],"mix":{"format":24,"packet_frames":128,
             "sources":[{"stream":3,"gain":0.5,"pan":-1,"muted":false}]},"opus":true}"#;
-        let PageMessage::Listen(listen) = parse(line).expect("valid");
+        let PageMessage::Listen(listen) = parse(line).expect("valid") else {
+            panic!("it listens");
+        };
         assert_eq!(listen.forward, [2, 7]);
         assert!(listen.opus);
         let mix = listen.mix.expect("a mix");
@@ -239,6 +245,8 @@ mod tests {
         let nothing =
             parse(br#"{"type":"listen","forward":[],"mix":null,"opus":false}"#).expect("valid");
         assert_eq!(nothing, PageMessage::Listen(Listen::default()));
+        let retire = parse(br#"{"type":"retire"}"#).expect("valid");
+        assert_eq!(retire, PageMessage::Retire {});
     }
 
     #[test]
@@ -273,6 +281,7 @@ mod tests {
             r#"{"type":"listen","forward":[1],"opus":true}"#.into(),
             r#"{"type":"listen","mix":null,"opus":true}"#.into(),
             r#"{"type":"listen","forward":[1],"mix":null,"opus":true,"more":1}"#.into(),
+            r#"{"type":"retire","forward":[1]}"#.into(),
             r#"{"type":"speak","forward":[1],"mix":null,"opus":true}"#.into(),
             r#"{"type":"listen","forward":[0],"mix":null,"opus":true}"#.into(),
             r#"{"type":"listen","forward":[65535],"mix":null,"opus":true}"#.into(),

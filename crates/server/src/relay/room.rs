@@ -508,6 +508,29 @@ impl Room {
         }
     }
 
+    /// A page is about to end a session, so that nothing more is sent on it, unless it is the only one. What comes by it is still taken.
+    ///
+    /// # Errors
+    /// It says too much.
+    pub(super) fn retire(
+        &mut self,
+        stream: u16,
+        session: ConnectionHandle,
+        connections: &mut Connections,
+    ) -> Result<(), ControlError> {
+        let now = self.start.elapsed();
+        let Some(participant) = self.participants.get_mut(&stream) else {
+            return Ok(());
+        };
+        if !participant.allowance.messages.take(1, now) {
+            return Err(ControlError::TooFast);
+        }
+        if participant.sessions.len() > 1 {
+            self.ended(stream, session, connections);
+        }
+        Ok(())
+    }
+
     /// A page said what its participant takes from now on: from the next [`Room::connect_listeners`] on, if that is anything new.
     ///
     /// # Errors

@@ -331,10 +331,15 @@ impl Relay {
             let Some(line) = control.lines.next()? else {
                 return Ok(());
             };
-            let PageMessage::Listen(listen) = parse(&line)?;
+            let message = parse(&line)?;
             let Seat { room, stream } = seat.clone();
-            room.borrow_mut()
-                .handle_listen(stream, listen, &mut self.connections)?;
+            let mut room = room.borrow_mut();
+            match message {
+                PageMessage::Listen(listen) => {
+                    room.handle_listen(stream, listen, &mut self.connections)?;
+                }
+                PageMessage::Retire {} => room.retire(stream, handle, &mut self.connections)?,
+            }
         }
     }
 
