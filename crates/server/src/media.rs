@@ -229,7 +229,8 @@ pub struct ParticipantMedia {
     pub lost: u64,
     /// Dropped for it because no session had room, since it came.
     pub aged: u64,
-    /// Dropped of its own because they were over its rate, or more Opus than is decoded for mixes, since it came.
+    /// Dropped of its own because they were over its rate, or more Opus than is decoded for mixes, since it came; and packets of its own, dropped unread because more came
+    /// than the relay could do.
     pub over_rate: u64,
 }
 

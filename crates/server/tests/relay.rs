@@ -7,7 +7,11 @@ use std::{
     fs,
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -24,6 +28,7 @@ use antiphon_server::{
 };
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
+use quinn_udp::{Transmit, UdpSocketState};
 use serde_json::{Value, json};
 use tokio::{net::UdpSocket, runtime, task::AbortHandle, time::timeout};
 use web_transport_quinn::{
@@ -542,6 +547,118 @@ async fn nobody_is_flooded_with_probes_and_they_take_nothing_from_the_sound() {
     assert_eq!(b.receive().await[..], probe(3, 1), "others may still");
 }
 
+/// A line to the relay that keeps the newest packet which a page sent by it: where it begins, where it leaves, and what it keeps.
+async fn recording_line(
+    relay: SocketAddr,
+) -> (SocketAddr, std::net::UdpSocket, Recorded, AbortOnDrop) {
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    let near = UdpSocket::bind(here).await.expect("binds");
+    let far = UdpSocket::bind(here).await.expect("binds");
+    far.connect(relay).await.expect("has an address");
+    let far = far.into_std().expect("a socket");
+    let leaves = far.try_clone().expect("a socket");
+    let far = UdpSocket::from_std(far).expect("a socket");
+    let begin = near.local_addr().expect("is bound");
+    let recorded = Recorded::default();
+    let newest = Arc::clone(&recorded);
+    let carrying = tokio::spawn(async move {
+        let (mut up, mut down) = ([0; 2_048], [0; 2_048]);
+        let mut page = None;
+        loop {
+            tokio::select! {
+                Ok((length, from)) = near.recv_from(&mut up) => {
+                    page = Some(from);
+                    *newest.lock().expect("whole") = up[..length].to_vec();
+                    let _ = far.send(&up[..length]).await;
+                }
+                Ok(length) = far.recv(&mut down) => {
+                    if let Some(page) = page {
+                        let _ = near.send_to(&down[..length], page).await;
+                    }
+                }
+            }
+        }
+    });
+    (
+        begin,
+        leaves,
+        recorded,
+        AbortOnDrop(carrying.abort_handle()),
+    )
+}
+
+type Recorded = Arc<Mutex<Vec<u8>>>;
+
+/// Sends that packet until told to end, as fast as it goes.
+fn flood(socket: &std::net::UdpSocket, to: SocketAddr, packet: &[u8], is_over: &AtomicBool) {
+    let state = UdpSocketState::new(socket.into()).expect("a socket");
+    let many = packet.repeat(state.max_gso_segments().clamp(1, 40));
+    while !is_over.load(Ordering::Relaxed) {
+        let transmit = Transmit {
+            destination: to,
+            ecn: None,
+            contents: &many,
+            segment_size: Some(packet.len()),
+            src_ip: None,
+        };
+        let _ = state.try_send(socket.into(), &transmit);
+    }
+}
+
+#[tokio::test]
+async fn who_sends_the_most_loses_some_while_more_comes_than_the_relay_can_do_and_nobody_else() {
+    let relay = Relay::start();
+    let (begin, leaves, recorded, _carrying) = recording_line(relay.address).await;
+    let hostile = relay.admit_to("of-who-floods-the-relay", 7);
+    let hostile = relay.connect_by(begin, hostile).await;
+    let (a, b) = (relay.join(1).await, relay.join(2).await);
+    let mut a_control = a.listen(&[]).await;
+    let _listening = b.listen(&[1]).await;
+    a_control.wanted(1).await;
+    while recorded.lock().expect("whole").len() < audio(1).len() {
+        hostile.send_datagram(audio(1).into()).expect("sent");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // It has to be decrypted to be known for one that came before. And the first packet of a connection (RFC 9000, section 17.2.2), in whose keys nothing can be
+    // read, for no other costs as much: by itself the former may be no more than the relay can do.
+    let again = recorded.lock().expect("whole").clone();
+    let mut initial = [0; 1_200];
+    initial[..18].copy_from_slice(&[
+        0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e,
+    ]);
+    let stranger = std::net::UdpSocket::bind(("127.0.0.1", 0)).expect("binds");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let floods = [(leaves, again), (stranger, initial.to_vec())].map(|(socket, packet)| {
+        let (is_over, to) = (Arc::clone(&is_over), relay.address);
+        thread::spawn(move || flood(&socket, to, &packet, &is_over))
+    });
+    let over_rate = |stream| {
+        let status = relay.media.status();
+        let mut participants = status.rooms.iter().flat_map(|room| &room.participants);
+        let one = participants.find(|one| one.stream == stream);
+        one.map_or(0, |one| one.over_rate)
+    };
+    let playing = async {
+        let mut beat = tokio::time::interval(Duration::from_secs(1) / 375);
+        for sequence in 0.. {
+            beat.tick().await;
+            a.send(&audio(sequence));
+            // It stays.
+            let _ = hostile.send_datagram(audio(1).into());
+            if over_rate(7) > 1_000 {
+                return;
+            }
+        }
+    };
+    let played = timeout(SOON, playing).await;
+    is_over.store(true, Ordering::Relaxed);
+    for flood in floods {
+        flood.join().expect("no panic");
+    }
+    played.expect("it loses some");
+    assert_eq!((over_rate(1), over_rate(2)), (0, 0));
+}
+
 #[tokio::test]
 async fn what_does_not_match_the_protocol_is_dropped_and_the_rest_goes_on() {
     let relay = Relay::start();
@@ -645,6 +762,38 @@ async fn sessions_share_the_work_and_the_fifth_is_too_many() {
         .expect("sent");
     let reply = timeout(SOON, again.read_datagram()).await;
     assert_eq!(reply.expect("in time").expect("a reply")[4], 1);
+}
+
+#[tokio::test]
+async fn a_session_that_is_about_to_end_gets_no_more_sound_and_what_comes_by_it_is_taken() {
+    let relay = Relay::start();
+    let a = relay.join(1).await;
+    let b = relay.join(2).await;
+    let (mut a_control, mut b_control) = (a.listen(&[2]).await, b.listen(&[1]).await);
+    a_control.wanted(1).await;
+    b_control.wanted(1).await;
+    let other = relay.connect(b.token).await;
+    relay.expect(2, |b| b.sessions == 2).await;
+    let mut retiring = Control::open(&other).await;
+    retiring.say(json!({"type": "retire"})).await;
+    relay.expect(2, |b| b.sessions == 1).await;
+    for sequence in 0..20 {
+        a.send(&audio(sequence));
+        assert_eq!(b.receive().await, audio_from(1, sequence));
+        let datagram = Bytes::from(audio(sequence));
+        other.send_datagram(datagram).expect("it is open");
+        assert_eq!(a.receive().await, audio_from(2, sequence));
+    }
+    other.close(0, b"");
+    // The only one goes on.
+    b_control.say(json!({"type": "retire"})).await;
+    b_control.listen(&[1, 3]).await;
+    let _c = relay.join(3).await;
+    relay
+        .expect(2, |b| b.sessions == 1 && b.forwarded == 2)
+        .await;
+    a.send(&audio(20));
+    assert_eq!(b.receive().await, audio_from(1, 20));
 }
 
 #[tokio::test]
@@ -782,38 +931,6 @@ fn http3(certificate: &rcgen::Certificate) -> quinn::ClientConfig {
     tls.alpn_protocols = vec![ALPN.into()];
     let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).expect("a configuration");
     quinn::ClientConfig::new(Arc::new(tls))
-}
-
-#[tokio::test]
-async fn a_session_that_is_about_to_end_gets_no_more_sound_and_what_comes_by_it_is_taken() {
-    let relay = Relay::start();
-    let a = relay.join(1).await;
-    let b = relay.join(2).await;
-    let (mut a_control, mut b_control) = (a.listen(&[2]).await, b.listen(&[1]).await);
-    a_control.wanted(1).await;
-    b_control.wanted(1).await;
-    let other = relay.connect(b.token).await;
-    relay.expect(2, |b| b.sessions == 2).await;
-    let mut retiring = Control::open(&other).await;
-    retiring.say(json!({"type": "retire"})).await;
-    relay.expect(2, |b| b.sessions == 1).await;
-    for sequence in 0..20 {
-        a.send(&audio(sequence));
-        assert_eq!(b.receive().await, audio_from(1, sequence));
-        let datagram = Bytes::from(audio(sequence));
-        other.send_datagram(datagram).expect("it is open");
-        assert_eq!(a.receive().await, audio_from(2, sequence));
-    }
-    other.close(0, b"");
-    // The only one goes on.
-    b_control.say(json!({"type": "retire"})).await;
-    b_control.listen(&[1, 3]).await;
-    let _c = relay.join(3).await;
-    relay
-        .expect(2, |b| b.sessions == 1 && b.forwarded == 2)
-        .await;
-    a.send(&audio(20));
-    assert_eq!(b.receive().await, audio_from(1, 20));
 }
 
 #[tokio::test]

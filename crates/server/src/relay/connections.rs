@@ -20,7 +20,9 @@ use quinn_proto::{
 };
 use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
 
-use super::{latency::Latencies, session::Session, socket::Socket, webtransport::WebTransport};
+use super::{
+    latency::Latencies, load::Load, session::Session, socket::Socket, webtransport::WebTransport,
+};
 use crate::mixer::UNREAD;
 
 /// Packets of one connection in one system call, where the operating system takes several.
@@ -53,6 +55,7 @@ pub(super) struct Connections {
     idle_since: Instant,
     /// Of what was [followed](Self::follow).
     transit: Latencies,
+    load: Load,
     /// What is being sent.
     buffer: Vec<u8>,
 }
@@ -109,6 +112,7 @@ impl Connections {
             arrived: Instant::now(),
             idle_since: Instant::now(),
             transit: Latencies::default(),
+            load: Load::new(Instant::now()),
             buffer: Vec::new(),
         })
     }
@@ -165,6 +169,7 @@ impl Connections {
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 (self.burst, self.is_emptied) = (now, true);
+                self.load.handle_read(true, now);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -177,6 +182,7 @@ impl Connections {
         if self.is_emptied {
             self.socket.was_emptied();
         }
+        self.load.handle_read(self.is_emptied, self.burst);
         Ok(())
     }
 
@@ -197,6 +203,11 @@ impl Connections {
         self.handled_until
     }
 
+    /// Packets that were dropped unread, since the start, because more came than could be handled.
+    pub(super) fn overloaded(&self) -> u64 {
+        self.load.dropped
+    }
+
     /// One packet that was read at `now`.
     pub(super) fn handle_packet(
         &mut self,
@@ -212,8 +223,11 @@ impl Connections {
             .handle(now, from, to, ecn, packet, &mut self.buffer)?;
         match event {
             DatagramEvent::ConnectionEvent(handle, event) => {
-                let connection = self.get(handle)?;
+                let connection = self.slots.get_mut(handle.0)?.as_deref_mut()?;
                 connection.heard_at = now;
+                if !self.load.admits(&connection.session.account, now) {
+                    return None;
+                }
                 connection.quic.handle_event(event);
                 self.touch(handle);
                 Some(Routed::To(handle))

@@ -157,7 +157,7 @@ pub struct Statistics {
     pub forwarded: u64,
     /// Dropped for it because no session had room.
     pub aged: u64,
-    /// Its own, dropped because they were over its rate, or more Opus than is decoded for mixes.
+    /// Its own, dropped because they were over its rate, or more Opus than is decoded for mixes; and packets of its own, dropped unread because more came than the thread could do.
     pub over_rate: u64,
     /// Packets sent to it and lost, as QUIC counts them.
     pub lost: u64,

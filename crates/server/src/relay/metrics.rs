@@ -25,6 +25,8 @@ pub(crate) struct Snapshot {
     pub(super) refused: u64,
     /// Mixes that were one too many for the server.
     pub(super) mixes_refused: u64,
+    /// Packets dropped unread because more came than the thread could do.
+    pub(super) overloaded: u64,
 }
 
 /// One participant's datagrams.
@@ -61,7 +63,7 @@ impl Collector for RelayMetrics {
                 counter.encode(family.encode_family(&labels)?)?;
             }
         }
-        for (name, help, refused) in [
+        for (name, help, count) in [
             (
                 "relay_sessions_refused",
                 "Sessions refused because their address had too many, opened them too fast or had 64 handshakes under way, or because all had 512",
@@ -72,9 +74,14 @@ impl Collector for RelayMetrics {
                 "Mixes refused because the server mixed enough already",
                 snapshot.mixes_refused,
             ),
+            (
+                "relay_packets_overloaded",
+                "Packets dropped unread because more came than the media thread could do, of those who caused the most",
+                snapshot.overloaded,
+            ),
         ] {
             let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(refused).encode(counter)?;
+            ConstCounter::new(count).encode(counter)?;
         }
         for (name, help, latencies) in [
             (
@@ -120,7 +127,7 @@ const NAMES: [(&str, &str); 7] = [
     ),
     (
         "over_rate",
-        "From a participant, dropped because they were over its rate, or not decoded for mixes because that was too much Opus",
+        "From a participant, dropped because they were over its rate, or not decoded for mixes because that was too much Opus; and packets dropped unread because it caused more work than the media thread could do",
     ),
     ("sent", "To a participant"),
     (

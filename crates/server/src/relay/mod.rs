@@ -18,6 +18,7 @@ mod connections;
 pub mod control;
 mod encoding;
 mod latency;
+mod load;
 mod losses;
 mod metrics;
 mod quic;
@@ -267,6 +268,7 @@ impl BoundRelay {
             mix: Latencies::default(),
             lag: Lag::new(start),
             reported: Default::default(),
+            overloaded: 0,
             reported_at: start,
             report: None,
         };
@@ -382,6 +384,8 @@ struct Relay {
     lag: Lag,
     /// Lag and transit as of the last report, and when that was.
     reported: (Latencies, Latencies),
+    /// Packets dropped unread by then.
+    overloaded: u64,
     reported_at: Instant,
     report: Option<Report>,
 }
@@ -745,6 +749,14 @@ impl Relay {
             rooms: Vec::with_capacity(self.rooms.len()),
         };
         self.reported = (lag.clone(), transit.clone());
+        let overloaded = self.connections.overloaded();
+        let dropped = overloaded - std::mem::replace(&mut self.overloaded, overloaded);
+        if dropped > 0 && self.lines.take(1, self.start.elapsed()) {
+            tracing::warn!(
+                packets = dropped,
+                "more comes than the relay can do: those who cause the most of it lose some"
+            );
+        }
         let snapshot = Snapshot {
             participants: Vec::with_capacity(self.seats.len()),
             forward: self.forward.clone(),
@@ -753,6 +765,7 @@ impl Relay {
             lag: lag.clone(),
             refused: self.refused,
             mixes_refused: self.all_mixes.refused.get(),
+            overloaded,
         };
         self.report = Some(Report {
             elapsed,

@@ -25,6 +25,7 @@ use super::{
     control::{ControlError, Listen, Mix, MixedSource, Statistics, Wanted},
     encoding::{Encoded, Encoding, Place},
     latency::Latencies,
+    load::Account,
     losses::{Downlink, Mixed, Sound, Uplink},
     metrics::{Snapshot, Traffic},
     quic::{CloseCode, SEND_BUFFER, SESSION_PREFIX},
@@ -134,6 +135,7 @@ struct Participant {
     /// Who takes this one's stream, as its page is told.
     wanted: Wanted,
     allowance: Allowance,
+    account: Rc<Account>,
     mix_share: MixShare,
     /// Frames of its mix's packets: as it asked for, or more.
     mix_frames: usize,
@@ -333,7 +335,7 @@ pub(super) struct Counts {
     pub(super) received: u64,
     /// Of these, what matched the protocol in no way.
     pub(super) malformed: u64,
-    /// Of these, what was over its rate, or more Opus than is decoded for mixes.
+    /// Of these, what was over its rate, or more Opus than is decoded for mixes; and packets that were dropped unread, because it caused more work than the thread could do.
     pub(super) over_rate: u64,
     /// Datagrams to it.
     pub(super) sent: u64,
@@ -396,6 +398,7 @@ impl Room {
                 opus: true,
             },
             allowance: Allowance::new(self.start.elapsed()),
+            account: Rc::default(),
             mix_share: MixShare {
                 all: Rc::clone(&self.all_mixes),
                 work: 0,
@@ -461,7 +464,7 @@ impl Room {
         stream: u16,
         session: ConnectionHandle,
         connections: &mut Connections,
-    ) -> Result<(), CloseCode> {
+    ) -> Result<Rc<Account>, CloseCode> {
         let participant = self.participants.get_mut(&stream).ok_or(CloseCode::Left)?;
         let dead = if participant.sessions.len() == MAX_SESSIONS {
             let sessions = participant.sessions.iter().copied();
@@ -472,12 +475,13 @@ impl Room {
             None
         };
         participant.sessions.push(session);
+        let account = Rc::clone(&participant.account);
         self.expect(stream);
         if let Some(dead) = dead {
             connections.close(dead, CloseCode::TooManySessions);
             self.ended(stream, dead, connections);
         }
-        Ok(())
+        Ok(account)
     }
 
     /// A session has ended. Who has none any more hears nothing, so it takes nothing.
@@ -754,6 +758,7 @@ impl Room {
         let rtt_us = connections.get(session)?.quic.rtt().as_micros();
         let (mixing, mixes) = std::mem::take(&mut participant.mixing);
         let (received, missing) = participant.uplink.lately();
+        participant.count_dropped();
         Some(Statistics {
             rtt_us: rtt_us.try_into().unwrap_or(u64::MAX),
             forwarded: participant.counts.sent,
@@ -811,6 +816,7 @@ impl Room {
                     sender.forwarded_to.len() + usize::from(!sender.mixed_for.is_empty());
                 let of_room = &mut self.deliveries;
                 if sender.allowance.deliver(listeners, of_room, clock) {
+                    sender.account.charge(listeners);
                     self.handle_audio(from, raw, arrived, connections);
                 } else {
                     sender.counts.over_rate += 1;
@@ -1102,6 +1108,7 @@ impl Room {
             participant.uplink.look();
             (participant.mixed).look(self.mixer.source_counts(*number));
             participant.review_downlink(elapsed, connections);
+            participant.count_dropped();
             if participant.counts.received > 0 {
                 snapshot.participants.push(Traffic {
                     room: format!("{:?}", self.name),
@@ -1139,6 +1146,11 @@ impl Participant {
             );
         }
         refused.set(refused.get() + 1);
+    }
+
+    /// What was dropped of it unread, because it caused more work than the thread could do, counts as over its rate.
+    fn count_dropped(&mut self) {
+        self.counts.over_rate += self.account.take_dropped();
     }
 
     /// Sends on the session with the most room, in turns among equals, and never waits: where none has room, QUIC drops the oldest that

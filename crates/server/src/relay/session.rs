@@ -16,6 +16,7 @@ use super::{
     Relay,
     connections::{Connection, Connections},
     control::{ControlError, Lines, PageMessage, RelayMessage, Wanted, parse},
+    load::Account,
     quic::CloseCode,
     room::Room,
     webtransport::{WebEvent, session_error},
@@ -44,6 +45,8 @@ pub(super) struct Session {
     address: IpAddr,
     stage: Stage,
     seat: Option<Seat>,
+    /// Its own until it has a seat, then its participant's.
+    pub(super) account: Rc<Account>,
     control: Option<Control>,
 }
 
@@ -76,6 +79,7 @@ impl Session {
             address,
             stage: Stage::Handshake(now + HANDSHAKE),
             seat: None,
+            account: Rc::default(),
             control: None,
         }
     }
@@ -280,11 +284,15 @@ impl Relay {
     fn take_seat(&mut self, handle: ConnectionHandle, token: Token) {
         let seat = self.seats.get(&token).cloned();
         let seated = seat.ok_or(CloseCode::UnknownToken).and_then(|seat| {
-            (seat.room.borrow_mut()).open(seat.stream, handle, &mut self.connections)?;
-            Ok(seat)
+            let account =
+                (seat.room.borrow_mut()).open(seat.stream, handle, &mut self.connections)?;
+            Ok((seat, account))
         });
         match (seated, self.connections.get(handle)) {
-            (Ok(seat), Some(connection)) => connection.session.seat = Some(seat),
+            (Ok((seat, account)), Some(connection)) => {
+                connection.session.seat = Some(seat);
+                connection.session.account = account;
+            }
             (Ok(_), None) => {}
             (Err(code), _) => {
                 if self.lines.take(1, self.start.elapsed()) {
