@@ -1237,13 +1237,12 @@ mod tests {
                     event => panic!("{event:?}"),
                 }
             }
-            let now = now_ns();
-            for end in &mut ends {
-                let retired = end.direct.retired.len();
-                end.direct.probe(&Bytes::new(), now);
-                assert_eq!((retired, end.direct.retired.len()), (1, 1));
-                end.direct.probe(&Bytes::new(), now + RETIRED_NS);
-                assert_eq!(end.direct.retired.len(), 0);
+            for End { direct, .. } in &mut ends {
+                let until_ns = direct.retired[0].0;
+                direct.probe(&Bytes::new(), until_ns - 1);
+                assert_eq!(direct.retired.len(), 1);
+                direct.probe(&Bytes::new(), until_ns);
+                assert_eq!(direct.retired.len(), 0);
             }
         };
         let talking = tokio::time::timeout(Duration::from_secs(20), talking);
