@@ -30,7 +30,12 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use quinn_udp::{Transmit, UdpSocketState};
 use serde_json::{Value, json};
-use tokio::{net::UdpSocket, runtime, task::AbortHandle, time::timeout};
+use tokio::{
+    net::UdpSocket,
+    runtime,
+    task::AbortHandle,
+    time::{MissedTickBehavior, timeout},
+};
 use web_transport_quinn::{
     ALPN, Client, ClientBuilder, ClientError, RecvStream, SendStream, Session, SessionError,
     WebTransportError, http::HeaderValue, http::header, proto::ConnectRequest, quinn,
@@ -638,24 +643,38 @@ async fn who_sends_the_most_loses_some_while_more_comes_than_the_relay_can_do_an
         let one = participants.find(|one| one.stream == stream);
         one.map_or(0, |one| one.over_rate)
     };
+    const PACKETS: u32 = 375;
     let playing = async {
-        let mut beat = tokio::time::interval(Duration::from_secs(1) / 375);
-        for sequence in 0.. {
-            beat.tick().await;
-            a.send(&audio(sequence));
-            // It stays.
-            let _ = hostile.send_datagram(audio(1).into());
-            if over_rate(7) > 1_000 {
-                return;
+        let mut beat = tokio::time::interval(Duration::from_secs(1) / PACKETS);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut sequence, mut since, mut heard) = (0, None, 0);
+        while since.is_none_or(|since| sequence < since + PACKETS) {
+            tokio::select! {
+                _ = beat.tick() => {
+                    sequence += 1;
+                    a.send(&audio(sequence));
+                    // It stays.
+                    let _ = hostile.send_datagram(audio(1).into());
+                    if since.is_none() && over_rate(7) > 1_000 {
+                        since = Some(sequence);
+                    }
+                }
+                datagram = b.session.read_datagram() => {
+                    let sequence = wire::sequence(&datagram.expect("a datagram"));
+                    heard += u32::from(since.is_some_and(|since| sequence > since));
+                }
             }
         }
+        heard
     };
     let played = timeout(SOON, playing).await;
     is_over.store(true, Ordering::Relaxed);
     for flood in floods {
         flood.join().expect("no panic");
     }
-    played.expect("it loses some");
+    let heard = played.expect("it loses some");
+    println!("{heard} of {PACKETS} heard");
+    assert!(heard > PACKETS / 2, "{heard}");
     assert_eq!((over_rate(1), over_rate(2)), (0, 0));
 }
 
@@ -794,6 +813,35 @@ async fn a_session_that_is_about_to_end_gets_no_more_sound_and_what_comes_by_it_
         .await;
     a.send(&audio(20));
     assert_eq!(b.receive().await, audio_from(1, 20));
+}
+
+#[tokio::test]
+async fn sessions_that_are_about_to_end_are_ended_where_they_are_too_many_or_their_participant_has_left()
+ {
+    let relay = Relay::start();
+    let a = relay.join(1).await;
+    let mut retired = Vec::new();
+    for _ in 0..5 {
+        let session = relay.connect(a.token).await;
+        relay.expect(1, |a| a.sessions == 2).await;
+        let mut control = Control::open(&session).await;
+        control.say(json!({"type": "retire"})).await;
+        relay.expect(1, |a| a.sessions == 1).await;
+        retired.push((session, control));
+    }
+    assert_eq!(closed(&retired[0].0).await, 0);
+    relay.media.tell(MediaCommand::Withdraw { token: a.token });
+    for (session, _) in &retired[1..] {
+        assert_eq!(closed(session).await, 4);
+    }
+    let b = relay.join(2).await;
+    let session = relay.connect(b.token).await;
+    relay.expect(2, |b| b.sessions == 2).await;
+    let mut control = Control::open(&session).await;
+    control.say(json!({"type": "retire"})).await;
+    relay.expect(2, |b| b.sessions == 1).await;
+    b.session.close(0, b"over");
+    assert_eq!(closed(&session).await, 0, "it is nobody's any more");
 }
 
 #[tokio::test]

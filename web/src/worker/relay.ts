@@ -10,7 +10,7 @@ import {
   type RelayStatistics,
   type Wanted,
 } from "../shared/relay";
-import { spareOf } from "../shared/spare";
+import { RETIRED_MS, spareOf } from "../shared/spare";
 import type { LaneChannel } from "./lane";
 
 export const MAX_SESSIONS = 4;
@@ -48,7 +48,7 @@ const REFUSED = new Set([1, 4]);
 export interface RelayHost {
   addLane(number: number, channel: LaneChannel): void;
   closeLane(number: number): void;
-  /** Closes it once what is under way on it has come. */
+  /** Nothing more is sent on it; it is closed once what is under way on it has come. */
   retireLane(number: number): void;
   /** When the lane last answered a probe, ms of `performance.now()`; null before it has. */
   answeredAtMs(number: number): number | null;
@@ -237,6 +237,7 @@ export class Relay {
     session.control ??= new Control(session.transport, () => undefined);
     session.control.retire();
     this.#lanes.retireLane(session.number);
+    setTimeout(() => session.close(), RETIRED_MS);
     this.#forget(session);
   }
 

@@ -120,11 +120,7 @@ function world(writableBy: WritableBy = "writable") {
     {
       addLane: (number, channel) => lanes.set(number, channel),
       closeLane: (number) => lanes.delete(number),
-      retireLane: (number) => {
-        const lane = lanes.get(number);
-        lanes.delete(number);
-        setTimeout(() => lane?.close(), RETIRED_MS);
-      },
+      retireLane: (number) => lanes.delete(number),
       answeredAtMs: (number) => answered.get(number) ?? null,
       changed: () => changes++,
     },

@@ -9,6 +9,7 @@ use std::{
     collections::BinaryHeap,
     io::{self, IoSliceMut},
     iter, net,
+    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,7 +22,11 @@ use quinn_proto::{
 use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
 
 use super::{
-    latency::Latencies, load::Load, session::Session, socket::Socket, webtransport::WebTransport,
+    latency::Latencies,
+    load::{Account, Load},
+    session::Session,
+    socket::Socket,
+    webtransport::WebTransport,
 };
 use crate::mixer::UNREAD;
 
@@ -203,6 +208,11 @@ impl Connections {
         self.handled_until
     }
 
+    /// Whom a connection is charged to that has no seat yet.
+    pub(super) fn strangers(&self) -> Rc<Account> {
+        self.load.strangers()
+    }
+
     /// Packets that were dropped unread, since the start, because more came than could be handled.
     pub(super) fn overloaded(&self) -> u64 {
         self.load.dropped
@@ -218,6 +228,9 @@ impl Connections {
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
         self.buffer.clear();
         let (from, to) = (meta.addr, meta.dst_ip);
+        if is_first(&packet) && !self.load.admits_first(now) {
+            return None;
+        }
         let event = self
             .endpoint
             .handle(now, from, to, ecn, packet, &mut self.buffer)?;
@@ -225,7 +238,15 @@ impl Connections {
             DatagramEvent::ConnectionEvent(handle, event) => {
                 let connection = self.slots.get_mut(handle.0)?.as_deref_mut()?;
                 connection.heard_at = now;
-                if !self.load.admits(&connection.session.account, now) {
+                // From elsewhere it may be anybody's, who has seen it.
+                let is_own = connection.quic.remote_address() == from;
+                let strangers = self.load.strangers();
+                let account = if is_own {
+                    &connection.session.account
+                } else {
+                    &strangers
+                };
+                if !self.load.admits(account, now) {
                     return None;
                 }
                 connection.quic.handle_event(event);
@@ -455,6 +476,11 @@ impl Inbox {
             })
         })
     }
+}
+
+/// Whether it is one of those that begin connections: Initial (RFC 9000, section 17.2.2; 0-RTT is not offered).
+fn is_first(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|byte| byte & 0xf0 == 0xc0)
 }
 
 /// What finds the system's buffer full is lost, as it would be in any full queue on the way; so is what no route leads to.

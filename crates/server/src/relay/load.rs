@@ -3,38 +3,44 @@
 //! Everybody's own limits are far above what one core can do for all who may be at them. So the thread watches whether it comes to the end of what
 //! arrives. Once it has not for a while, each participant may cause only so much work a second, a quarter less each time that it still does not come there,
 //! and slowly more again when it does. That settles where the thread just keeps up, and takes nothing from those who cause less. No guess is
-//! needed of how fast a machine is.
+//! needed of how fast a machine is. Who has no seat yet is charged together with all strangers. Mixes are not charged: they have a bound of their own.
 
 use std::{
     cell::Cell,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
 /// More comes than the thread can do if it has not come to the end of it for so long. After a standstill of the machine it does in less.
 const OVERLOADED: Duration = Duration::from_millis(250);
 /// From then on it is behind after so long already.
-const BEHIND: Duration = Duration::from_millis(10);
+const BEHIND: Duration = Duration::from_millis(20);
 /// Before that it is not looked at for so long after a cut: what still may come at once, and what had come before, has to be done first, or it would be cut too far.
-const SETTLING: Duration = Duration::from_millis(20);
-/// What each may cause at first, a second: packets that it sends, and datagrams that are sent on for it. A participant's own limits are about that.
-const FIRST_PER_S: f64 = 56_000.0;
-/// What is left to each in any case: three who play in packets of 128 frames cause half of it, with all that QUIC needs besides.
-const LEAST_PER_S: f64 = 2_000.0;
+const SETTLING: Duration = Duration::from_millis(10);
+/// What each may cause at first, a second: packets and datagrams of its own, and datagrams that are sent on for it. A participant's own limits are about that.
+const FIRST_PER_S: f64 = 64_000.0;
+/// What is left to each in any case: three who play in packets of 128 frames cause some 2,000. More than two hundred at once who cause as much as they can
+/// are still too much.
+const LEAST_PER_S: f64 = 3_000.0;
 /// What is left of it each time that the thread is still behind.
 const CUT: f64 = 0.75;
 /// By what share it grows a second: a quarter in less than three, all of it in half a minute. So a flood that goes on holds up the others for [`BEHIND`] every three seconds.
 const GROWTH_PER_S: f64 = 0.1;
 /// What may come at once, as the time in which as much may be caused: browsers send what they captured in blocks, and what waited while they stood still.
 const BURST_S: f64 = 0.03;
+/// The first packet of a connection costs as much as so many others: keys, and a signed answer.
+const FIRST_PACKET: usize = 8;
 
 /// How much each may cause.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// When all had been read, or what was cut is felt.
-    since: Instant,
+    /// Since when it reads without coming to the end, or from when on what was cut is felt; `None` if all was read. A standstill is no part of it.
+    behind_since: Option<Instant>,
     looked_at: Instant,
     /// Work a second; `None` while the thread keeps up.
     most_per_s: Option<f64>,
+    /// Of all who have no seat, together, and of those who send from an address that is not their connection's, for nobody knows whose that is.
+    strangers: Rc<Account>,
     /// Packets dropped unread, of all.
     pub(super) dropped: u64,
 }
@@ -42,11 +48,17 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            since: now,
+            behind_since: None,
             looked_at: now,
             most_per_s: None,
+            strangers: Rc::default(),
             dropped: 0,
         }
+    }
+
+    /// Whom connections are charged to that are nobody's.
+    pub(super) fn strangers(&self) -> Rc<Account> {
+        Rc::clone(&self.strangers)
     }
 
     /// Packets were read; whether that was all there was.
@@ -56,16 +68,16 @@ impl Load {
         let grown = |most: f64| most * (1.0 + GROWTH_PER_S * elapsed.as_secs_f64());
         self.most_per_s = (self.most_per_s.map(grown)).filter(|most| *most < FIRST_PER_S);
         if is_all {
-            self.since = now;
+            self.behind_since = None;
             return;
         }
-        let patience = if self.most_per_s.is_some() {
-            BEHIND
-        } else {
-            OVERLOADED
+        let since = *self.behind_since.get_or_insert(now);
+        let patience = match self.most_per_s {
+            Some(_) => BEHIND,
+            None => OVERLOADED,
         };
-        if now.saturating_duration_since(self.since) >= patience {
-            self.since = now + SETTLING;
+        if now.saturating_duration_since(since) >= patience {
+            self.behind_since = Some(now + SETTLING);
             let cut = |most: f64| (most * CUT).max(LEAST_PER_S);
             self.most_per_s = Some(cut(self.most_per_s.unwrap_or(FIRST_PER_S)));
         }
@@ -73,13 +85,23 @@ impl Load {
 
     /// Whether one more packet of somebody is handled, which is charged then.
     pub(super) fn admits(&mut self, account: &Account, now: Instant) -> bool {
+        self.admits_work(account, 1, now)
+    }
+
+    /// The same of one that may begin a connection.
+    pub(super) fn admits_first(&mut self, now: Instant) -> bool {
+        let strangers = self.strangers();
+        self.admits_work(&strangers, FIRST_PACKET, now)
+    }
+
+    fn admits_work(&mut self, account: &Account, work: usize, now: Instant) -> bool {
         let Some(most_per_s) = self.most_per_s else {
-            account.charge(1);
+            account.forget();
             return true;
         };
         let is_admitted = account.settle(most_per_s, now) <= most_per_s * BURST_S;
         if is_admitted {
-            account.charge(1);
+            account.charge(work);
         } else {
             account.dropped.set(account.dropped.get() + 1);
             self.dropped += 1;
@@ -93,7 +115,7 @@ impl Load {
 pub(super) struct Account {
     /// Less what has passed since.
     work: Cell<f64>,
-    /// When that was settled.
+    /// When that was settled; `None` while the thread keeps up.
     settled_at: Cell<Option<Instant>>,
     /// Packets dropped unread since they were last taken.
     dropped: Cell<u64>,
@@ -108,7 +130,12 @@ impl Account {
         self.dropped.take()
     }
 
-    /// What it has caused that is not past, where so much passes a second. While the thread kept up nobody looked: that is past.
+    /// While the thread keeps up, nobody owes anything.
+    fn forget(&self) {
+        self.settled_at.set(None);
+    }
+
+    /// What it has caused that is not past, where so much passes a second.
     fn settle(&self, per_s: f64, now: Instant) -> f64 {
         let elapsed = (self.settled_at.replace(Some(now)))
             .map_or(Duration::MAX, |at| now.saturating_duration_since(at));
@@ -171,17 +198,7 @@ mod tests {
             let mut waits = Vec::new();
             for _ in 0..ticks {
                 self.now += TICK;
-                let most = senders.iter().map(|it| it.per_tick).max().unwrap_or(0);
-                for turn in 0..most {
-                    for (at, sender) in senders.iter_mut().enumerate() {
-                        if turn < sender.per_tick {
-                            sender.sent += 1;
-                            if self.waiting.len() < QUEUE {
-                                self.waiting.push_back((at, self.now));
-                            }
-                        }
-                    }
-                }
+                self.arrive(senders);
                 let (mut left, mut waited) = (self.per_tick, Duration::ZERO);
                 while left > 0.0
                     && let Some((at, came)) = self.waiting.pop_front()
@@ -204,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn who_causes_little_loses_nothing_and_waits_for_a_hundredth_of_a_second_now_and_then() {
-        // Two hundred in rooms of two, of which some send to many, and ask for four times what the thread can do.
+    fn who_causes_little_loses_nothing_and_waits_for_a_fiftieth_of_a_second_now_and_then() {
+        // Forty in rooms of two, and eight who send to many: together four times what the thread can do.
         let pair = || Sender::new(1, 1);
         let flooding = || Sender::new(8, 12);
         let mut senders: Vec<_> = (0..40).map(|_| pair()).collect();
@@ -242,13 +259,61 @@ mod tests {
         let mut thread = Thread::new(200.0);
         for _ in 0..20 {
             thread.run(&mut senders, 500);
-            // For 50 ms.
-            let per_tick = std::mem::take(&mut thread.per_tick);
-            thread.run(&mut senders, 50);
-            thread.per_tick = per_tick;
+            thread.stand_still(&mut senders, 50);
         }
         thread.run(&mut senders, 1_000);
         assert!(senders.iter().all(|it| it.sent == it.handled));
+    }
+
+    #[test]
+    fn after_an_overload_standstills_do_not_keep_the_limit() {
+        let mut senders: Vec<_> = (0..8).map(|_| Sender::new(1, 11)).collect();
+        senders.push(Sender::new(40, 20));
+        let mut thread = Thread::new(200.0);
+        thread.run(&mut senders, 2_000);
+        assert!(thread.load.most_per_s.is_some());
+        senders.pop();
+        for _ in 0..80 {
+            thread.run(&mut senders, 500);
+            thread.stand_still(&mut senders, 15);
+        }
+        assert_eq!(thread.load.most_per_s, None);
+    }
+
+    #[test]
+    fn between_two_overloads_nobody_runs_up_debts() {
+        let mut senders = [Sender::new(2, 24), Sender::new(40, 20)];
+        let mut thread = Thread::new(200.0);
+        thread.run(&mut senders, 2_000);
+        senders[1].per_tick = 0;
+        thread.run(&mut senders, 100_000);
+        assert_eq!(thread.load.most_per_s, None);
+        senders[1].per_tick = 40;
+        let before = senders[0].handled;
+        thread.run(&mut senders, 5_000);
+        // A fifth of what it sends is within the least that is left to each.
+        assert!(
+            senders[0].handled - before > 500,
+            "{}",
+            senders[0].handled - before
+        );
+    }
+
+    #[test]
+    fn strangers_take_nothing_from_those_who_have_a_seat() {
+        let now = Instant::now();
+        let mut load = Load::new(now);
+        load.handle_read(false, now);
+        let now = now + OVERLOADED;
+        load.handle_read(false, now);
+        let seated = Account::default();
+        let admitted = (0..10_000).filter(|_| load.admits_first(now)).count();
+        assert!((1..1_000).contains(&admitted), "{admitted}");
+        assert!(
+            !load.admits(&load.strangers(), now),
+            "their handshakes wait with them"
+        );
+        assert!(load.admits(&seated, now));
     }
 
     #[test]
@@ -269,6 +334,29 @@ mod tests {
     }
 
     impl Thread {
+        /// Nothing is read for so many ticks, though it comes.
+        fn stand_still(&mut self, senders: &mut [Sender], ticks: u32) {
+            for _ in 0..ticks {
+                self.now += TICK;
+                self.arrive(senders);
+            }
+        }
+
+        /// What comes in a tick.
+        fn arrive(&mut self, senders: &mut [Sender]) {
+            let most = senders.iter().map(|it| it.per_tick).max().unwrap_or(0);
+            for turn in 0..most {
+                for (at, sender) in senders.iter_mut().enumerate() {
+                    if turn < sender.per_tick {
+                        sender.sent += 1;
+                        if self.waiting.len() < QUEUE {
+                            self.waiting.push_back((at, self.now));
+                        }
+                    }
+                }
+            }
+        }
+
         /// Packets of a sender that still wait.
         fn queued(&self, at: usize) -> u64 {
             self.waiting.iter().filter(|it| it.0 == at).count() as u64

@@ -27,6 +27,7 @@ const SOCKET_BUFFER: usize = 4 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum CloseCode {
+    Unneeded = 0,
     UnknownToken = 1,
     MalformedControl = 2,
     TooManySessions = 3,
@@ -38,6 +39,7 @@ impl CloseCode {
     /// In words for the developer of a page.
     pub(super) fn reason(self) -> &'static str {
         match self {
+            Self::Unneeded => "no longer needed",
             Self::UnknownToken => "unknown token",
             Self::MalformedControl => "malformed control",
             Self::TooManySessions => "too many sessions",

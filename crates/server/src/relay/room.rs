@@ -123,6 +123,8 @@ struct Participant {
     id: ParticipantId,
     muted: bool,
     sessions: Vec<ConnectionHandle>,
+    /// What comes by these is taken, and nothing more is sent on them: they are about to end. Oldest first.
+    retired: Vec<ConnectionHandle>,
     /// Which session was used last.
     turn: usize,
     listen: Listen,
@@ -388,6 +390,7 @@ impl Room {
             id,
             muted: false,
             sessions: Vec::new(),
+            retired: Vec::new(),
             turn: 0,
             listen: Listen::default(),
             takes: 0,
@@ -419,7 +422,7 @@ impl Room {
 
     pub(super) fn withdraw(&mut self, stream: u16, connections: &mut Connections) {
         if let Some(participant) = self.participants.remove(&stream) {
-            for session in participant.sessions {
+            for session in participant.sessions.into_iter().chain(participant.retired) {
                 connections.close(session, CloseCode::Left);
             }
         }
@@ -448,7 +451,7 @@ impl Room {
 
     pub(super) fn close_all(&self, code: CloseCode, connections: &mut Connections) {
         for participant in self.participants.values() {
-            for session in &participant.sessions {
+            for session in participant.sessions.iter().chain(&participant.retired) {
                 connections.close(*session, code);
             }
         }
@@ -494,12 +497,16 @@ impl Room {
         let Some(participant) = self.participants.get_mut(&stream) else {
             return;
         };
+        participant.retired.retain(|one| *one != session);
         let Some(at) = participant.sessions.iter().position(|one| *one == session) else {
             return;
         };
         participant.sessions.remove(at);
         participant.counts.lost_before += lost(session, connections);
         if participant.sessions.is_empty() {
+            for session in participant.retired.drain(..) {
+                connections.close(session, CloseCode::Unneeded);
+            }
             participant.listen = Listen::default();
             // Its next session may count its sound anew.
             participant.uplink = Uplink::default();
@@ -529,10 +536,23 @@ impl Room {
         if !participant.allowance.messages.take(1, now) {
             return Err(ControlError::TooFast);
         }
-        if participant.sessions.len() > 1 {
-            self.ended(stream, session, connections);
+        if participant.sessions.len() == 1 || !participant.sessions.contains(&session) {
+            return Ok(());
+        }
+        if participant.retired.len() == MAX_SESSIONS {
+            connections.close(participant.retired.remove(0), CloseCode::Unneeded);
+        }
+        self.ended(stream, session, connections);
+        if let Some(participant) = self.participants.get_mut(&stream) {
+            participant.retired.push(session);
         }
         Ok(())
+    }
+
+    /// Whether a session is about to end: another one has its control stream.
+    pub(super) fn is_retired(&self, stream: u16, session: ConnectionHandle) -> bool {
+        let participant = self.participants.get(&stream);
+        participant.is_some_and(|it| it.retired.contains(&session))
     }
 
     /// A page said what its participant takes from now on: from the next [`Room::connect_listeners`] on, if that is anything new.
@@ -787,6 +807,8 @@ impl Room {
             return;
         };
         sender.counts.received += 1;
+        // There may be many in a packet.
+        sender.account.charge(1);
         let routed = match raw.split_first() {
             Some((&SESSION_PREFIX, datagram)) => wire::route(datagram).ok(),
             _ => None,

@@ -45,7 +45,7 @@ pub(super) struct Session {
     address: IpAddr,
     stage: Stage,
     seat: Option<Seat>,
-    /// Its own until it has a seat, then its participant's.
+    /// All strangers' until it has a seat, then its participant's.
     pub(super) account: Rc<Account>,
     control: Option<Control>,
 }
@@ -74,12 +74,12 @@ struct Control {
 
 impl Session {
     /// Of a connection that was admitted.
-    pub(super) fn new(address: IpAddr, now: Instant) -> Self {
+    pub(super) fn new(address: IpAddr, strangers: Rc<Account>, now: Instant) -> Self {
         Self {
             address,
             stage: Stage::Handshake(now + HANDSHAKE),
             seat: None,
-            account: Rc::default(),
+            account: strangers,
             control: None,
         }
     }
@@ -162,7 +162,7 @@ impl Relay {
         if !incoming.remote_address_validated() {
             self.connections.retry(incoming);
         } else if self.admit(address) {
-            let session = Session::new(address, now);
+            let session = Session::new(address, self.connections.strangers(), now);
             if self.connections.accept(incoming, session, now).is_none() {
                 self.handshake_ended(address);
                 self.left(address);
@@ -343,6 +343,8 @@ impl Relay {
             let Seat { room, stream } = seat.clone();
             let mut room = room.borrow_mut();
             match message {
+                // It may have been overtaken by what was said on another since.
+                PageMessage::Listen(_) if room.is_retired(stream, handle) => {}
                 PageMessage::Listen(listen) => {
                     room.handle_listen(stream, listen, &mut self.connections)?;
                 }
@@ -386,9 +388,11 @@ impl Relay {
             return;
         }
         let Seat { room, stream } = seat.clone();
-        let statistics = room
-            .borrow_mut()
-            .statistics(stream, handle, &mut self.connections);
+        let mut room = room.borrow_mut();
+        if room.is_retired(stream, handle) {
+            return;
+        }
+        let statistics = room.statistics(stream, handle, &mut self.connections);
         if let Some(statistics) = statistics
             && let Some(connection) = self.connections.get(handle)
             && let Some(control) = &mut connection.session.control
