@@ -237,6 +237,7 @@ export class Relay {
     session.control ??= new Control(session.transport, () => undefined);
     session.control.retire();
     this.#lanes.retireLane(session.number);
+    // Its lane closes it as well, but may not have been made yet.
     setTimeout(() => session.close(), RETIRED_MS);
     this.#forget(session);
   }

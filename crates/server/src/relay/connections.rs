@@ -23,7 +23,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
 
 use super::{
     latency::Latencies,
-    load::{Account, Load},
+    load::{Account, FIRST_PACKET, Load, PACKET},
     session::Session,
     socket::Socket,
     webtransport::WebTransport,
@@ -228,7 +228,7 @@ impl Connections {
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
         self.buffer.clear();
         let (from, to) = (meta.addr, meta.dst_ip);
-        if is_first(&packet) && !self.load.admits_first(now) {
+        if is_first(&packet) && !self.load.admits(None, FIRST_PACKET, now) {
             return None;
         }
         let event = self
@@ -240,13 +240,8 @@ impl Connections {
                 connection.heard_at = now;
                 // From elsewhere it may be anybody's, who has seen it.
                 let is_own = connection.quic.remote_address() == from;
-                let strangers = self.load.strangers();
-                let account = if is_own {
-                    &connection.session.account
-                } else {
-                    &strangers
-                };
-                if !self.load.admits(account, now) {
+                let account = is_own.then_some(&*connection.session.account);
+                if !self.load.admits(account, PACKET, now) {
                     return None;
                 }
                 connection.quic.handle_event(event);

@@ -29,7 +29,9 @@ const GROWTH_PER_S: f64 = 0.1;
 /// What may come at once, as the time in which as much may be caused: browsers send what they captured in blocks, and what waited while they stood still.
 const BURST_S: f64 = 0.03;
 /// The first packet of a connection costs as much as so many others: keys, and a signed answer.
-const FIRST_PACKET: usize = 8;
+pub(super) const FIRST_PACKET: usize = 8;
+/// Any other.
+pub(super) const PACKET: usize = 1;
 
 /// How much each may cause.
 #[derive(Debug)]
@@ -83,18 +85,9 @@ impl Load {
         }
     }
 
-    /// Whether one more packet of somebody is handled, which is charged then.
-    pub(super) fn admits(&mut self, account: &Account, now: Instant) -> bool {
-        self.admits_work(account, 1, now)
-    }
-
-    /// The same of one that may begin a connection.
-    pub(super) fn admits_first(&mut self, now: Instant) -> bool {
-        let strangers = self.strangers();
-        self.admits_work(&strangers, FIRST_PACKET, now)
-    }
-
-    fn admits_work(&mut self, account: &Account, work: usize, now: Instant) -> bool {
+    /// Whether one more packet is handled, which is charged then, to whom it is from or, if that is nobody, to the strangers.
+    pub(super) fn admits(&mut self, account: Option<&Account>, work: usize, now: Instant) -> bool {
+        let account = account.unwrap_or(&self.strangers);
         let Some(most_per_s) = self.most_per_s else {
             account.forget();
             return true;
@@ -207,7 +200,7 @@ mod tests {
                     let sender = &mut senders[at];
                     // To drop a packet costs a quarter of what it costs to handle it.
                     left -= 0.25;
-                    if self.load.admits(&sender.account, self.now) {
+                    if self.load.admits(Some(&sender.account), PACKET, self.now) {
                         sender.handled += 1;
                         sender.account.charge(sender.work);
                         left -= 0.75 + sender.work as f64;
@@ -307,13 +300,15 @@ mod tests {
         let now = now + OVERLOADED;
         load.handle_read(false, now);
         let seated = Account::default();
-        let admitted = (0..10_000).filter(|_| load.admits_first(now)).count();
+        let admitted = (0..10_000)
+            .filter(|_| load.admits(None, FIRST_PACKET, now))
+            .count();
         assert!((1..1_000).contains(&admitted), "{admitted}");
         assert!(
-            !load.admits(&load.strangers(), now),
+            !load.admits(None, PACKET, now),
             "their handshakes wait with them"
         );
-        assert!(load.admits(&seated, now));
+        assert!(load.admits(Some(&seated), PACKET, now));
     }
 
     #[test]
